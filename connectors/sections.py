@@ -28,7 +28,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
-from pipeline.documents import hands_out_keys
+from pipeline.documents import is_metadata_service
 
 MASK = "***"
 
@@ -189,7 +189,7 @@ def no_metadata_service(url: str) -> str:
         PydanticCustomError: it is.
     """
     host = host_of(url)
-    if host in _METADATA_SERVICES or hands_out_keys(host):
+    if host in _METADATA_SERVICES or is_metadata_service(host):
         raise refusal("the address of a service", "this one hands out the keys of a cloud's machine")
     return url
 

@@ -39,7 +39,7 @@ _HANDS_OUT_KEYS = ("100.100.100.200", "168.63.129.16", "fd00:ec2::254")
 """Beside the link-local addresses."""
 
 
-def hands_out_keys(address: str) -> bool:
+def is_metadata_service(address: str) -> bool:
     """True for an IP address by which a cloud gives the keys of a machine to any of its programs; names are none."""
     try:
         found = ip_address(address.partition("%")[0])
@@ -49,10 +49,12 @@ def hands_out_keys(address: str) -> bool:
     return found.is_link_local or str(found) in _HANDS_OUT_KEYS
 
 
-def leads_to_keys(host: str, port: int) -> bool:
+def resolves_to_metadata_service(host: str, port: int) -> bool:
     """True for a host that is such an address, by whatever name; a name that cannot be resolved is none."""
     with suppress(OSError, UnicodeError):
-        return any(hands_out_keys(str(found[4][0])) for found in getaddrinfo(host, port, type=SOCK_STREAM))
+        return any(
+            is_metadata_service(str(found[4][0])) for found in getaddrinfo(host, port, type=SOCK_STREAM)
+        )
     return False
 
 
@@ -306,7 +308,7 @@ _JSON_WORDS: Mapping[type, str] = {
 }
 
 
-def in_words(value: Any) -> str:
+def json_type_name(value: Any) -> str:
     """What a JSON value is, for a person: "a number"."""
     return _JSON_WORDS.get(type(value), type(value).__name__)
 
@@ -324,7 +326,7 @@ KEY = "search_language"
 """Metadata of a document that was stemmed in another language than the default."""
 
 
-def as_metadata(language: str) -> dict[str, str]:
+def language_metadata(language: str) -> dict[str, str]:
     """What the metadata of a document in this language have to say: nothing if it is the default."""
     return {} if language == DEFAULT else {KEY: language}
 

@@ -86,7 +86,7 @@ class _FetchedPage(NamedTuple):
     """Why its body could not be had."""
 
 
-def left_as_it_is(key: str, error: ConfluenceRefused) -> Problem:
+def unreadable_problem(key: str, error: ConfluenceRefused) -> Problem:
     """The report of a content that we may not look at, and that therefore stays."""
     return Problem(external_id=key, reason=f"{error.message}; it is left as it is until it can be looked at")
 
@@ -211,7 +211,7 @@ class PageReader:
                 reason = f"page {key} is there, but search does not show it; the next full walk looks again"
                 result.failed.append(Problem(external_id=key, reason=reason))
             except ConfluenceRefused as error:
-                result.failed.append(left_as_it_is(key, error))
+                result.failed.append(unreadable_problem(key, error))
         late = self._fetch(gone)  # a 404 alone is not believed
         back = {fetched.page.id for fetched in late}
         result.deleted += [key for key in gone if key not in back]

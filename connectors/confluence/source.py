@@ -23,7 +23,7 @@ from connectors.confluence.client import (
 )
 from connectors.confluence.document import PAGE_WALK, Content, fingerprints
 from connectors.confluence.options import PRODUCT, ConfluenceOptions
-from connectors.confluence.reader import UNREADABLE, ContentFilter, PageReader, ReadResult, left_as_it_is
+from connectors.confluence.reader import UNREADABLE, ContentFilter, PageReader, ReadResult, unreadable_problem
 from connectors.documents.options import cursor_json, read_cursor
 from pipeline.documents import Cursor, Finding, Listing, Page, Problem
 from pipeline.errors import SourceDenied
@@ -342,7 +342,7 @@ class ConfluenceSource:
             try:
                 owners[key] = self._owner(key)
             except ConfluenceRefused as error:
-                problems.append(left_as_it_is(key, error))
+                problems.append(unreadable_problem(key, error))
         gone = tuple(key for key, owner in owners.items() if not owner)
         if gone or problems:
             yield Page(cursor={}, deleted=gone, failed=tuple(problems))

@@ -294,7 +294,7 @@ def bounded(name: str) -> Iterator[None]:
         raise DocumentRejected(f"{name} is nested too deeply", fix=f"flatten it, {EXCLUDE}") from None
     except Exception as error:  # noqa: BLE001 - a foreign error must not show what it quotes
         raise DocumentRejected(
-            f"{name} cannot be read: {fault_of(error)}", fix="report it, and exclude it meanwhile"
+            f"{name} cannot be read: {describe_error(error)}", fix="report it, and exclude it meanwhile"
         ) from None
 
 
@@ -310,7 +310,7 @@ def build_document(make: Callable[[], Document | None], name: str) -> Document |
         return document
 
 
-def fault_of(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error's class and the place of ours that raised it or called who did: `KeyError in values.py, line 3`."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if "site-packages" not in frame.filename and frame.filename[0] == "/"]

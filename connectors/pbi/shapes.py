@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from connectors.documents.values import scalar_text
-from pipeline.documents import in_words
+from pipeline.documents import json_type_name
 
 _BY_STAGE: tuple[tuple[str, ...], ...] = (
     ("pbis", "candidates", "extractedpbis", "candidatepbis", "backlogitems", "productbacklogitems", "userstories"),
@@ -81,7 +81,7 @@ def pbi_items(data: Any) -> list[PbiItem] | None:
     return [single] if single else None
 
 
-def clearly_pbis(data: Any) -> bool:
+def holds_pbis(data: Any) -> bool:
     """True if a file that may hold any JSON holds PBIs: its list is called so, or shows acceptance criteria."""
     if not isinstance(data, list):
         lists = list(_lists(data, 0, MAX_NESTING)) if isinstance(data, Mapping) else []
@@ -102,7 +102,7 @@ def run_facts(data: Any) -> dict[str, Any]:
 def top_level(data: Any) -> str:
     """What a person is told of a file without PBIs: its keys, never its values."""
     if not isinstance(data, Mapping):
-        return in_words(data)
+        return json_type_name(data)
     keys = [str(key)[:40] for key in data]
     shown = ", ".join(keys[:8]) + (", ..." if len(keys) > 8 else "")  # noqa: PLR2004
     return f"the top-level keys {shown}" if keys else "an empty object"

@@ -34,7 +34,7 @@ from connectors.files.source import (
 )
 from connectors.files.walk import FileListing, FoundFile, Skipped
 from connectors.pbi.record import PbiRecord, pbi_record
-from connectors.pbi.shapes import clearly_pbis, pbi_items, plain_keys, run_facts, top_level
+from connectors.pbi.shapes import holds_pbis, pbi_items, plain_keys, run_facts, top_level
 from pipeline.documents import DEFAULT_KIND, Cursor, Document, Listing, Problem, SourceType
 from pipeline.errors import DocumentRejected
 
@@ -55,7 +55,7 @@ _DATED_RUN = re.compile(r"run[-_]\d")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Winner:
+class ChosenPbi:
     """The newest state of a PBI with the file it stands in."""
 
     rank: Rank
@@ -76,7 +76,7 @@ class _Sighting:
     """Of a title alone."""
 
 
-class Gathering:
+class PbiSightings:
     """What has been seen; holds each PBI's newest text and small facts of the other sightings."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Gathering:
         """Files of JSON without PBIs."""
         self.unread: list[FoundFile] = []
         """Files that are no JSON or could not be read."""
-        self._winners: dict[str, Winner] = {}
+        self._winners: dict[str, ChosenPbi] = {}
         self._seen: dict[str, list[_Sighting]] = {}
 
     def take(self, file: FileText, data: Any) -> None:
@@ -134,7 +134,7 @@ class Gathering:
         """The ids of all PBIs seen."""
         return frozenset(self._winners)
 
-    def winner(self, pbi_id: str) -> Winner:
+    def winner(self, pbi_id: str) -> ChosenPbi:
         """The newest state of a PBI; where that is a title with facts alone, the newest text with these facts."""
         winner = self._winners[pbi_id]
         bare = max((s for s in self._seen[pbi_id] if s.facts), key=_rank, default=None)
@@ -157,13 +157,13 @@ class Gathering:
             facts = {"quality_score": scores[-1]}
         elif scores:
             facts = {"quality_score": round(scores[-1] / PERCENT, 4), "quality_score_given": scores[-1]}
-        runs = sorted({s.run for s in seen if s.run}, key=natural_key)
+        runs = sorted({s.run for s in seen if s.run}, key=natural_sort_key)
         return {**facts, "runs": runs, "version": len(set(contents.values())) or 1}
 
     def _see(self, record: PbiRecord, file: FileText, rank: Rank) -> None:
         current = self._winners.get(record.id)
         if current is None or (not record.bare, rank) > (not current.record.bare, current.rank):
-            self._winners[record.id] = Winner(rank=rank, record=record, file=file)
+            self._winners[record.id] = ChosenPbi(rank=rank, record=record, file=file)
         sighting = _Sighting(
             rank=rank,
             run=run_name(file.external_id),
@@ -180,7 +180,7 @@ def run_name(path: str) -> str:
     return next((name for name in reversed(folders) if name.startswith(("run-", "run_"))), "")
 
 
-def natural_key(text: str) -> NaturalKey:
+def natural_sort_key(text: str) -> NaturalKey:
     """Sorts `run-10` behind `run-9`."""
     return tuple(
         (part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in _DIGITS.split(text)
@@ -199,7 +199,7 @@ def _file_rank(
     keys = ("generatedat", "processedat", *(("timestamp",) if "step" in run else ()))
     written = next((time for key in keys if (time := parse_time(run.get(key)))), file.modified)
     return (
-        (natural_key(folder) if _DATED_RUN.match(folder) else (), final, int(step[1]) if step else 0),
+        (natural_sort_key(folder) if _DATED_RUN.match(folder) else (), final, int(step[1]) if step else 0),
         (written.timestamp() if written else 0.0, file.external_id),
     )
 
@@ -241,9 +241,9 @@ class PbiJsonSource(FileSource):
             except DocumentRejected as error:
                 yield Problem(external_id=pbi_id, reason=str(error))
 
-    def _gather(self, listing: FileListing) -> Gathering:
+    def _gather(self, listing: FileListing) -> PbiSightings:
         """Reads all files once; of those without PBIs only the place is kept."""
-        gathering = Gathering()
+        gathering = PbiSightings()
         gathering.problems += (*listing.failed, *listing.skipped)
         gathering.complete = listing.complete and not listing.present
         for found in listing.files:
@@ -268,10 +268,10 @@ class PbiJsonSource(FileSource):
         self._last = (listing.stamp, self._known(gathering, listing))
         return gathering
 
-    def _known(self, gathering: Gathering, _listing: FileListing) -> Listing:
+    def _known(self, gathering: PbiSightings, _listing: FileListing) -> Listing:
         return Listing(ids=gathering.ids, complete=gathering.complete)
 
-    def _document(self, gathering: Gathering, pbi_id: str) -> Document:
+    def _document(self, gathering: PbiSightings, pbi_id: str) -> Document:
         """The document of a PBI in its newest state."""
         winner = gathering.winner(pbi_id)
         record, file = winner.record, winner.file
@@ -301,11 +301,11 @@ class JsonSource(PbiJsonSource):
     """One document per JSON file, except for files of PBIs, which give one per PBI."""
 
     def __init__(self, options: FileOptions) -> None:
-        super().__init__(options, extractor="json-2", holds_pbis=clearly_pbis)
+        super().__init__(options, extractor="json-2", holds_pbis=holds_pbis)
         # What is a PBI stays one, whatever the other files of the folder are called.
         self._pbi_type = SourceType.PBI
 
-    def _known(self, gathering: Gathering, listing: FileListing) -> Listing:
+    def _known(self, gathering: PbiSightings, listing: FileListing) -> Listing:
         """Paths of the files and ids of the PBIs."""
         living = {f.external_id for f in gathering.unread if not holds_nothing(f, listing.root)}
         living |= {f.external_id for f in gathering.plain}

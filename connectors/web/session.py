@@ -25,7 +25,7 @@ from connectors.web.answers import (
     translate,
 )
 from connectors.web.limiter import LocalRequestLimiter, RequestLimiter, RequestLimits
-from pipeline.documents import leads_to_keys
+from pipeline.documents import resolves_to_metadata_service
 from pipeline.errors import RateLimited, SourceDenied, SourceUnavailable, pause_of
 
 READ_TIMEOUTS_IN_ALL = 5
@@ -75,7 +75,7 @@ def _guarded(kind: type[_Kind]) -> type[_Kind]:
 
     class Guarded(kind):  # type: ignore[valid-type,misc]
         def connect(self) -> None:
-            if leads_to_keys(self.host, self.port):
+            if resolves_to_metadata_service(self.host, self.port):
                 said = (
                     f"the host {self.host} leads to the address where clouds hand out the keys of a machine"
                 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 
-from pipeline.documents import leads_to_keys
+from pipeline.documents import resolves_to_metadata_service
 from pipeline.errors import EmbedderRefused, EmbedderUnavailable, EmbeddingError
 
 _LASTS = "it is tried again by itself; if it lasts, look whether the service is up and reachable from here"
@@ -108,7 +108,7 @@ class DeadlineTransport(httpx2.BaseTransport):
 
 def _look(step: str, told: Mapping[str, Any]) -> None:
     """Before a connection is made: not to where keys are handed out, whatever name leads there."""
-    if step == "connection.connect_tcp.started" and leads_to_keys(told["host"], told["port"]):
+    if step == "connection.connect_tcp.started" and resolves_to_metadata_service(told["host"], told["port"]):
         said = f"the host {told['host']} leads to the address where clouds hand out the keys of a machine"
         raise EmbedderRefused(said, fix=f"nothing was sent there; {_ADDRESS}, and the DNS")
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from pipeline.chunking.prose import prose_of
-from pipeline.documents import Json, Kind, SourceType, in_words
+from pipeline.documents import Json, Kind, SourceType, json_type_name
 from pipeline.enrichment.text import flat
 from pipeline.errors import RequestRejected
 from pipeline.search.records import Filter
@@ -287,6 +287,6 @@ def _numbers(keys: Mapping[str, Any]) -> dict[str, int]:
 def wrong_type(name: str, wanted: str, found: Any) -> RequestRejected:
     """Names field and type, never the value: it may be a document's text."""
     return RequestRejected(
-        f"{name} is {in_words(found)}, not {wanted}",
+        f"{name} is {json_type_name(found)}, not {wanted}",
         fix=f"send {name} as {wanted}",
     )

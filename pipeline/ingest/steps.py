@@ -29,7 +29,7 @@ from pipeline.errors import (
 from pipeline.ingest import work_in_progress
 from pipeline.ingest.work_in_progress import (
     SHARED_SECONDS,
-    Terms,
+    EmbeddingTerms,
     blamed,
     embed_missing,
     giving_back,
@@ -127,7 +127,7 @@ class Indexer:
     """So often may a document take its worker with it."""
     slice_seconds: float = 60.0
     """After this long an embed step stops and is sent again: no message may outlive its time limit."""
-    terms: Terms = field(default_factory=Terms)
+    terms: EmbeddingTerms = field(default_factory=EmbeddingTerms)
     """Under which the embedder is asked."""
 
     # -- chunk -------------------------------------------------------------------------------------

@@ -216,7 +216,7 @@ SHARED_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class EmbeddingTerms:
     """Under which terms the embedder is asked."""
 
     provider: str = ""

@@ -34,7 +34,7 @@ from pipeline.database import migrations
 from pipeline.database.engine import Database
 from pipeline.embedding import EmbeddingOptions, open_embedder
 from pipeline.ingest.steps import Indexer
-from pipeline.ingest.work_in_progress import Terms
+from pipeline.ingest.work_in_progress import EmbeddingTerms
 from pipeline.ledger import Item, Stage
 from tests.fakes import gemini_embedding, huggingface_server, ollama_server, openai_server
 from tests.fakes.messages import Answer, Seen
@@ -43,7 +43,7 @@ from tests.pipeline.workshop import Workshop, document, fill_index, paragraphs
 from workers import embedded
 from workers.control import steps
 from workers.limits.allowance import TenantBudget
-from workers.limits.limiters import RateLimits, ValkeyRate
+from workers.limits.limiters import ProviderRateLimiter, RateLimits
 from workers.settings.embedding import EmbeddingBudgetSettings
 from workers.settings.queue import QueueSettings
 
@@ -148,7 +148,7 @@ class Job:
         database = Database(self.database, self.control)
         embedder = open_embedder(EmbeddingOptions(**self.options))
         limits = RateLimits(texts=self.limit, window=WINDOW, query_share=0.0)
-        rate = ValkeyRate(self.broker, self.name, limits)
+        rate = ProviderRateLimiter(self.broker, self.name, limits)
 
         def budget(tenant: UUID) -> TenantBudget:
             return TenantBudget(
@@ -170,7 +170,7 @@ class Job:
             lease=3.0,
             crashes=100,  # there is no pump here, and kills are many
             slice_seconds=60.0,
-            terms=Terms(provider=self.name, budget=budget, fingerprint=self.name),
+            terms=EmbeddingTerms(provider=self.name, budget=budget, fingerprint=self.name),
         )
 
 

@@ -28,7 +28,7 @@ from connectors.files.options import MarkdownOptions
 from connectors.files.source import FileText
 from connectors.markup.elements import to_markdown
 from connectors.pbi.record import pbi_record
-from connectors.pbi.shapes import clearly_pbis, pbi_items, run_facts, top_level
+from connectors.pbi.shapes import holds_pbis, pbi_items, run_facts, top_level
 from connectors.pbi.sources import json_document
 from pipeline.documents import Document
 from pipeline.errors import DocumentRejected
@@ -193,7 +193,7 @@ def pbi_json(chance: random.Random, root: Path) -> None:
     text = text_of(chance, PBI)
     made_of(partial(json_document, options, file_of("x.json", text)))
     value = value_of(chance, 6)
-    clearly_pbis(value)
+    holds_pbis(value)
     top_level(value)
     for item in pbi_items(value) or ():
         pbi_record(item, run_facts(value))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connectors.pbi.sources import natural_key, run_name
+from connectors.pbi.sources import natural_sort_key, run_name
 from tests.connectors.outputs import ONE, TWO, read, source, write
 
 
@@ -131,7 +131,7 @@ class TestNewest:
     def test_names_of_runs(self) -> None:
         assert run_name("output/run-1/deep/x.json") == "run-1"
         assert run_name("run-1.json") == ""
-        assert sorted(["run-10", "run-9", "run-9a"], key=natural_key) == ["run-9", "run-9a", "run-10"]
+        assert sorted(["run-10", "run-9", "run-9a"], key=natural_sort_key) == ["run-9", "run-9a", "run-10"]
 
 
 class TestBadFiles:

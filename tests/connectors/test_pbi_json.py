@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from connectors.pbi.shapes import clearly_pbis, pbi_items, plain_keys
+from connectors.pbi.shapes import holds_pbis, pbi_items, plain_keys
 from pipeline.documents import Document, Kind, SourceType
 from tests.connectors.outputs import ONE, TWO, read, source, write
 
@@ -327,14 +327,14 @@ class TestShapes:
         }
 
     def test_any_json_is_told_from_pbis(self) -> None:
-        assert clearly_pbis({"pbis": [ONE]})
-        assert clearly_pbis([{"pbi": ONE}])
-        assert clearly_pbis({"pbi": ONE, "quality": {}})
-        assert clearly_pbis({"result": {"assessed_pbis": [{"pbi": ONE}]}})
-        assert not clearly_pbis({"candidates": [{"id": "1", "content": "x"}]})
-        assert not clearly_pbis({**ONE, "description": "x"})
-        assert clearly_pbis([{"title": "x", "acceptanceCriteria": []}])
-        assert not clearly_pbis([{"title": "x", "description": "y"}])
-        assert not clearly_pbis({"pbis": []})
-        assert not clearly_pbis("x")
+        assert holds_pbis({"pbis": [ONE]})
+        assert holds_pbis([{"pbi": ONE}])
+        assert holds_pbis({"pbi": ONE, "quality": {}})
+        assert holds_pbis({"result": {"assessed_pbis": [{"pbi": ONE}]}})
+        assert not holds_pbis({"candidates": [{"id": "1", "content": "x"}]})
+        assert not holds_pbis({**ONE, "description": "x"})
+        assert holds_pbis([{"title": "x", "acceptanceCriteria": []}])
+        assert not holds_pbis([{"title": "x", "description": "y"}])
+        assert not holds_pbis({"pbis": []})
+        assert not holds_pbis("x")
         assert pbi_items({"pbis": []}) == []

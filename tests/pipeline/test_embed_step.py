@@ -24,7 +24,7 @@ from pipeline.errors import (
     ModelMissing,
     TextRejected,
 )
-from pipeline.ingest.work_in_progress import Terms
+from pipeline.ingest.work_in_progress import EmbeddingTerms
 from pipeline.ledger import Limits, embedding_use, overview, work
 from pipeline.ledger.embedding_use import Meter, Used
 from tests.pipeline.picky import Picky
@@ -59,9 +59,9 @@ class Purse:
         self.ends.append(f"refused {grant.cost.texts}")
 
 
-def terms(purse: Budget | None = None, name: str = "here", **changes: Any) -> Terms:
+def terms(purse: Budget | None = None, name: str = "here", **changes: Any) -> EmbeddingTerms:
     budget: Callable[[UUID], Budget] = lambda _tenant: purse or Purse()  # noqa: E731
-    return Terms(
+    return EmbeddingTerms(
         **{"provider": "paid", "budget": budget, "fingerprint": name, "probe_seconds": PROBE, **changes}
     )
 

@@ -8,11 +8,11 @@ import time
 
 from pipeline.embedding.budget import Cost
 from pipeline.errors import BudgetSpent
-from workers.limits.limiters import RateLimits, ValkeyRate
+from workers.limits.limiters import ProviderRateLimiter, RateLimits
 
 
 def main(broker: str, name: str, limits: dict[str, float], texts: int, seconds: float) -> None:
-    rate = ValkeyRate(broker, name, RateLimits(**limits), chance=lambda: 0.5)  # type: ignore[arg-type]
+    rate = ProviderRateLimiter(broker, name, RateLimits(**limits), chance=lambda: 0.5)  # type: ignore[arg-type]
     granted, end = [], time.time() + seconds
     while time.time() < end:
         before = time.time()

@@ -21,7 +21,7 @@ from pipeline.errors import BudgetSpent, EmbedderRefused, EmbedderUnavailable, L
 from pipeline.ledger import sources
 from workers import embedded
 from workers.limits.allowance import TenantBudget
-from workers.limits.limiters import RateLimits, ValkeyRate
+from workers.limits.limiters import ProviderRateLimiter, RateLimits
 from workers.settings.embedding import EmbeddingBudgetSettings
 
 _names = itertools.count(1)
@@ -35,11 +35,11 @@ class Desk:
     tenant: UUID
     broker: str
     slept: list[float] = field(default_factory=list)
-    rates: list[ValkeyRate] = field(default_factory=list)
+    rates: list[ProviderRateLimiter] = field(default_factory=list)
 
     def budget(self, daily: EmbeddingBudgetSettings | None = None, **limits: Any) -> TenantBudget:
         self.rates.append(
-            ValkeyRate(self.broker, f"desk-{next(_names)}", RateLimits(**limits), chance=lambda: 1.0)
+            ProviderRateLimiter(self.broker, f"desk-{next(_names)}", RateLimits(**limits), chance=lambda: 1.0)
         )
         return TenantBudget(
             tenant_id=self.tenant,

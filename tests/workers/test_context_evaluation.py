@@ -252,14 +252,14 @@ def report(**changed: Any) -> dict[str, Any]:
 
 class TestWorse:
     def test_the_same_answers_are_not_worse(self) -> None:
-        assert measuring.worse(measuring.compare(report(), report())) == []
+        assert measuring.regressions(measuring.compare(report(), report())) == []
 
     def test_a_loss_beyond_chance_is_named_and_a_gain_is_not(self) -> None:
         lost = report(
             questions={q: {**s, "ndcg@10": s["ndcg@10"] / 2} for q, s in report()["questions"].items()}
         )
-        assert measuring.worse(measuring.compare(report(), lost)) == ["ndcg@10"]
-        assert measuring.worse(measuring.compare(lost, report())) == []
+        assert measuring.regressions(measuring.compare(report(), lost)) == ["ndcg@10"]
+        assert measuring.regressions(measuring.compare(lost, report())) == []
 
     def test_noise_is_worse_where_there_is_more_of_it(self) -> None:
         items = {f"i{n}": {"past_decisions": {"noise" if n < 8 else "related": 1}} for n in range(20)}
@@ -267,16 +267,16 @@ class TestWorse:
         found = measuring.compare(report(), noisy)
         assert found["noise share"]["difference"] == 0.4
         assert found["past_decisions precision"]["difference"] == -0.4
-        assert measuring.worse(found) == ["past_decisions precision", "noise share"]
-        assert measuring.worse(measuring.compare(noisy, report())) == []
+        assert measuring.regressions(found) == ["past_decisions precision", "noise share"]
+        assert measuring.regressions(measuring.compare(noisy, report())) == []
 
     def test_one_line_more_or_less_may_be_chance(self) -> None:
         items = {**report()["step4"]["items"], "i1": {"past_decisions": {"noise": 1}}}
-        assert measuring.worse(measuring.compare(report(), report(step4={"items": items}))) == []
+        assert measuring.regressions(measuring.compare(report(), report(step4={"items": items}))) == []
 
     def test_a_section_that_shows_nothing_any_more_is_no_loss(self) -> None:
         silent = report(step4={"items": {f"i{n}": {} for n in range(20)}})
-        assert measuring.worse(measuring.compare(report(), silent)) == []
+        assert measuring.regressions(measuring.compare(report(), silent)) == []
         assert measuring.not_compared(report(), silent) == {
             "noise share": "no judged line in the new report",
             "past_decisions precision": "no judged line in the new report",

@@ -217,7 +217,7 @@ def test_dead_letters_of_one_source(parts: Runtime, omniscient: SQL) -> None:
 def test_drop_takes_off_the_list_and_leaves_the_document_dead(parts: Runtime, omniscient: SQL) -> None:
     operations.known_sources(parts)
     first, second = bury(omniscient, "docs", ["a.md", "b.md"])
-    assert operations.drop(parts, operations.letters(parts, [first])) == {"dropped": ["a.md"]}
+    assert operations.drop(parts, operations.dead_letters_by_id(parts, [first])) == {"dropped": ["a.md"]}
     assert [letter.id for letter in operations.dead_letters(parts)] == [second]
     assert {letter.id for letter in operations.dead_letters(parts, settled=True)} == {first, second}
     row = omniscient.execute("select state from document where external_id = 'a.md'").fetchone()
@@ -229,7 +229,7 @@ def test_an_unknown_letter_is_named(parts: Runtime, omniscient: SQL) -> None:
     operations.known_sources(parts)
     known = bury(omniscient, "docs", ["a.md"])
     with pytest.raises(ConfigurationError, match="no dead letter 998, 999"):
-        operations.letters(parts, [*known, 998, 999])
+        operations.dead_letters_by_id(parts, [*known, 998, 999])
 
 
 def test_what_is_audited_fits_the_chain(parts: Runtime, omniscient: SQL) -> None:

@@ -17,10 +17,10 @@ from pipeline.embedding.budget import Cost
 from pipeline.errors import BudgetSpent
 from workers import embedded
 from workers.limits import limiters as rate
-from workers.limits.limiters import PROVIDER_PREFIX, RateLimits, ValkeyRate
+from workers.limits.limiters import PROVIDER_PREFIX, ProviderRateLimiter, RateLimits
 
 HERE = Path(__file__).parent
-Open = Callable[..., ValkeyRate]
+Open = Callable[..., ProviderRateLimiter]
 _names = itertools.count(1)
 
 
@@ -29,9 +29,9 @@ def opened(servers: embedded.Servers) -> Iterator[Open]:
     """Opens the rate of a provider nobody called yet, as another worker each time."""
     name, made = f"provider-{next(_names)}", []
 
-    def open_rate(**limits: float) -> ValkeyRate:
+    def open_rate(**limits: float) -> ProviderRateLimiter:
         plain = {"window": 60.0, "base": 8.0, "longest": 20.0, **limits}
-        made.append(ValkeyRate(servers.broker_url, name, RateLimits(**plain), chance=lambda: 1.0))  # type: ignore[arg-type]
+        made.append(ProviderRateLimiter(servers.broker_url, name, RateLimits(**plain), chance=lambda: 1.0))  # type: ignore[arg-type]
         return made[-1]
 
     yield open_rate
@@ -59,7 +59,7 @@ def later(servers: embedded.Servers) -> Iterator[Later]:
             valkey.delete(*kept)
 
 
-def refused(one: ValkeyRate, cost: Cost) -> float:
+def refused(one: ProviderRateLimiter, cost: Cost) -> float:
     """After how many seconds to come back."""
     with pytest.raises(BudgetSpent) as caught:
         one.take(cost)
@@ -167,7 +167,7 @@ class TestOutages:
         assert 28 < refused(other, texts(1)) <= 30
         one.failed(1.0)
         assert refused(other, texts(1, query=True)) > 28
-        assert other.look().closed_seconds > 28
+        assert other.state().closed_seconds > 28
 
     def test_one_failure_is_none(self, opened: Open) -> None:
         one, other = opened(), opened()
@@ -176,7 +176,7 @@ class TestOutages:
             assert other.failed(None) == 0
             one.answered()
         other.take(texts(1))
-        assert not one.look().doubtful
+        assert not one.state().doubtful
 
     def test_three_in_a_row_close_it_for_longer_each_time(self, opened: Open, later: Later) -> None:
         one, other = opened(), opened()
@@ -194,12 +194,12 @@ class TestOutages:
             one.failed(None)
         assert refused(other, texts(1)) > 5
         later("closed")
-        assert other.look().doubtful
+        assert other.state().doubtful
         other.take(texts(1))
         assert refused(one, texts(1)) == 1
         other.answered()
         one.take(texts(1))
-        assert not one.look().doubtful
+        assert not one.state().doubtful
 
     def test_a_probe_that_fails_closes_it_again(self, opened: Open, later: Later) -> None:
         one = opened()
@@ -221,7 +221,7 @@ class TestOutages:
         one.take(texts(1))
 
 
-def _said(one: ValkeyRate) -> str:
+def _said(one: ProviderRateLimiter) -> str:
     with pytest.raises(BudgetSpent) as caught:
         one.take(texts(1))
     return caught.value.message
@@ -229,19 +229,19 @@ def _said(one: ValkeyRate) -> str:
 
 class TestWithoutValkey:
     @pytest.fixture
-    def away(self) -> ValkeyRate:
-        return ValkeyRate("redis://:geheim@127.0.0.1:1/0", "p", RateLimits(), chance=lambda: 0.0)
+    def away(self) -> ProviderRateLimiter:
+        return ProviderRateLimiter("redis://:geheim@127.0.0.1:1/0", "p", RateLimits(), chance=lambda: 0.0)
 
-    def test_documents_wait_and_questions_pass(self, away: ValkeyRate) -> None:
+    def test_documents_wait_and_questions_pass(self, away: ProviderRateLimiter) -> None:
         away.take(texts(1, query=True))
         assert refused(away, texts(1)) == rate.AWAY_SECONDS
 
-    def test_the_password_is_told_to_nobody(self, away: ValkeyRate) -> None:
+    def test_the_password_is_told_to_nobody(self, away: ProviderRateLimiter) -> None:
         with pytest.raises(BudgetSpent) as caught:
             away.take(texts(1))
         assert "geheim" not in f"{caught.value!r} {caught.value} {caught.value.__cause__!r}"
 
-    def test_nothing_else_fails(self, away: ValkeyRate) -> None:
+    def test_nothing_else_fails(self, away: ProviderRateLimiter) -> None:
         away.answered()
         assert away.failed(3.0) == 0
-        assert away.look() == rate.Outlook()
+        assert away.state() == rate.ProviderState()

@@ -197,7 +197,7 @@ def test_one_is_kept_and_one_is_filled_at_most(parts: Runtime, build: Build) -> 
         reindex.begin(build(384))
     reindex.begin(parts, dimensions=128)
     with pytest.raises(ConfigurationError, match="there are several"):
-        reindex.droppable(parts, None)
+        reindex.index_to_drop(parts, None)
     fill(parts)
     reindex.switch(parts)
     assert states(parts) == {"hashing-256": "retired", "hashing-128": "active"}
@@ -222,7 +222,7 @@ def test_a_kept_index_is_dropped_by_hand_or_by_age(parts: Runtime, omniscient: S
     with pytest.raises(ConfigurationError, match="no earlier index"):
         reindex.switch(parts, "retired")
     with pytest.raises(ConfigurationError, match="no such index"):
-        reindex.droppable(parts, 2)
+        reindex.index_to_drop(parts, 2)
 
 
 def test_without_documents_there_is_nothing_to_begin(build: Build) -> None:

@@ -263,7 +263,7 @@ def test_stories_whose_job_failed_wait_for_a_person_and_are_stored_when_it_is_re
     assert "secret" not in str(job)
     assert dead_letters(gemini).status == "warning"
     assert status(gemini)["next"].startswith("1 job of user stories failed")
-    assert operations.letters_and_jobs(gemini, [job["id"][:8]]) == ([], [job])
+    assert operations.dead_letters_and_jobs(gemini, [job["id"][:8]]) == ([], [job])
     fake.faults.clear()
     assert operations.settle_jobs(gemini, [job], "dead.replay", jobs.replay) == [job["id"]]
     assert operations.settle_jobs(gemini, [job], "dead.replay", jobs.replay) == []

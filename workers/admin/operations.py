@@ -198,7 +198,7 @@ def dead_letters(
         return dead.listed(connection, source_ids=ids, every=settled)
 
 
-def letters(parts: Runtime, ids: Sequence[int]) -> list[dead.DeadLetter]:
+def dead_letters_by_id(parts: Runtime, ids: Sequence[int]) -> list[dead.DeadLetter]:
     """The letters of these numbers.
 
     Raises:
@@ -261,7 +261,7 @@ def failed_jobs(parts: Runtime) -> list[Json]:
         return jobs.failed(connection)
 
 
-def letters_and_jobs(parts: Runtime, given: Sequence[str]) -> tuple[list[dead.DeadLetter], list[Json]]:
+def dead_letters_and_jobs(parts: Runtime, given: Sequence[str]) -> tuple[list[dead.DeadLetter], list[Json]]:
     """The letters of these numbers and the failed jobs of these ids, of which the first characters will do.
 
     Raises:
@@ -275,7 +275,7 @@ def letters_and_jobs(parts: Runtime, given: Sequence[str]) -> tuple[list[dead.De
             raise ConfigurationError(f"there is no dead letter {one}", fix="see `larder dead list`")
         if not own:
             numbers.append(int(one))
-    return letters(parts, numbers), found
+    return dead_letters_by_id(parts, numbers), found
 
 
 def settle_jobs(

@@ -59,7 +59,7 @@ def status(parts: Runtime) -> Json:
     }
 
 
-def beside(connection: Connection) -> list[Json]:
+def inactive_indexes(connection: Connection) -> list[Json]:
     """The indexes that are kept or being filled, with their figures, for the operator's screen."""
     return [_figures(connection, index) for index in indexes(connection) if index.status != "active"]
 
@@ -285,7 +285,7 @@ def _catch_up(parts: Runtime, new: SearchIndex) -> None:
 # Dropping -----------------------------------------------------------------------------------------
 
 
-def droppable(parts: Runtime, index_id: int | None) -> SearchIndex:
+def index_to_drop(parts: Runtime, index_id: int | None) -> SearchIndex:
     """The index that `drop` would remove: the one of that number, or the only one that is not read.
 
     Raises:

@@ -24,7 +24,7 @@ from pipeline.search.retriever import indexed_since
 from workers.admin import reindex
 from workers.admin.sync_now import served_queues
 from workers.control import steps, sync
-from workers.limits.limiters import Outlook
+from workers.limits.limiters import ProviderState
 from workers.queue import broker
 from workers.queue.celeryconfig import INDEXING, QUEUES
 from workers.runtime import Runtime, acting_as
@@ -54,14 +54,14 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
         enrichment = overview.enrichment(connection)
         found: Json = {
             "database_seconds": round(seconds, 3),
-            "sources": [_promised(source) for source in overview.sources(connection)],
+            "sources": [_with_lateness(source) for source in overview.sources(connection)],
             "backlog": overview.backlog(connection, resend=steps.limits(parts.rag).resend),
             "workers": overview.workers(connection),
             "canaries": overview.canaries(connection),
             "index": overview.index(connection),
             "partial": vars(partial) if (partial := overview.partial(connection)) else None,
             "embedding": embedding_state(parts, connection),
-            "other_indexes": reindex.beside(connection),
+            "other_indexes": reindex.inactive_indexes(connection),
             "index_mismatch": reindex.mismatch(parts, active_index(connection)),
             "degradation_level": max(enrichment.pop("degradation_level"), SLOW_LEVEL if is_slow else 0),
             "enrichment": enrichment,
@@ -130,7 +130,7 @@ def recent(parts: Runtime) -> Json:
     return found
 
 
-def _promised(source: Json) -> Json:
+def _with_lateness(source: Json) -> Json:
     """With `late_seconds`: since when a sync was due by the schedule and none was completed."""
     schedule, zone, last = source.pop("schedule"), source.pop("timezone"), source.pop("last_sync_at")
     given, now = source["next_sync"], datetime.now(UTC)
@@ -154,7 +154,7 @@ def _broker_facts(parts: Runtime, queues: dict[str, int] | None) -> Json:
 def embedding_state(parts: Runtime, connection: Connection) -> Json:
     """The entry `embedding` of `larder status --json`; `state` is ok, waiting or held."""
     allowance, terms = parts.allowance, parts.allowance.terms
-    outlook = allowance.rate.look() if allowance.rate else Outlook()
+    outlook = allowance.rate.state() if allowance.rate else ProviderState()
     today = embedding_use.usage_today(connection)
     found: Json = {
         "state": "ok",
@@ -213,7 +213,7 @@ def _of_work(found: Json) -> Iterator[str]:
         yield f"work has been due for {late / 60:.0f} minutes: larder doctor"
 
 
-def not_taken(source: Json) -> int:
+def count_rejected(source: Json) -> int:
     """How many items of a source could not be taken in, as far as they are named."""
     return sum(problem["outcome"] == "failed" for problem in source["problems"])
 
@@ -233,7 +233,7 @@ def _of_content(found: Json) -> Iterator[str]:
     for s in filter(nothing_stored, sources):
         said = f"{s['name']} shows items and none is stored, {overview.left_out_in_words(s['left_out'])}"
         yield f"{said}; see larder sources check {s['name']}"
-    for s, bad in ((s, n) for s in sources if (n := not_taken(s)) and not s["removed"]):
+    for s, bad in ((s, n) for s in sources if (n := count_rejected(s)) and not s["removed"]):
         yield f"{bad} of {s['name']} could not be taken in: mend what `larder runs {s['name']}` names"
     if dead := sum(s["dead"] for s in sources):
         yield f"{dead} dead letter{'' if dead == 1 else 's'}: larder dead list"

@@ -38,7 +38,7 @@ LONG_SECONDS = 900.0
 
 
 @dataclass
-class Watched:
+class WatchedRun:
     """A run that a command waits for."""
 
     source: Configured
@@ -70,18 +70,18 @@ def configured_sources_named(parts: Runtime, names: Sequence[str]) -> list[Confi
     return [c for c in every if not names or c.settings.name in names]
 
 
-def start(parts: Runtime, wanted: Sequence[Configured], *, force: bool) -> list[Watched]:
+def start(parts: Runtime, wanted: Sequence[Configured], *, force: bool) -> list[WatchedRun]:
     """Open a run for each source, but where one reads the source already: `wait` opens another when it is through."""
     return [_opened(parts, one, force=force) for one in wanted]
 
 
-def _opened(parts: Runtime, one: Configured, *, force: bool) -> Watched:
+def _opened(parts: Runtime, one: Configured, *, force: bool) -> WatchedRun:
     while True:
         run_id = start_run(parts, one.tenant_id, one.id, trigger="manual", force=force)
         with parts.database.tenant(one.tenant_id) as connection:
             run = runs.get(connection, run_id) if run_id else runs.newest_open(connection, one.id)
         if run is not None:  # else it ended in between
-            return Watched(source=one, run=run, own=run_id is not None)
+            return WatchedRun(source=one, run=run, own=run_id is not None)
 
 
 def broker_lost(why: str, fix: str = KEPT) -> StoreUnavailable:
@@ -106,14 +106,14 @@ def _looks(parts: Runtime, fix: Callable[[], str]) -> Iterator[bool]:
         time.sleep(POLL_SECONDS)
 
 
-def _early(watched: Sequence[Watched]) -> str:
+def _early(watched: Sequence[WatchedRun]) -> str:
     """What to do when what is waited for cannot go on; some may have no run of their own yet."""
     names = ", ".join(one.source.settings.name for one in watched if not one.own)
     said = f"an earlier sync of {names} is under way and may have begun too early; it goes on by itself "
     return said + "when the broker is back: ask again then" if names else KEPT
 
 
-def _look_again(parts: Runtime, one: Watched, *, force: bool) -> None:
+def _look_again(parts: Runtime, one: WatchedRun, *, force: bool) -> None:
     with parts.database.tenant(one.source.tenant_id) as connection:
         oldest = runs.open_of(connection, one.source.id)
         one.run = runs.get(connection, one.run.id) or one.run
@@ -138,7 +138,11 @@ def _look_again(parts: Runtime, one: Watched, *, force: bool) -> None:
 
 
 def wait(
-    parts: Runtime, watched: list[Watched], show: Callable[[list[Watched]], None], *, force: bool = False
+    parts: Runtime,
+    watched: list[WatchedRun],
+    show: Callable[[list[WatchedRun]], None],
+    *,
+    force: bool = False,
 ) -> None:
     """Until every run and those before it are closed; `show` is called at each look.
 
@@ -188,7 +192,7 @@ def raise_if_stuck(parts: Runtime) -> None:
         raise BudgetSpent(said, fix=kept)
 
 
-def report(watched: Sequence[Watched], seconds: float) -> Json:
+def report(watched: Sequence[WatchedRun], seconds: float) -> Json:
     """The document of `larder index --json`; of each run listed = unchanged + queued + skipped + failed."""
     rows = [
         {"source": w.source.settings.name, "run": run.id}
@@ -210,7 +214,7 @@ def report(watched: Sequence[Watched], seconds: float) -> Json:
     }
 
 
-def _errors(watched: Iterable[Watched]) -> Iterator[Json]:
+def _errors(watched: Iterable[WatchedRun]) -> Iterator[Json]:
     for w in watched:
         name = w.source.settings.name
         for p in w.run.problems:

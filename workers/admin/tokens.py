@@ -193,7 +193,7 @@ def _texts(claims: Json, name: str) -> Iterator[str]:
     yield from found
 
 
-def mint(settings: Settings, caller: Caller, *, hours: float) -> str:
+def issue_token(settings: Settings, caller: Caller, *, hours: float) -> str:
     """A token for this caller, for development.
 
     Raises:

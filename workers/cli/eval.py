@@ -119,7 +119,7 @@ def evaluate(
         told["baseline"] = {
             "file": str(baseline),
             "comparison": found,
-            "worse": measuring.worse(found),
+            "worse": measuring.regressions(found),
             "not_compared": measuring.not_compared(before, told),
         }
     _write(options, first)

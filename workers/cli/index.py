@@ -312,7 +312,7 @@ def drop_index(
     from workers.admin import reindex as reindexing
 
     context.ping()
-    chosen = reindexing.droppable(context.parts, index)
+    chosen = reindexing.index_to_drop(context.parts, index)
     if not yes:
         said = f"drop index {chosen.id} ({chosen.status}, {chosen.model})"
         context.refuse_without_yes(said, "dropped", index=chosen.id)

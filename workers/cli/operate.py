@@ -193,7 +193,7 @@ def show_dead(context: CommandContext, letter_id: Annotated[str, Argument(metava
     """Show all that is known of one dead letter and its document, without the text."""
     from workers.admin import operations
 
-    letters, jobs = operations.letters_and_jobs(context.parts, [letter_id])
+    letters, jobs = operations.dead_letters_and_jobs(context.parts, [letter_id])
     told = jobs[0] if jobs else letters[0].to_json()
     history = operations.history(context.parts, letters[0]) if letters else []
     others = [one.to_json() for one in history if one.id != told["id"]]
@@ -215,7 +215,7 @@ def replay_dead(
     if bool(ids) + bool(source) + every != 1:
         raise ConfigurationError("say what to replay", fix="give ids, or --source NAME, or --all")
     parts = context.parts
-    letters, failed = operations.letters_and_jobs(parts, ids or ())
+    letters, failed = operations.dead_letters_and_jobs(parts, ids or ())
     if not ids:
         letters, failed = (
             operations.dead_letters(parts, source),
@@ -241,7 +241,7 @@ def drop_dead(
     from pipeline.ledger import jobs
     from workers.admin import operations
 
-    letters, failed = operations.letters_and_jobs(context.parts, ids)
+    letters, failed = operations.dead_letters_and_jobs(context.parts, ids)
     items = sorted({letter.item for letter in letters} | {job["id"] for job in failed})
     if not yes:
         context.refuse_without_yes(f"drop {', '.join(items)}", "dropped", items=items)

@@ -99,7 +99,7 @@ def _detach(context: CommandContext, *, no_api: bool, no_flower: bool) -> dict[s
     while missing and time.monotonic() < end and process.poll() is None:
         time.sleep(0.1)
         state = supervisor.read_state(folder) or {}
-        alive = supervisor.living(state)
+        alive = supervisor.living_processes(state)
         if "database_url" in state and alive.get("supervisor") == process.pid:
             missing = _missing(folder, state, alive, api=not no_api)
             # Nobody need wait for what dies again and again.
@@ -180,7 +180,7 @@ def differing(context: CommandContext) -> list[str]:
 
     state = supervisor.read_state(context.settings.data) or {}
     runs, file = state.get("configuration"), in_force(context.settings)
-    if "supervisor" not in supervisor.living(state) or not isinstance(runs, dict):
+    if "supervisor" not in supervisor.living_processes(state) or not isinstance(runs, dict):
         return []
     keys = [key for key in {**runs, **file} if key != "file" and runs.get(key) != file.get(key)]
     lines = {
@@ -217,7 +217,10 @@ def reload(context: CommandContext) -> None:
             if now != left:
                 left, last = now, time.monotonic()
                 warn(*(f"{name} begins anew" for name in (left or ())[:1]))
-            if "supervisor" not in supervisor.living(state) or time.monotonic() - last > RELOAD_SECONDS:
+            if (
+                "supervisor" not in supervisor.living_processes(state)
+                or time.monotonic() - last > RELOAD_SECONDS
+            ):
                 log = data / "logs" / f"{left[0] if left else 'supervisor'}.log"
                 what = f"{left[0] if left else 'the supervisor'} does not take the configuration over"
                 raise StoreUnavailable(what, fix=f"see {log}; correct the file, then larder reload")
@@ -320,7 +323,7 @@ def token(
     from workers.runtime import current_user
 
     caller = caller_of(context, user, project, group, level, tenant=tenant, permissions=permission)
-    made = tokens.mint(context.settings, caller, hours=hours)
+    made = tokens.issue_token(context.settings, caller, hours=hours)
     rights = {"permissions": sorted(caller.permissions), "projects": caller.projects, "groups": caller.groups}
     with context.parts.database.tenant(caller.tenant) as connection:
         told = {**rights, "security_level": level, "hours": hours}
@@ -388,7 +391,7 @@ def flower(
         from workers.processes import supervisor
 
         state = supervisor.read_state(context.settings.data) or {}
-        if "flower" not in supervisor.living(state):
+        if "flower" not in supervisor.living_processes(state):
             what = f"no Flower runs with {context.settings.data}"
             raise ConfigurationError(what, fix="larder up --detach, without --no-flower")
         names = {"address": "url", "user": "user", "password": "password"}

@@ -113,7 +113,7 @@ def _running(s: Json) -> tuple[object, ...]:
 
 def _source(s: Json, *, several: bool) -> tuple[object, ...]:
     """Its row; with its tenant if there are several."""
-    from workers.admin.status import not_taken, nothing_stored
+    from workers.admin.status import count_rejected, nothing_stored
 
     states = (
         ("removed", s["removed"], "dim"),
@@ -122,7 +122,7 @@ def _source(s: Json, *, several: bool) -> tuple[object, ...]:
         ("failing", s["last_error"], "red"),
         ("empty", nothing_stored(s), "yellow"),
         ("syncing", (s["last_run"] or {"finished_at": "-"})["finished_at"] is None, "none"),
-        (f"{not_taken(s)} failed", not_taken(s), "yellow"),
+        (f"{count_rejected(s)} failed", count_rejected(s), "yellow"),
         ("ok", True, "none"),
     )
     state = next(Text(word, style=colour) for word, holds, colour in states if holds)

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from sqlalchemy import Connection
 
 import connectors
-from connectors.documents.values import fault_of
+from connectors.documents.values import describe_error
 from pipeline.documents import Source
 from pipeline.errors import ConfigurationError, IndexingError, LarderError, RateLimited, SourceUnavailable
 from pipeline.ingest.sync import Schedule
@@ -157,7 +157,7 @@ def sync(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int) -> bool:
 
 def unexpected(error: Exception) -> IndexingError:
     """A fault of ours in the work on one source: named without its text, tried again a few times, then final."""
-    found = f"a sync failed unexpectedly: {fault_of(error)}"
+    found = f"a sync failed unexpectedly: {describe_error(error)}"
     logger.error("%s", found)
     return SourceUnavailable(found, fix="report it; the next sync tries again")
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from connectors.documents.values import parse_json
 from connectors.pbi.shapes import pbi_items, top_level
-from pipeline.documents import Json, in_words
+from pipeline.documents import Json, json_type_name
 from pipeline.enrichment import report
 from pipeline.errors import ConfigurationError, DocumentRejected
 from pipeline.ledger import ALL, project_id, sources, visible_projects
@@ -158,7 +158,7 @@ def _check(path: Path, where: str, items: Sequence[Any]) -> None:
         pbi = item["pbi"] if inner else item
         if not isinstance(pbi, Mapping):
             raise DocumentRejected(
-                f"{path}: {where}[{index}]{'.pbi' if inner else ''} is {in_words(pbi)}, not an object",
+                f"{path}: {where}[{index}]{'.pbi' if inner else ''} is {json_type_name(pbi)}, not an object",
                 fix='each is a PBI, or {"pbi": {...}, "scores": {...}}',
             )
 

@@ -20,14 +20,14 @@ from pipeline.embedding import Embedder
 from pipeline.embedding.budget import BudgetedEmbedder, Cost, Grant
 from pipeline.embedding.known_models import KNOWN
 from pipeline.errors import BudgetSpent, EmbedderUnavailable
-from pipeline.ingest.work_in_progress import Terms
+from pipeline.ingest.work_in_progress import EmbeddingTerms
 from pipeline.ledger import embedding_use
 from workers.processes import metrics
 from workers.settings import Configuration, EmbeddingModel
 from workers.settings.embedding import EmbeddingBudgetSettings
 
 if TYPE_CHECKING:
-    from workers.limits.limiters import ValkeyRate
+    from workers.limits.limiters import ProviderRateLimiter
 
 LONGEST_SLEEP = 2.0
 """A shorter wait is slept here; a longer one is the ledger's, where it holds up no worker."""
@@ -43,7 +43,7 @@ class TenantBudget:
     model: str
     daily: EmbeddingBudgetSettings
     """What one tenant may use in a day in UTC, and the price."""
-    rate: ValkeyRate | None = None
+    rate: ProviderRateLimiter | None = None
     """None for a command without a broker: it is alone and makes few calls."""
     sleep: Callable[[float], None] = time.sleep
 
@@ -163,13 +163,13 @@ class Allowance:
         return embedding_use.fingerprint(self.model, *_named(e), *(_named(previous) if previous else ()))
 
     @cached_property
-    def rate(self) -> ValkeyRate | None:
+    def rate(self) -> ProviderRateLimiter | None:
         """Shared by all who ask the same address with the same key; None for a command without a broker."""
         if not self.metered or not self.broker_url:
             return None
         from workers.limits.limiters import (  # with the client of the broker: for services alone
+            ProviderRateLimiter,
             RateLimits,
-            ValkeyRate,
         )
 
         e, q = self.rag.embedding, self.rag.queue
@@ -182,7 +182,7 @@ class Allowance:
             longest=q.retry_max_seconds,
         )
         name = f"{e.provider}-{embedding_use.fingerprint(e.base_url, secret_value(e.api_key))}"
-        return ValkeyRate(self.broker_url, name, limits)
+        return ProviderRateLimiter(self.broker_url, name, limits)
 
     def budget(self, tenant: UUID) -> TenantBudget:
         """What a tenant may embed."""
@@ -196,9 +196,9 @@ class Allowance:
         return BudgetedEmbedder(embedder, self.budget(tenant))
 
     @cached_property
-    def terms(self) -> Terms:
+    def terms(self) -> EmbeddingTerms:
         """Under which documents are embedded."""
-        return Terms(
+        return EmbeddingTerms(
             provider=self.rag.embedding.provider,
             budget=self.budget if self.metered else None,
             fingerprint=self.fingerprint,
@@ -206,7 +206,7 @@ class Allowance:
             counted=metrics.record_embedding_use,
         )
 
-    def terms_of(self, provider: str, model: str) -> Terms:
+    def terms_of(self, provider: str, model: str) -> EmbeddingTerms:
         """Those for a search index: another model than the configured one has no limits that we know of."""
         return self.terms if model == self.model else replace(self.terms, provider=provider, budget=None)
 
@@ -227,7 +227,7 @@ class Allowance:
         """How many documents may be sent for embedding now; None: as many as the queue takes."""
         if embedding_use.hold_on(connection, self.fingerprint, probe_seconds=self.terms.probe_seconds):
             return PROBE_DOCUMENTS if embedding_use.probe_due(connection, self.fingerprint) else 0
-        outlook = self.rate.look() if self.rate else None
+        outlook = self.rate.state() if self.rate else None
         if outlook and outlook.closed_seconds > 0:
             return 0
         return PROBE_DOCUMENTS if outlook and outlook.doubtful else None

@@ -241,7 +241,7 @@ class RateLimits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outlook:
+class ProviderState:
     """Whether the provider may be called."""
 
     closed_seconds: float = 0.0
@@ -259,7 +259,7 @@ _GOES_ON = "nothing to do: the work goes on by itself"
 _RAISE = "; raise requestsPerMinute, textsPerMinute or tokensPerMinute if the provider allows more"
 
 
-class ValkeyRate:
+class ProviderRateLimiter:
     """The rate of one provider and key, for all processes with the same broker; connects at the first use."""
 
     def __init__(
@@ -312,10 +312,10 @@ class ValkeyRate:
         with suppress(*AWAY):
             self._scripts.run(ANSWERED, self._name, "slots failures probing", slot, more_tokens)
 
-    def look(self) -> Outlook:
+    def state(self) -> ProviderState:
         """How it stands; an unknown state is a good one, since `take` says it better."""
         with suppress(*AWAY):
             closed, failures, probing = self._scripts.run(LOOK, self._name, "closed failures probing")
             doubtful = int(failures) >= self.limits.failures or bool(probing)
-            return Outlook(closed_seconds=float(closed), failures=int(failures), doubtful=doubtful)
-        return Outlook()
+            return ProviderState(closed_seconds=float(closed), failures=int(failures), doubtful=doubtful)
+        return ProviderState()

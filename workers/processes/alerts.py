@@ -208,7 +208,9 @@ class Watcher:
                 if left:
                     time.sleep(self._retry)
             else:
-                news = [told("firing", **one) for one in fired] + [told("cleared", **one) for one in cleared]
+                news = [alert_record("firing", **one) for one in fired] + [
+                    alert_record("cleared", **one) for one in cleared
+                ]
                 return self._tell([*self._store(away=False), *news])
         return self._tell(self._store(away=True))
 
@@ -268,10 +270,10 @@ class Watcher:
             found = one | {"since": datetime.now(UTC).isoformat()}
             is_first = broker.set_if_absent(url, AWAY_KEY, json.dumps(found))
             self._own = found if is_first is None else None  # the broker is away, too
-            return [] if is_first is False else [told("firing", **found)]
+            return [] if is_first is False else [alert_record("firing", **found)]
         kept = broker.get_and_delete(url, AWAY_KEY)
         over, self._own = json.loads(kept) if kept else self._own, None
-        return [told("cleared", **over)] if over else []
+        return [alert_record("cleared", **over)] if over else []
 
     def _tell(self, news: Iterable[Json]) -> None:
         """Give each channel what is severe enough for it, and what it could not take before."""
@@ -291,6 +293,6 @@ class Watcher:
                 self._untold.append((channel, one))
 
 
-def told(state: str, *, name: str, **found: str) -> Json:
+def alert_record(state: str, *, name: str, **found: str) -> Json:
     """An alert as channels tell it: firing, or cleared."""
     return {"at": datetime.now(UTC).isoformat(), "state": state, "alert": name, **found}

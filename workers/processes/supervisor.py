@@ -365,10 +365,10 @@ def read_state(data: Path) -> dict[str, object] | None:
 
 def running(data: Path) -> dict[str, int]:
     """Living processes of the data folder by name, one that is beginning too; a reused process id does not count."""
-    return living(read_state(data) or {})
+    return living_processes(read_state(data) or {})
 
 
-def living(state: dict[str, object]) -> dict[str, int]:
+def living_processes(state: dict[str, object]) -> dict[str, int]:
     """The same of a state that was read."""
     found = {}
     entries = state.get("processes")

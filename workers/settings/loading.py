@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 
 from connectors import SourceContext
 from connectors.sections import host_of, secret_value
-from pipeline.documents import as_metadata
+from pipeline.documents import language_metadata
 from pipeline.embedding.known_models import KNOWN
 from pipeline.ledger import project_id, tenant_id
 from workers.settings.diagnosis import explain
@@ -110,7 +110,7 @@ class Settings:
             closed=self.data,
             decisions=self.rag.decisions,
             levels=self.rag.security.levels,
-            metadata=as_metadata(source.language or self.rag.language),
+            metadata=language_metadata(source.language or self.rag.language),
             limiter=limiter,
             max_pause=min(MAX_PAUSE_SECONDS, self.rag.queue.lease_seconds / 4),
         )

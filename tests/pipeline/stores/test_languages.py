@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from pipeline.database.engine import Database
-from pipeline.documents import KEY, LANGUAGES, as_metadata, language_of
+from pipeline.documents import KEY, LANGUAGES, language_metadata, language_of
 from tests.pipeline.stores.depot import Depot
 
 BOTH = ("english", "german")
@@ -18,7 +18,7 @@ FILLER = "Der Hafen hat viele Kräne und eine Schleuse."
 def depot(database: Database) -> Depot:
     made = Depot(database)
     for n in range(20):
-        made.put(f"{FILLER} Nummer {n}.", metadata=as_metadata("german"))
+        made.put(f"{FILLER} Nummer {n}.", metadata=language_metadata("german"))
         made.put(f"The harbour has cranes and a lock, number {n}.")
     return made
 
@@ -30,7 +30,9 @@ def found(depot: Depot, words: str, *languages: str) -> list[UUID]:
 
 
 def test_a_german_word_is_found_in_another_form_only_if_its_document_is_german(depot: Depot) -> None:
-    german = depot.put("Benutzer werden nach der Abmeldung benachrichtigt.", metadata=as_metadata("german"))
+    german = depot.put(
+        "Benutzer werden nach der Abmeldung benachrichtigt.", metadata=language_metadata("german")
+    )
     unsaid = depot.put("Fahrer werden nach der Abmeldung benachrichtigt.")
     depot.count()
     assert found(depot, "Abmeldungen", "german") == [german]
@@ -39,7 +41,7 @@ def test_a_german_word_is_found_in_another_form_only_if_its_document_is_german(d
 
 
 def test_one_question_finds_documents_of_all_languages_in_use(depot: Depot) -> None:
-    german = depot.put("Die Sitzungen laufen ab.", metadata=as_metadata("german"))
+    german = depot.put("Die Sitzungen laufen ab.", metadata=language_metadata("german"))
     english = depot.put("Sessions expire.")
     depot.count()
     assert found(depot, "Sitzungen session", *BOTH) == found(depot, "session Sitzungen", *reversed(BOTH))
@@ -47,7 +49,7 @@ def test_one_question_finds_documents_of_all_languages_in_use(depot: Depot) -> N
 
 
 def test_a_word_counts_once_and_no_stop_word_of_any_language_does(depot: Depot) -> None:
-    german = depot.put("Der Server meldet eine Sitzung.", metadata=as_metadata("german"))
+    german = depot.put("Der Server meldet eine Sitzung.", metadata=language_metadata("german"))
     depot.put("We hat the die and was.")
     depot.count()
     assert found(depot, "Hat die Sitzung?", *BOTH) == [german]
@@ -72,7 +74,7 @@ def test_a_stem_that_is_nowhere_takes_no_weight_from_the_stem_that_is_there(depo
 
 
 def test_names_and_long_texts_are_found_in_every_language(depot: Depot) -> None:
-    named = depot.put("Siehe HADOOP-123 und parse_config_file().", metadata=as_metadata("german"))
+    named = depot.put("Siehe HADOOP-123 und parse_config_file().", metadata=language_metadata("german"))
     depot.count()
     for words in ("HADOOP-123", "hadoop 123", "config file"):
         assert found(depot, words, *BOTH)[0] == named
@@ -93,5 +95,5 @@ def test_postgresql_knows_every_language(database: Database) -> None:
 def test_an_unknown_language_is_the_default_one(told: object) -> None:
     assert language_of({KEY: told}) == "english"
     assert language_of({}) == "english"
-    assert language_of(as_metadata("german")) == "german"
-    assert as_metadata("english") == {}
+    assert language_of(language_metadata("german")) == "german"
+    assert language_metadata("english") == {}

@@ -99,7 +99,7 @@ def address(parts: Runtime) -> Iterator[str]:
 @pytest.fixture
 def token(parts: Runtime) -> Callable[..., str]:
     """A token of ann, with changes."""
-    return lambda **changes: tokens.mint(parts.settings, replace(ACME, **changes), hours=1)
+    return lambda **changes: tokens.issue_token(parts.settings, replace(ACME, **changes), hours=1)
 
 
 @pytest.fixture

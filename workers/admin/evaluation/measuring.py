@@ -298,7 +298,7 @@ def baseline(path: Path, dataset: EvalDataset, mode: Mode, items: Sequence[str])
     return report
 
 
-def worse(comparison: Json) -> list[str]:
+def regressions(comparison: Json) -> list[str]:
     """The measures that lost more than chance explains."""
     return [
         name

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
-from pipeline.documents import Document, Page, SourceType, as_metadata
+from pipeline.documents import Document, Page, SourceType, language_metadata
 from pipeline.errors import IndexingError
 from pipeline.ledger import Item, admission, document_id, documents, project_id, runs, source_id, sources
 from workers import embedded
@@ -165,7 +165,7 @@ def _admit(parts: Runtime, name: str, project: str, held: Sequence[Document]) ->
     """The documents of a source into the ledger."""
     tenant = parts.settings.tenant_id
     source, owner = source_id(tenant, name), project_id(tenant, project)
-    named = as_metadata(parts.rag.language)
+    named = language_metadata(parts.rag.language)
     stemmed = [replace(one, metadata={**one.metadata, **named}) for one in held]
     with parts.database.tenant(tenant) as connection:
         sources.ensure_tenant(connection, tenant, parts.settings.tenant, owner, project)
