@@ -23,7 +23,7 @@ from pipeline.database.engine import Database
 from pipeline.documents import Json
 from pipeline.enrichment.degradation import CACHED, FULL
 from pipeline.enrichment.request import EnrichmentRequest
-from pipeline.enrichment.text import clipped
+from pipeline.enrichment.text import truncated
 from pipeline.errors import (
     ConfigurationError,
     LarderError,
@@ -332,7 +332,7 @@ class Client(StoryMethods):
         try:
             wanted = UUID(str(job_id))
         except ValueError:
-            what = f"{clipped(str(job_id))!r} is no id of an enrichment"
+            what = f"{truncated(str(job_id))!r} is no id of an enrichment"
             raise UnknownJob(what, fix="give the id that submit gave") from None
         with self._store() as connection:
             found = jobs.get(connection, wanted)

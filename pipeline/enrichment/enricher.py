@@ -42,17 +42,17 @@ from pipeline.enrichment.found import (
     DocumentTexts,
     FoundDocument,
     is_duplicate,
-    likely,
+    likely_documents,
 )
 from pipeline.enrichment.request import SECTIONS, EnrichmentRequest
 from pipeline.enrichment.text import (
     Part,
     Sentence,
-    clipped,
     covered,
     shared_words,
-    shortened,
     stems,
+    truncated,
+    truncated_sentence,
     word_similarity,
 )
 from pipeline.errors import StoreUnavailable
@@ -136,12 +136,12 @@ def _decisions(past: Sequence[tuple[FoundDocument, PastDecision]], cited: Citati
             day = f" {decision.date}" if decision.date else ""
             # Without such a part what is cited may be any passage: the record is to be read.
             quoted = cited.listed[numbers[0] - 1].quoted if found.parts[Part.DECISION] else ""
-            says = f": “{clipped(quoted, SHORT)}”" if quoted else ""
+            says = f": “{truncated(quoted, SHORT)}”" if quoted else ""
             text = f"Respect the decision {name}, {decision.status}{day}){says}"
         elif decision.ended and (line := status_line(found)):
             by = f" by {decision.superseded_by}" if decision.superseded_by else ""
             text = f"Do not build on {name}): it is {decision.status}{by}."
-            numbers = cited.cite(found, shortened(line))
+            numbers = cited.cite(found, truncated_sentence(line))
         else:
             continue
         yield Suggestion(kind="decision", ref=found.external_id, text=text, citations=numbers)
@@ -158,9 +158,9 @@ def _criteria(
         told = (replace(s, text=_NUMBER.sub("", s.text)) for s in found.parts[Part.CRITERIA])
         for sentence in sorted(told, key=found.fits, reverse=True):
             if _is_lacking(sentence.text, own, had):
-                quoted = clipped(sentence.text, SHORT)
+                quoted = truncated(sentence.text, SHORT)
                 text = f"Add what {named(found)} asked for and this item lacks: “{quoted}”"
-                numbers = cited.cite(found, shortened(sentence))
+                numbers = cited.cite(found, truncated_sentence(sentence))
                 yield Suggestion(
                     kind="acceptance_criterion", ref=found.external_id, text=text, citations=numbers
                 )
@@ -179,7 +179,7 @@ def _documents(docs: Sequence[tuple[FoundDocument, TechnicalDoc]]) -> Iterator[S
     for found, doc in docs:
         readme = PurePosixPath(found.external_id).name.casefold().startswith("readme")
         if not readme and found.similarity >= SURE and doc.citations:
-            quoted = clipped(doc.relevant_sections[0], SHORT)
+            quoted = truncated(doc.relevant_sections[0], SHORT)
             text = f"Link “{found.title}” ({found.external_id}) in this item: “{quoted}”"
             yield Suggestion(kind="document", ref=found.external_id, text=text, citations=doc.citations[:1])
 
@@ -214,7 +214,9 @@ def _wrong(found: FoundDocument) -> Iterator[tuple[str, str, str]]:
 def _shown_for(found: FoundDocument) -> Sentence:
     """What is quoted to show what a document is about: its best passage, else its title."""
     best = best_passages(found, most=1)
-    return best[0].sentence if best else shortened(Sentence(text=found.title, ord=found.hit.chunk.ord))
+    return (
+        best[0].sentence if best else truncated_sentence(Sentence(text=found.title, ord=found.hit.chunk.ord))
+    )
 
 
 def named(found: FoundDocument) -> str:
@@ -296,7 +298,9 @@ class Enricher:
             ]
             answers[kind] = replace(found, hits=hits)
         question = stems(request.question)
-        best = {kind: likely(found, kind, question)[: read[kind]] for kind, found in answers.items()}
+        best = {
+            kind: likely_documents(found, kind, question)[: read[kind]] for kind, found in answers.items()
+        }
         level = max(found.degradation_level for found in answers.values())
         texts: Mapping[UUID, DocumentText] = {}
         try:

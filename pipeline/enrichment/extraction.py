@@ -19,11 +19,11 @@ from pipeline.enrichment.text import (
     WITHOUT_BLANK,
     Part,
     Sentence,
-    flat,
     part_of,
     passage,
-    shortened,
+    single_line,
     stems,
+    truncated_sentence,
 )
 from pipeline.search.records import StoredDocument
 
@@ -103,7 +103,9 @@ def best_passages(found: FoundDocument, *, most: int) -> list[Excerpt]:
     top, shown, seen = scored[0][0], list[Excerpt](), set[Sentence]()
     if not top:
         # No sentence has a word of the question: the first of the chunk that was found, or of the document.
-        return [_shown(found, shortened(next((s for s in sentences if s.ord == here), sentences[0])))]
+        return [
+            _shown(found, truncated_sentence(next((s for s in sentences if s.ord == here), sentences[0])))
+        ]
     for value, n in scored:
         if value >= ENOUGH * top and len(shown) < most and seen.isdisjoint(windows[-n]):
             seen.update(windows[-n])
@@ -133,7 +135,7 @@ def _joined(found: FoundDocument, window: Sequence[Sentence]) -> Sentence:
     if len(window) > 1 or len(first.text) <= QUOTED:
         return replace(first, text=" ".join(s.text for s in window))
     cut = passage(first.text, " ".join(sorted(found.question)), length=QUOTED).text
-    line = flat(first.text)
+    line = single_line(first.text)
     if cut.endswith(_DOTS) and not line.endswith(cut):
         cut = cut.removesuffix(_DOTS) + f" {CUT}"
     if not line.startswith(cut[:-2]) and cut.startswith("... "):
@@ -199,7 +201,7 @@ def learnings(found: FoundDocument) -> list[Sentence]:
         kept += [s for s in last if _TELLS.search(s.text)]
     kept = list({s.text: s for s in kept}.values())
     closest = sorted(kept[1:], key=found.fits, reverse=True)[: MOST - 1] if len(kept) > MOST else kept
-    return [shortened(s) for s in kept if s is kept[0] or s in closest]
+    return [truncated_sentence(s) for s in kept if s is kept[0] or s in closest]
 
 
 def _telling(sentences: Iterable[Sentence]) -> list[Sentence]:
@@ -254,7 +256,7 @@ def constraints_of(found: FoundDocument) -> list[Sentence]:
     named = found.parts[Part.CONSTRAINTS]
     others = (s for part in (Part.DECISION, Part.CONSEQUENCES) for s in found.parts[part])
     binding = [s for s in others if _BINDS.search(s.text) and not _PRO_AND_CON.match(s.text)]
-    return [shortened(s) for s in _prose([*binding, *named])][:MOST_CONSTRAINTS]
+    return [truncated_sentence(s) for s in _prose([*binding, *named])][:MOST_CONSTRAINTS]
 
 
 def status_of_decision(found: FoundDocument) -> str:
@@ -271,7 +273,7 @@ def status_line(found: FoundDocument) -> Sentence | None:
 def _first(sentences: Sequence[Sentence]) -> list[Sentence]:
     """The first that are prose, as many as may be shown."""
     kept: list[Sentence] = []
-    for short in map(shortened, _prose(sentences)):
+    for short in map(truncated_sentence, _prose(sentences)):
         if kept and sum(len(s.text) + 1 for s in kept) + len(short.text) > MOST_CHARACTERS:
             break
         kept.append(short)

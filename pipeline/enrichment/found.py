@@ -21,8 +21,8 @@ from pipeline.enrichment.text import (
     Sentence,
     by_part,
     covered,
-    flat,
     sentences_of,
+    single_line,
     stems,
     word_similarity,
 )
@@ -89,7 +89,7 @@ DUPLICATES: Mapping[str, float] = {"all-MiniLM-L6-v2": 0.8}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Likely:
+class LikelyDocument:
     """A document that is worth showing."""
 
     hit: Hit
@@ -99,7 +99,7 @@ class Likely:
     """`meaning` if vectors were compared, else `words`."""
 
 
-def likely(found: SearchResults, kind: Kind, question: frozenset[str]) -> list[Likely]:
+def likely_documents(found: SearchResults, kind: Kind, question: frozenset[str]) -> list[LikelyDocument]:
     """Of the documents of a kind, those worth showing, the likest first.
 
     Args:
@@ -131,17 +131,17 @@ def likely(found: SearchResults, kind: Kind, question: frozenset[str]) -> list[L
             + (OUTDATED if hit.outdated else 0.0)
             + (e.feedback if e else 0.0)
         )
-        ranked.append(Likely(hit=hit, probability=1.0 / (1.0 + math.exp(-odds)), by=by))
+        ranked.append(LikelyDocument(hit=hit, probability=1.0 / (1.0 + math.exp(-odds)), by=by))
     ranked.sort(key=lambda one: -one.probability)
     # What no longer holds must not keep out what took its place.
     holds = next((one.probability for one in ranked if not one.hit.outdated), 0.0)
     return [one for one in ranked if one.probability >= max(model.least, holds - model.behind)]
 
 
-def is_duplicate(one: Likely, model: str, title: str) -> bool:
+def is_duplicate(one: LikelyDocument, model: str, title: str) -> bool:
     """Whether an item may be the very same as one of this title."""
     least = DUPLICATES.get(model_of(model))
-    same = bool(title) and flat(one.hit.document.title).casefold() == title.casefold()
+    same = bool(title) and single_line(one.hit.document.title).casefold() == title.casefold()
     return same or (least is not None and _meaning(one.hit) >= least)
 
 
@@ -234,7 +234,7 @@ class DocumentTexts:
 class FoundDocument:
     """One document of the answer, with all of its text and how much it is like the question."""
 
-    def __init__(self, likely: Likely, text: DocumentText | None, question: frozenset[str]) -> None:
+    def __init__(self, likely: LikelyDocument, text: DocumentText | None, question: frozenset[str]) -> None:
         """`question` is its words. Without the text of the whole document, the chunk that was found has to do."""
         self.likely, self.hit, self.document, self.question = (
             likely,

@@ -16,7 +16,7 @@ from pipeline.documents import Json
 from pipeline.enrichment.context import UNKNOWN
 from pipeline.enrichment.degradation import LEVELS, STATIC
 from pipeline.enrichment.request import EnrichmentRequest
-from pipeline.enrichment.text import clipped, printable
+from pipeline.enrichment.text import printable, truncated
 from pipeline.errors import RequestRejected
 
 TONES: Mapping[str, str] = {
@@ -162,7 +162,7 @@ def _asked(pbi: Mapping[str, Any]) -> Iterator[str]:
         request = EnrichmentRequest.from_json({"pbi": pbi})
     except RequestRejected:
         return
-    yield _safe(clipped(printable(request.description), LONGEST))
+    yield _safe(truncated(printable(request.description), LONGEST))
     if request.criteria:
         yield "**Acceptance criteria**"
         yield _list(map(_safe, request.criteria))

@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.chunking.prose import prose_of
 from pipeline.documents import Json, Kind, SourceType, json_type_name
-from pipeline.enrichment.text import flat
+from pipeline.enrichment.text import single_line
 from pipeline.errors import RequestRejected
 from pipeline.search.records import Filter
 
@@ -135,7 +135,7 @@ class EnrichmentRequest:
     @cached_property
     def title(self) -> str:
         """On one line; empty if it has none."""
-        return flat(_text(self._keys, TITLE_KEYS, "pbi.title"))
+        return single_line(_text(self._keys, TITLE_KEYS, "pbi.title"))
 
     @cached_property
     def description(self) -> str:
@@ -200,11 +200,11 @@ def _text(keys: Mapping[str, Any], names: tuple[str, ...], field_name: str) -> s
 def _criterion(item: Any) -> str:
     """One item of a list: a text, or an object with its text or with given, when and then."""
     if not isinstance(item, Mapping):
-        return flat(str(item)).lstrip("-*• ").strip() if item is not None else ""
+        return single_line(str(item)).lstrip("-*• ").strip() if item is not None else ""
     keys = plain_keys(item)
     steps = [f"{word} {keys[word]}" for word in ("given", "when", "then") if keys.get(word)]
     named = (keys.get(name) for name in ("criterion", "description", "text", "title"))
-    return flat(" ".join(steps) or str(next((text for text in named if text), "")))
+    return single_line(" ".join(steps) or str(next((text for text in named if text), "")))
 
 
 def _filter(value: Any) -> Filter:

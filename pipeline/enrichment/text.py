@@ -79,14 +79,14 @@ def shared_words(
     return [own[key] for key in shared]
 
 
-def flat(text: str) -> str:
+def single_line(text: str) -> str:
     """The text on one line with single blanks."""
     return " ".join(text.split())
 
 
 def printable(text: str) -> str:
     """The text on one line, without characters that control a screen or turn the direction of what follows."""
-    return flat(without_controls(text))
+    return single_line(without_controls(text))
 
 
 QUOTED = 200
@@ -223,12 +223,12 @@ def worded(text: str) -> str:
         line = _TAG.sub(lambda m: m["named"] or ("" if m["inline"] else " "), line)
     for _ in range(_NESTED if "*" in line or "_" in line else 0):
         line = _EMPHASIS.sub(lambda m: m[2] or m[4], line)
-    return flat(line)
+    return single_line(line)
 
 
 def split(text: str) -> Iterator[str]:
     """The sentences of a paragraph, each on one line."""
-    line = flat(text)
+    line = single_line(text)
     begin = 0
     for match in _ENDS.finditer(line):
         end = line[max(begin, match.end() - _LONGEST_ABBREVIATION) : match.end()].strip()
@@ -239,9 +239,9 @@ def split(text: str) -> Iterator[str]:
         yield rest
 
 
-def clipped(text: str, length: int = QUOTED) -> str:
+def truncated(text: str, length: int = QUOTED) -> str:
     """At most `length` characters of one line, cut at the end of a sentence or a word."""
-    line = flat(text)
+    line = single_line(text)
     if len(line) <= length:
         return line
     end = 0
@@ -283,7 +283,7 @@ def passage(content: str, question: str, *, length: int) -> Passage:
     out, and three dots stand where the text goes on.
     """
     shown = _LINK.sub(_words_of_link, _NOT_SHOWN.sub("", content))
-    line, wanted = flat(shown), stems(question)
+    line, wanted = single_line(shown), stems(question)
     hits = [(m.start(), m.end(), form) for m in WORD.finditer(line) if (form := stem(m.group())) in wanted]
     if len(line) <= length:
         return Passage(text=line, marks=[(start, end) for start, end, _ in hits])
@@ -381,9 +381,9 @@ def _line(line: str) -> _Line:
     return _Line(line.strip() if row else line, fresh=row)
 
 
-def shortened(sentence: Sentence, length: int = QUOTED) -> Sentence:
+def truncated_sentence(sentence: Sentence, length: int = QUOTED) -> Sentence:
     """The same sentence, cut to what may be quoted."""
-    return replace(sentence, text=clipped(sentence.text, length))
+    return replace(sentence, text=truncated(sentence.text, length))
 
 
 class Part(StrEnum):

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pipeline.access import Caller
 from pipeline.documents import Json
-from pipeline.enrichment.text import clipped
+from pipeline.enrichment.text import truncated
 from pipeline.errors import LarderError
 from pipeline.ledger import documents, search_indexes
 from pipeline.search import Hit, SearchRequest, SearchResults
@@ -29,7 +29,7 @@ class SeveralDocuments(LarderError):
 
     def __init__(self, name: str, candidates: Sequence[Json], *, more: bool) -> None:
         count = f"more than {len(candidates)}" if more else str(len(candidates))
-        super().__init__(f"{clipped(name)!r} fits {count} documents", fix="give one of the ids")
+        super().__init__(f"{truncated(name)!r} fits {count} documents", fix="give one of the ids")
         self.candidates = tuple(candidates)
 
 
@@ -47,7 +47,7 @@ def find(parts: Runtime, tenant: UUID, name: str) -> Json:
         found = documents.find(connection, wanted, most=MOST_NAMED + 1) if wanted else []
         if not found:
             raise LarderError(
-                f"no document is called {clipped(name)!r}",
+                f"no document is called {truncated(name)!r}",
                 fix="give its id, its external id, the end of its path or a part of its title",
             )
         if len(found) > 1:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row
 from pipeline.access import Caller
 from pipeline.documents import Json, Kind
 from pipeline.enrichment.request import SECTIONS, EnrichmentRequest, wrong_type
-from pipeline.enrichment.text import clipped
+from pipeline.enrichment.text import truncated
 from pipeline.errors import ConfigurationError, NotFound, RequestRejected
 from pipeline.ledger import audit, documents, jobs, project_id, storable
 from pipeline.search import feedback
@@ -57,7 +57,7 @@ def mark(
         if not isinstance(value, str | None if name in ("project", "source") else str):
             raise wrong_type(name, "a text", value)
     if verdict not in (*get_args(Verdict), UNDO):
-        raise ConfigurationError(f"{clipped(verdict)!r} is no verdict", fix="say useful, noise or undo")
+        raise ConfigurationError(f"{truncated(verdict)!r} is no verdict", fix="say useful, noise or undo")
     by, source = storable(by), source and storable(source)
     question = _question(connection, tenant, storable(item), project, visible)
     document = _document(connection, storable(ref).strip(), source, removed=verdict == UNDO, visible=visible)
@@ -65,7 +65,7 @@ def mark(
         before = feedback.give(connection, tenant, question, document.id, cast("Verdict", verdict), by=by)
     elif (before := feedback.undo(connection, question.key, document.id)) is None:
         raise ConfigurationError(
-            f"{document.external_id} is not marked for {clipped(question.item)!r}",
+            f"{document.external_id} is not marked for {truncated(question.item)!r}",
             fix="see `larder feedback --list`",
         )
     # The question by its key: its text is nothing for the audit.
@@ -141,9 +141,9 @@ def _question(
         return known
     if asked and key is None and (asked != item or len(asked.split()) > 1):
         return Question(key=key_of(asked), item=asked, asked={"text": asked})
-    where = f" of project {clipped(project)!r}" if project else ""
+    where = f" of project {truncated(project)!r}" if project else ""
     raise ConfigurationError(
-        f"{clipped(item)!r} is no PBI{where} that Step 4 was asked about, and no indexed document"
+        f"{truncated(item)!r} is no PBI{where} that Step 4 was asked about, and no indexed document"
         if item
         else "there is no question",
         fix="give the id of a PBI that was enriched (kept for enrichment.resultsKeptHours), the external id of an"
@@ -159,7 +159,7 @@ def _looked_up(
         if len(found) > 1:
             names = ", ".join(sorted(one.project for one in found.values()))
             raise ConfigurationError(
-                f"{clipped(item)!r} is an item of several projects: {names}", fix="say which with --project"
+                f"{truncated(item)!r} is an item of several projects: {names}", fix="say which with --project"
             )
         if found:
             return found.popitem()[1]
@@ -207,7 +207,7 @@ def _document(
     there = [row for row in rows if not row.deleted] or (list(rows) if removed else [])
     if len(there) == 1:
         return there[0]
-    told = repr(clipped(ref))
+    told = repr(truncated(ref))
     if there:
         names = ", ".join(row.source for row in there)
         raise ConfigurationError(f"{told} is in several sources: {names}", fix="say which with --source")
@@ -216,7 +216,7 @@ def _document(
             f"the document {told} is no longer there: its source {rows[0].source} has removed it",
             fix="mark one that a search finds",
         )
-    where = f" of source {clipped(source)!r}" if source else ""
+    where = f" of source {truncated(source)!r}" if source else ""
     like = documents.similar_refs(connection, ref, most=MOST_NAMED) if ref and not visible else ()
     hint = "give the ref of an answer, or metadata.external_id of a result of `larder search --json`"
     raise ConfigurationError(

@@ -203,6 +203,6 @@ def _named(one: Json, *facts: str | None) -> str:
 
 
 def _cut(text: str, longest: int = LONGEST) -> str:
-    from pipeline.enrichment.text import clipped, printable
+    from pipeline.enrichment.text import printable, truncated
 
-    return clipped(printable(text), longest)
+    return truncated(printable(text), longest)

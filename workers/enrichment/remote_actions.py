@@ -14,7 +14,7 @@ from pipeline.actions import NAMES, Actions
 from pipeline.actions.actions import answered, failure
 from pipeline.actions.collections import metadata_of
 from pipeline.documents import Json
-from pipeline.enrichment.text import clipped
+from pipeline.enrichment.text import truncated
 from pipeline.errors import RequestRejected, SearchError, StoreRejected
 from pipeline.ledger.jobs import BULK, INTERACTIVE
 from workers.client import Client, EnrichmentExpired, NoAnswerYet
@@ -137,7 +137,7 @@ def _answer(parts: Runtime, message: str, what: object, given: Json) -> Json:
     method = ASKED.get(what) if isinstance(what, str) else None
     if method is None:
         raise RequestRejected(
-            f"larder.ask does not know {clipped(str(what))!r}", fix=f"ask for one of {', '.join(ASKED)}"
+            f"larder.ask does not know {truncated(str(what))!r}", fix=f"ask for one of {', '.join(ASKED)}"
         )
     if "tenant" in given:
         raise RequestRejected(

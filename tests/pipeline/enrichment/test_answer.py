@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection
 
 from pipeline.documents import Json, Kind
-from pipeline.enrichment.found import DocumentText, DocumentTexts, FoundDocument, Likely
+from pipeline.enrichment.found import DocumentText, DocumentTexts, FoundDocument, LikelyDocument
 from pipeline.enrichment.prompt import prompt_block
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.errors import StoreUnavailable
@@ -70,7 +70,9 @@ def test_each_section_is_filled_from_its_own_kind_of_document(library: Workshop)
 def test_a_link_leads_to_a_page_or_a_file_and_runs_nothing(url: str, link: str) -> None:
     one = hit()
     found = FoundDocument(
-        Likely(hit=replace(one, document=replace(one.document, url=url)), probability=1.0, by="words"),
+        LikelyDocument(
+            hit=replace(one, document=replace(one.document, url=url)), probability=1.0, by="words"
+        ),
         None,
         frozenset(),
     )

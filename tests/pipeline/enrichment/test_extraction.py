@@ -20,7 +20,7 @@ from pipeline.enrichment.extraction import (
     rationale_of,
     status_of_decision,
 )
-from pipeline.enrichment.found import DocumentText, FoundDocument, Likely
+from pipeline.enrichment.found import DocumentText, FoundDocument, LikelyDocument
 from pipeline.enrichment.text import QUOTED, stems
 from pipeline.search import Hit
 from pipeline.search.records import StoredDocument
@@ -41,7 +41,9 @@ def found(
         metadata=metadata,
     )
     text = DocumentText(external_id="PBI-1", chunks=chunks)
-    likely = Likely(hit=Hit(document=stored, chunk=chunks[hit], score=1.0), probability=0.9, by="meaning")
+    likely = LikelyDocument(
+        hit=Hit(document=stored, chunk=chunks[hit], score=1.0), probability=0.9, by="meaning"
+    )
     return FoundDocument(likely, text, stems(question))
 
 
@@ -362,7 +364,7 @@ def test_a_heading_stands_before_a_passage_only_if_there_is_room_and_it_is_not_t
 
 def test_without_the_whole_text_the_chunk_found_is_the_document() -> None:
     hit = found("Only this.", pbi_id="PBI-5").hit
-    alone = FoundDocument(Likely(hit=hit, probability=0.5, by="words"), None, frozenset())
+    alone = FoundDocument(LikelyDocument(hit=hit, probability=0.5, by="words"), None, frozenset())
     assert alone.external_id == "PBI-5"
     assert [s.text for s in alone.sentences] == ["Only this."]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.documents import Json, Kind
 from pipeline.enrichment.enricher import Enricher
-from pipeline.enrichment.found import CANDIDATES, DUPLICATES, Likely, is_duplicate, likely
+from pipeline.enrichment.found import CANDIDATES, DUPLICATES, LikelyDocument, is_duplicate, likely_documents
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.text import stems
 from pipeline.search import Hit, SearchRequest, SearchResults
@@ -162,11 +162,11 @@ def test_without_an_embedder_likeness_is_that_of_words(shop: Workshop) -> None:
     assert found["likely_duplicates"] == []
 
 
-def ask(*hits: Hit, kind: Kind = Kind.WORK, model: str = MINILM, question: str = "") -> list[Likely]:
-    return likely(SearchResults(hits=hits, model=model), kind, stems(question))
+def ask(*hits: Hit, kind: Kind = Kind.WORK, model: str = MINILM, question: str = "") -> list[LikelyDocument]:
+    return likely_documents(SearchResults(hits=hits, model=model), kind, stems(question))
 
 
-def numbers(found: list[Likely]) -> list[int]:
+def numbers(found: list[LikelyDocument]) -> list[int]:
     return [one.hit.document.id.int for one in found]
 
 
@@ -290,8 +290,8 @@ def test_a_hit_without_a_vector_is_compared_by_words_and_changes_nothing_for_oth
 # What may be the very same --------------------------------------------------------------------------
 
 
-def one_likely(similarity: float | None, title: str = "Other", *, by: str = "meaning") -> Likely:
-    return Likely(hit=hit(title=title, told=explained(similarity)), probability=0.9, by=by)
+def one_likely(similarity: float | None, title: str = "Other", *, by: str = "meaning") -> LikelyDocument:
+    return LikelyDocument(hit=hit(title=title, told=explained(similarity)), probability=0.9, by=by)
 
 
 def test_the_same_is_what_has_the_title_or_of_a_measured_model_the_likeness() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipeline.documents import Json, Kind
 from pipeline.enrichment.enricher import CLOSE, SURE, risks_of, suggestions_of
 from pipeline.enrichment.extraction import Citations
-from pipeline.enrichment.found import FoundDocument, Likely
+from pipeline.enrichment.found import FoundDocument, LikelyDocument
 from pipeline.enrichment.prompt import prompt_block
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.text import stems
@@ -245,7 +245,7 @@ def test_the_gravest_hint_comes_first_and_one_is_a_suggestion() -> None:
 def test_only_work_that_is_surely_alike_lends_a_criterion_or_a_warning(likely: int, texts: int) -> None:
     one = near(1, f"{ASKED}- Every exported invoice carries a seal", status="Done", reopened=2)
     found = FoundDocument(
-        Likely(hit=one, probability=likely / 100, by="meaning"), None, stems("export invoices")
+        LikelyDocument(hit=one, probability=likely / 100, by="meaning"), None, stems("export invoices")
     )
     request, cited = EnrichmentRequest.from_json({"title": "Export invoices"}), Citations()
     risks = risks_of([found], cited)

@@ -13,11 +13,11 @@ from pipeline.enrichment.text import (
     QUOTED,
     Part,
     by_part,
-    clipped,
     is_prose,
     part_of,
     sentences_of,
     split,
+    truncated,
     worded,
 )
 from tests.growth import assert_linear
@@ -251,18 +251,18 @@ def test_the_nearest_telling_heading_counts_and_a_label_counts_more() -> None:
 
 def test_a_long_text_is_cut_at_a_sentence_or_a_word() -> None:
     sentence = "This sentence has about fifty characters in it now. "
-    assert clipped(sentence * 9) == (sentence * 3).strip() + f" {CUT}"
+    assert truncated(sentence * 9) == (sentence * 3).strip() + f" {CUT}"
     words = "word " * 100
-    assert clipped(words) == ("word " * 39).strip() + f" {CUT}"
-    assert clipped("short\n text") == "short text"
+    assert truncated(words) == ("word " * 39).strip() + f" {CUT}"
+    assert truncated("short\n text") == "short text"
 
 
 @given(st.text(alphabet="ab .!A\n", max_size=900), st.integers(20, 300))
 def test_a_cut_text_is_a_beginning_and_never_too_long(text: str, length: int) -> None:
-    cut = clipped(text, length)
+    cut = truncated(text, length)
     assert len(cut) <= length
     assert " ".join(text.split()).startswith(cut.removesuffix(CUT).rstrip())
 
 
 def test_one_endless_word_is_cut_where_there_is_room() -> None:
-    assert len(clipped("x" * 1000)) == QUOTED
+    assert len(truncated("x" * 1000)) == QUOTED

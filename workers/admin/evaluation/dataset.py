@@ -20,7 +20,7 @@ from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, Valid
 
 from connectors.documents.values import parse_time
 from pipeline.documents import Document, Json, Kind, SourceType
-from pipeline.enrichment.text import clipped, flat
+from pipeline.enrichment.text import single_line, truncated
 from pipeline.errors import ConfigurationError
 from pipeline.ledger.documents import corpus
 from workers.runtime import Runtime
@@ -306,7 +306,7 @@ def _context(
         grade = GRADES[said]
         if section in DOCUMENT_SECTIONS and grade:
             _refuse_unknown(place, ref, documents)
-        if found.setdefault(item, {}).setdefault((section, flat(ref)), grade) != grade:
+        if found.setdefault(item, {}).setdefault((section, single_line(ref)), grade) != grade:
             raise ConfigurationError(
                 f"{place} has another grade than a line before it", fix="leave one of them"
             )
@@ -317,7 +317,7 @@ def _refuse_unknown(place: str, document: str, documents: Container[str]) -> Non
     """A document that is not there can never be found: every figure would be too low."""
     if document not in documents:
         raise ConfigurationError(
-            f"{place} names the document {clipped(document)!r}, which {CORPUS} does not hold", fix=_CORRECT
+            f"{place} names the document {truncated(document)!r}, which {CORPUS} does not hold", fix=_CORRECT
         )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.documents import Json
 from pipeline.embedding.calls import embed_query_checked
-from pipeline.enrichment.text import flat
+from pipeline.enrichment.text import single_line
 from pipeline.errors import ConfigurationError
 from pipeline.ledger import documents
 from pipeline.search import SearchRequest
@@ -59,7 +59,7 @@ class Line(NamedTuple):
     @property
     def key(self) -> str:
         """What it is judged by: the document, or the sentence itself."""
-        return self.ref if self.section in DOCUMENT_SECTIONS else flat(self.text)
+        return self.ref if self.section in DOCUMENT_SECTIONS else single_line(self.text)
 
 
 def lines_of(context: Json) -> Iterator[Line]:
@@ -91,15 +91,15 @@ class Step4Answers:
         for item, answer in self.answers.items():
             judged = self.dataset.context.get(item, {})
             for line in lines_of(answer):
-                keys = ((line.section, flat(name)) for name in (line.key, line.ref))
+                keys = ((line.section, single_line(name)) for name in (line.key, line.ref))
                 yield item, line, next((GRADE_NAMES[judged[k]] for k in keys if k in judged), UNJUDGED)
 
     def ungraded(self) -> Iterator[tuple[str, ...]]:
         """Lines that nobody has judged, as rows of the judgements with a remark, so that a grade can be put in."""
         rows = {(i, line.section, line.key): line for i, line, grade in self._graded() if grade == UNJUDGED}
         for (item, section, key), line in rows.items():
-            title = flat(self.dataset.requests[item]["pbi"]["title"])
-            shown = flat(line.text) if section in DOCUMENT_SECTIONS else line.ref
+            title = single_line(self.dataset.requests[item]["pbi"]["title"])
+            shown = single_line(line.text) if section in DOCUMENT_SECTIONS else line.ref
             yield item, section, key, "", f"{title} -> {shown}"
 
     def to_json(self) -> Json:
