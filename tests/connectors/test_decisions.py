@@ -18,7 +18,7 @@ from connectors.documents.decisions import (
     title_of,
 )
 from pipeline.documents import Kind, SourceType
-from tests.growth import assert_linear
+from tests.complexity import assert_linear
 
 OFF = DecisionRules(frontmatter_types=(), paths=(), tags=(), headings=())
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from connectors.documents.decisions import code_lines, headings_of, plain_text, title_of
 from connectors.documents.values import parse_day, parse_time
 from pipeline.documents import Kind, SourceType
+from tests.complexity import assert_linear
 from tests.connectors.notes import document, read
-from tests.growth import assert_linear
 
 
 class TestDocument:

@@ -9,8 +9,8 @@ import pytest
 from connectors import open_source
 from connectors.files.source import PAGE_CHARACTERS, pages_of, resume_key
 from pipeline.documents import Document, Kind, Problem, SourceType
+from tests.complexity import assert_linear
 from tests.connectors.folders import options, walk, write
-from tests.growth import assert_linear
 
 
 class TestPaging:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.documents.redaction import PERSONAL, redact
-from tests.growth import assert_linear
+from tests.complexity import assert_linear
 
 SECRET = "S3cr3tV4lue"
 

@@ -1,6 +1,6 @@
 """Workers without a supervisor that reads heartbeats: they listen again, or end so that anybody starts them anew.
 
-The clocks are the real ones, hence a drill; tests/workers/test_presence.py shows the same of one object in seconds.
+The clocks are the real ones, hence a drill; tests/workers/test_heartbeat.py shows the same of one object in seconds.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.search.question import counted, searchable
-from tests.growth import assert_linear
+from tests.complexity import assert_linear
 
 
 def words(text: str) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from connectors.markup import parsing
 from connectors.markup.elements import to_markdown
-from tests.growth import assert_linear
+from tests.complexity import assert_linear
 
 MB = 1_000_000
 SECTION = (

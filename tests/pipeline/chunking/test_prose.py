@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.chunking.prose import prose_of
-from tests.growth import assert_linear
+from tests.complexity import assert_linear
 
 ASF = """Licensed to the Apache Software Foundation (ASF) under one or more
 contributor license agreements.  See the NOTICE file distributed with

@@ -10,7 +10,7 @@ import pytest
 from pipeline.chunking.splitting import ChunkingOptions
 from pipeline.chunking.strategies import STRATEGIES, open_chunker
 from pipeline.documents import Document, Kind, SourceType
-from tests.growth import assert_linear
+from tests.complexity import assert_linear
 
 HOSTILE: dict[str, tuple[Callable[[int], str], int]] = {
     "one huge line of words": (lambda n: "word " * n, 120_000),

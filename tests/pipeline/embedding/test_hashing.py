@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import ConfigurationError
-from tests.growth import assert_linear
+from tests.complexity import assert_linear
 
 EMBEDDER = HashingEmbedder()
 

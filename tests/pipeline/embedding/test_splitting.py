@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.embedding.calls import halves, in_parts
-from tests.growth import assert_linear
+from tests.complexity import assert_linear
 
 PIECES = st.sampled_from(["word", " ", "\n", "\n\n", ". ", "é", "12-34", "x" * 30])
 

@@ -18,7 +18,7 @@ from pipeline.documents import Json
 from pipeline.enrichment.context import EnrichedContext, static_context
 from pipeline.enrichment.report import Form, document, folder, html
 from pipeline.enrichment.text import printable
-from tests.growth import assert_linear
+from tests.complexity import assert_linear
 from tests.pipeline.enrichment.everything import ITEM, MARK, NO_LOCK, STREAMED, STREAMING
 
 EMPTY = EnrichedContext().to_json()

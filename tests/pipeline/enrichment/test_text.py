@@ -20,7 +20,7 @@ from pipeline.enrichment.text import (
     truncated,
     worded,
 )
-from tests.growth import assert_linear
+from tests.complexity import assert_linear
 
 
 def texts(*contents: str) -> list[str]:
