@@ -106,8 +106,11 @@ contract: $(VENV)/.dev   ## Write what Step 4 promises to docs/, as JSON Schema 
 lock: $(VENV)/.dev   ## Resolve the lock files anew
 	@$(LOCK) --upgrade --extra office --output-file deploy/requirements.lock pyproject.toml
 	@# A constraint names no extras; a lock must, or pip takes the newest of a package that another one asks for with some.
-	@set -e; pinned=$$(mktemp); trap 'rm -f "$$pinned"' EXIT; sed 's/^\([^[]*\)\[[^]]*]==/\1==/' deploy/requirements.lock > "$$pinned"; \
-	$(LOCK) --upgrade --extra dev --extra office --constraint "$$pinned" --output-file deploy/dev.lock pyproject.toml
+	@set -e; pinned=$$(mktemp); trap 'rm -f "$$pinned"' EXIT; \
+	pin() { sed 's/^\([^[]*\)\[[^]]*]==/\1==/' "$$@" > "$$pinned"; }; pin deploy/requirements.lock; \
+	$(LOCK) --upgrade --constraint "$$pinned" --output-file deploy/tracing.lock deploy/tracing.in; \
+	pin deploy/requirements.lock deploy/tracing.lock; \
+	$(LOCK) --upgrade --extra dev --extra office --extra tracing --constraint "$$pinned" --output-file deploy/dev.lock pyproject.toml
 
 clean:           ## Remove the virtual environment and caches
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

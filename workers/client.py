@@ -38,13 +38,12 @@ from pipeline.search.cache import MemoryCache
 from workers.admin import feedback
 from workers.enrichment.messaging import JobNotifications, JobPublisher
 from workers.enrichment.story_jobs import StoryMethods, audited
-from workers.processes import metrics
+from workers.processes import metrics, tracing
 from workers.runtime import current_user
 
 if TYPE_CHECKING:
     from workers.runtime import Runtime
     from workers.settings import Settings
-
 
 _SCHEMES = ("postgresql://", "postgres://", "postgresql+psycopg://")
 AT_ONCE = 8
@@ -139,6 +138,7 @@ class Client(StoryMethods):
             StoreUnavailable: an embedded server did not start.
         """
         database, broker = database or settings.database_url, broker or settings.broker_url
+        tracing.configure(settings.rag.monitoring.tracing)
         cache = settings.rag.retrieval.cache
         if not (database and broker):
             from workers import embedded
@@ -275,6 +275,7 @@ class Client(StoryMethods):
         limited = replace(found.filter, security_levels=s.security_levels, readers=s.readers)
         return replace(found, filter=limited).to_json()
 
+    @tracing.traced("submit")
     def ask(
         self,
         task: str,
@@ -292,18 +293,17 @@ class Client(StoryMethods):
         own = project_id(self.tenant, project) if project else self.project
         seconds = self.deadline if deadline is None else None if math.isinf(deadline) else deadline
         how: dict[str, Any] = {"task": task, "priority": priority}
+        kept: dict[str, Any] = {"seconds": seconds, "traceparent": tracing.traceparent()}
         sends = self._publisher is not None
         with self._store() as connection:
             if not self._known:
                 tenant, name = self._names
                 sources.ensure_tenant(connection, self.tenant, tenant, self.project, name)
-            job = jobs.submit(connection, self.tenant, own, request, seconds=seconds, sends=sends, **how)
+            job = jobs.submit(connection, self.tenant, own, request, sends=sends, **kept, **how)
             for action, told in audited(task, request):
                 audit.append(connection, self.tenant, action, str(job.id), told, by=by or current_user())
         self._known = True
-        if self._publisher is None or not job.sends:
-            return job.id
-        if not self._publisher.publish(self.tenant, job.id, **how):
+        if self._publisher and job.sends and not self._publisher.publish(self.tenant, job.id, **how):
             with self._store() as connection:
                 jobs.unsent(connection, job.id)
         return job.id
@@ -379,6 +379,7 @@ class Client(StoryMethods):
                 moved.wait(min(left, LOOK_SECONDS))
                 moved.clear()
 
+    @tracing.traced("enrich")
     def enrich(
         self,
         pbi: Mapping[str, Any],

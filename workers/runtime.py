@@ -22,7 +22,7 @@ from pipeline.ledger.search_indexes import WantedIndex
 from pipeline.reranking import Reranker, RerankOptions, open_reranker
 from pipeline.search.cache import Caches, MemoryCache
 from pipeline.search.chunk_store import SearchIndex
-from workers.processes import metrics
+from workers.processes import metrics, tracing
 from workers.settings import EmbeddingModel, Settings
 from workers.settings.values import options_from
 
@@ -70,6 +70,7 @@ class Runtime:
     def __init__(self, settings: Settings, addresses: Addresses) -> None:
         self.settings = settings
         self.rag = settings.rag
+        tracing.configure(self.rag.monitoring.tracing)
         self._embedders: dict[str, Embedder] = {}
         """Those of other search indexes than the configured one, and of stories, by model."""
         self.addresses = addresses

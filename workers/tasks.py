@@ -20,7 +20,7 @@ from workers.control import sync as syncing
 from workers.enrichment import job as enriching
 from workers.enrichment import remote_actions as asked
 from workers.enrichment import stories
-from workers.processes import metrics
+from workers.processes import metrics, tracing
 from workers.queue import dispatch
 from workers.queue.app import ASK, app
 
@@ -52,10 +52,10 @@ def lately(name: str, every: float) -> bool:
 
 
 @app.task(name="larder.pump")  # type: ignore[untyped-decorator]
-def pump(every: float = 0.0, **_later: object) -> None:
+def pump(every: float = 0.0, sent: float | None = None, **_later: object) -> None:
     """Send messages for all that is due: documents, syncs, upkeep."""
     if not lately("larder.pump", every):
-        pumping.pump_once(runtime.current())
+        pumping.pump_once(runtime.current(), sent)
 
 
 def decode(items: Sequence[Sequence[str | int]]) -> list[Item]:
@@ -83,13 +83,19 @@ def upsert(tenant: str, items: Sequence[Sequence[str | int]], **_later: object) 
 
 def _step(of: Callable[[Indexer, UUID, Sequence[Item]], Step], tenant: UUID, items: Sequence[Item]) -> None:
     """Take documents one step further, and ask for what follows."""
-    parts = runtime.current()
-    with metrics.timed(metrics.DURATIONS[of.__name__]):
-        done = of(steps.indexer(parts, tenant), tenant, items)
-    metrics.PROCESSED.inc(done.indexed)
-    dispatch.send_step(parts.database, tenant, done, steps.weights(parts.rag), steps.limits(parts.rag).batch)
-    if of is not Indexer.upsert:
-        pumping.send_embeds(parts)
+    parts, name = runtime.current(), of.__name__
+    document = str(items[0].document_id) if len(items) == 1 else None
+    about: dict[str, Any] = {"tenant": str(tenant), "documents": len(items), "document": document}
+    with tracing.span(f"larder.{name}", within=steps.traces_of(parts, tenant, items), **about):
+        with metrics.timed(metrics.DURATIONS[name]):
+            done = of(steps.indexer(parts, tenant), tenant, items)
+        metrics.PROCESSED.inc(done.indexed)
+        tracing.note(indexed=done.indexed)
+        dispatch.send_step(
+            parts.database, tenant, done, steps.weights(parts.rag), steps.limits(parts.rag).batch
+        )
+        if of is not Indexer.upsert:
+            pumping.send_embeds(parts)
 
 
 @app.task(name="larder.fill")  # type: ignore[untyped-decorator]

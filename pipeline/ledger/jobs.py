@@ -68,6 +68,9 @@ class ClaimedJob:
     deadline: datetime | None
     waited: float
     """Seconds since it could have been taken."""
+    task: str = ENRICH
+    traceparent: str | None = None
+    """Where its asker's trace goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,9 +116,9 @@ def submission_key(project: UUID, request: Json) -> bytes:
 
 _INSERT = text("""
     insert into enrichment_job (id, tenant_id, project_id, request, task, priority, submission, deadline,
-                                enqueued_at)
+                                traceparent, enqueued_at)
     values (:id, :tenant, :project, cast(:request as jsonb), :task, :priority, :key,
-            now() + make_interval(secs => cast(:seconds as double precision)),
+            now() + make_interval(secs => cast(:seconds as double precision)), :traceparent,
             case when :sends and (select count(*) from (
                 select from enrichment_job j where j.tenant_id = :tenant and state in ('queued', 'running')
                 and enqueued_at is not null and (j.priority > 0) = (:priority > 0) limit :share) sent) < :share
@@ -161,18 +164,21 @@ def submit(
     priority: int = INTERACTIVE,
     seconds: float | None = None,
     sends: bool = True,
+    traceparent: str | None = None,
 ) -> Submission:
     """Write a job down; the same question while it waits, runs, or has an answer that still holds is the same job.
 
     Of another `task` than enrichment every job is a new one: what it does may be wanted twice. `seconds` is how long
     the asker waits at most: a job that has not begun by then expires. `sends` False leaves the message to the pump, and
-    so does a tenant of which many are under way: it takes turns with the others.
+    so does a tenant of which many are under way: it takes turns with the others. `traceparent` is where the trace of
+    the first who asks goes on.
     """
     key = submission_key(project, request) if task == ENRICH else None
     how = {"key": key, "task": task, "priority": priority, "seconds": seconds, "sends": sends}
     asked = {"tenant": tenant, "project": project, "request": json.dumps(storable(request), default=str)}
+    new = {**asked, **how, "share": SHARE, "traceparent": traceparent}
     while True:
-        made = connection.execute(_INSERT, {**asked, **how, "id": uuid4(), "share": SHARE}).one_or_none()
+        made = connection.execute(_INSERT, {**new, "id": uuid4()}).one_or_none()
         if made is not None:
             return Submission(id=made.id, new=True, sends=made.sends)
         found = connection.execute(_REUSABLE, {"key": key}).one_or_none()
@@ -224,7 +230,7 @@ _UNSENT = _LEASED.unsent()
 _CLAIM = _LEASED.claim(
     "state = 'queued' and due_at <= now() and (deadline is null or deadline > now())",
     also=f"state = 'running', corpus = {_CORPUS}",
-    returning="""id, project_id, request, attempts, deadline,
+    returning="""id, project_id, request, attempts, deadline, task, traceparent,
         cast(extract(epoch from now() - greatest(created_at, due_at)) as double precision) as waited""",
     wait=True,
 )

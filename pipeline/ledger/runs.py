@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, text
 
 from pipeline.documents import Cursor, Json, Listing, Problem
-from pipeline.ledger import storable
+from pipeline.ledger import Item, storable
 
 MOST_PROBLEMS = 200
 """How many problems a run names; the counts go on."""
@@ -49,6 +49,7 @@ class RunRow(Counts):
     cursor: Cursor | None
     walk_after: str | None
     stamp: str | None
+    traceparent: str | None
     listed: int
     """Those unchanged, queued, skipped and failed."""
     indexed: int
@@ -92,6 +93,26 @@ def open_run(
         {"tenant": tenant_id, "source": source_id, "trigger": trigger, "force": force, "walk": walk},
     ).one_or_none()
     return int(row.id) if row else None
+
+
+def keep_trace(connection: Connection, run_id: int, traceparent: str | None) -> None:
+    """Where the trace of a run goes on, if there is one."""
+    if traceparent:
+        statement = text("update sync_run set traceparent = :kept where id = :id")
+        connection.execute(statement, {"id": run_id, "kept": traceparent})
+
+
+def traces_of(connection: Connection, items: Sequence[Item]) -> list[str]:
+    """Where the traces of the runs go on that wait for these documents, the oldest run first."""
+    statement = text("""
+        select traceparent from sync_run where traceparent is not null and id in (
+            select run_id from run_item i
+            join unnest(cast(:ids as uuid[]), cast(:versions as integer[])) as m(id, version)
+                on i.document_id = m.id and i.version = m.version
+            where i.outcome is null)
+        order by id""")
+    values = {"ids": [i.document_id for i in items], "versions": [i.version for i in items]}
+    return list(connection.execute(statement, values).scalars())
 
 
 def unsent(connection: Connection, run_id: int) -> None:

@@ -26,7 +26,7 @@ from workers.api import agents, console, enrichment, health, knowledge, problems
 from workers.api.callers import Attempts
 from workers.enrichment import job
 from workers.enrichment.messaging import JobNotifications, JobPublisher
-from workers.processes import metrics
+from workers.processes import metrics, tracing
 from workers.processes.liveness import touch
 from workers.runtime import Runtime
 
@@ -81,7 +81,8 @@ class Envelope:
                     answer.setdefault(name, value)
             await send(message)
 
-        with structlog.contextvars.bound_contextvars(request=request_id):
+        sender = tracing.received(headers.get("traceparent"))
+        with structlog.contextvars.bound_contextvars(request=request_id), sender:
             try:
                 length = headers.get("Content-Length", "0")
                 if length.isascii() and length.isdigit() and int(length[:20]) > self.most_bytes:

@@ -70,9 +70,10 @@ def index(
 
 def _run(context: CommandContext, wanted: Sequence[Any], *, force: bool) -> None:
     from workers.admin import sync_now
+    from workers.processes import tracing
 
     begun = told = time.monotonic()
-    with context.workers() as borrowed:
+    with context.workers() as borrowed, tracing.span("larder index"):
         watched = sync_now.start(context.parts, wanted, force=force)
         with resumable(goes_on=not borrowed), progress_bars(context.console) as progress:
             bars = [progress.add_task(w.source.settings.name, total=None, note="") for w in watched]

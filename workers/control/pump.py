@@ -25,8 +25,11 @@ LOST_SECONDS = 5.0
 """Of a message that was sent so long ago, waits nowhere and is with nobody: it was lost with its broker."""
 
 
-def pump_once(parts: Runtime) -> None:
-    """What is due becomes messages. Harmless beside itself, late, doubled or lost."""
+def pump_once(parts: Runtime, sent: float | None = None) -> None:
+    """What is due becomes messages. Harmless beside itself, late, doubled or lost.
+
+    `sent` is the time at which the tick was sent that asks for it, if it was one.
+    """
     parts.database.end_stalled()
     # First what somebody waits for: enrichments that are over end, and those without a message get one.
     with parts.database.control() as connection:
@@ -46,7 +49,7 @@ def pump_once(parts: Runtime) -> None:
     for tenant, source, run in found.syncs if found else ():
         dispatch.send_sync(parts.database, tenant, source, run)
     _send(parts, found.batches if found else ())
-    _open_due(parts)
+    _open_due(parts, sent)
     _close_settled(parts)
     with parts.database.control() as connection:
         lacking = indexes(connection)
@@ -82,7 +85,7 @@ def _resend(parts: Runtime, unheard: set[str], *tasks: str) -> float:
     return min(LOST_SECONDS, usual) if unheard.issuperset(tasks) else usual
 
 
-def _open_due(parts: Runtime) -> None:
+def _open_due(parts: Runtime, sent: float | None) -> None:
     """Open a run for every source whose time has come or whose files have changed."""
     with parts.database.control() as connection:
         due = sources.due(connection)
@@ -92,7 +95,7 @@ def _open_due(parts: Runtime) -> None:
         wanted.setdefault(row.id, ("watch", row))
     for trigger, row in wanted.values():
         try:
-            _open(parts, row, trigger)
+            _open(parts, row, trigger, sent)
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - one source must not keep the others from their turn
@@ -101,12 +104,12 @@ def _open_due(parts: Runtime) -> None:
                 sources.failed(connection, row.id, str(told), row.next_sync_at)
 
 
-def _open(parts: Runtime, row: sources.SourceRow, trigger: str) -> None:
+def _open(parts: Runtime, row: sources.SourceRow, trigger: str, sent: float | None) -> None:
     configured = source_of_row(parts.settings, row)
     if configured is None or (trigger == "watch" and not _has_changed(parts, configured, row)):
         return
     walk = row.next_walk_at is not None and row.next_walk_at <= datetime.now(UTC)
-    start_run(parts, row.tenant_id, row.id, trigger=trigger, walk=walk)
+    start_run(parts, row.tenant_id, row.id, trigger=trigger, walk=walk, since=sent)
 
 
 def _has_changed(parts: Runtime, configured: Configured, row: sources.SourceRow) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from uuid import UUID
@@ -17,9 +17,9 @@ from pipeline.errors import LarderError
 from pipeline.ingest.backfill import Filler
 from pipeline.ingest.steps import Decision, Indexer
 from pipeline.ingest.sync import Syncer
-from pipeline.ledger import Limits, Stage, admission, jobs
+from pipeline.ledger import Item, Limits, Stage, admission, jobs, runs
 from pipeline.search.chunk_store import SearchIndex, active_index, open_index
-from workers.processes import metrics
+from workers.processes import metrics, tracing
 from workers.queue import dispatch
 from workers.runtime import Runtime
 from workers.settings import Configuration, SourceSettings
@@ -62,6 +62,14 @@ def filler(parts: Runtime, index: SearchIndex) -> Filler:
         slice_seconds=min(SLICE_SECONDS, q.soft_time_limit / 4),
         claims=parts.allowance.terms_of(index.provider, index.model).budget is not None,
     )
+
+
+def traces_of(parts: Runtime, tenant: UUID, items: Sequence[Item]) -> list[str]:
+    """Where the traces of these documents go on: those of the runs that brought them. None if nothing is traced."""
+    if not tracing.enabled():
+        return []
+    with parts.database.tenant(tenant, durable=False) as connection:
+        return runs.traces_of(connection, items)
 
 
 def syncer(parts: Runtime) -> Syncer:
@@ -131,6 +139,7 @@ def decide(queue: QueueSettings, error: LarderError, attempts: int) -> Decision:
     decision = _decision(queue, error, attempts)
     said = "dead" if decision.dead else "wait" if error.waits else "retry"
     metrics.FAILURES.labels(error.code, said).inc()
+    tracing.failed(error)
     return decision
 
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -22,6 +22,7 @@ from pipeline.errors import ConfigurationError, IndexingError, LarderError, Rate
 from pipeline.ingest.sync import Schedule
 from pipeline.ledger import admission, embedding_use, project_id, runs, source_id, sources, tenant_id, work
 from workers.control import steps
+from workers.processes import tracing
 from workers.queue import dispatch
 from workers.runtime import Runtime
 from workers.settings import SOURCE_TYPES, Settings, SourceSettings
@@ -142,8 +143,11 @@ def sync(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int) -> bool:
             )
         source = open_source(parts, configured.settings)
         where = admission_of(parts, configured, source, run=run.id, force=run.force)
-        syncer = steps.syncer(parts)
-        complete = syncer.slice(source, where, lambda: schedule_of(parts.settings, configured.settings))
+        about: dict[str, Any] = {"tenant": str(tenant), "source": row.name, "run": run_id}
+        with tracing.span("larder.sync", within=[run.traceparent], **about):
+            complete = steps.syncer(parts).slice(
+                source, where, lambda: schedule_of(parts.settings, configured.settings)
+            )
     except LarderError as error:
         _put_back(parts, tenant, source_id, run_id, error)
         return True
@@ -205,17 +209,22 @@ def start_run(
     force: bool = False,
     walk: bool = False,
     note: Callable[[Connection], None] | None = None,
+    since: float | None = None,
 ) -> int | None:
     """Open a run and send its first message; None if the source has an open run already.
 
-    `note` writes into the audit who asked for it.
+    `note` writes into the audit who asked for it; `since` is when the tick was sent that does, in seconds.
     """
+    about: dict[str, Any] = {"tenant": str(tenant), "trigger": trigger}
     with parts.database.tenant(tenant) as connection:
         run_id = runs.open_run(connection, tenant, source_id, trigger=trigger, force=force, walk=walk)
-        if note and run_id is not None:
+        if run_id is None:
+            return None
+        with tracing.span("open run", since=since, run=run_id, **about):
+            runs.keep_trace(connection, run_id, tracing.traceparent())
+        if note:
             note(connection)
-    if run_id is not None:
-        dispatch.send_sync(parts.database, tenant, source_id, run_id, first=True)
+    dispatch.send_sync(parts.database, tenant, source_id, run_id, first=True)
     return run_id
 
 

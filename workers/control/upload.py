@@ -27,6 +27,7 @@ from pipeline.ledger import admission, audit, document_id, project_id, runs, sou
 from pipeline.search import statement
 from workers.admin.sync_now import SUFFIXES
 from workers.control import steps
+from workers.processes import tracing
 from workers.queue import dispatch
 from workers.runtime import Runtime
 from workers.search import document_as
@@ -40,6 +41,7 @@ LONGEST_NAME = 500
 """Bytes of a file's name with its folders."""
 
 
+@tracing.traced("upload")
 def upload(
     parts: Runtime,
     caller: Caller,
@@ -72,6 +74,7 @@ def upload(
         run = runs.open_run(connection, caller.tenant, own, trigger="manual")
         if run is None:  # cannot be: runs of uploads are opened and walked in one transaction
             raise StoreUnavailable("another upload to this project is under way", retry_after=1)
+        runs.keep_trace(connection, run, tracing.traceparent())
         rejected += _unseen(connection, caller, own, taken)
         where = admission.Admission(
             tenant_id=caller.tenant,

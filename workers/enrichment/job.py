@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from celery.exceptions import SoftTimeLimitExceeded
@@ -29,7 +29,7 @@ from pipeline.errors import ConfigurationError, LarderError, LeaseLost, SearchEr
 from pipeline.ledger import jobs
 from pipeline.ledger.leases import renewed
 from workers.control import steps
-from workers.processes import metrics
+from workers.processes import metrics, tracing
 from workers.queue import dispatch
 from workers.runtime import Runtime
 
@@ -57,33 +57,44 @@ def run(parts: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None
         if claimed is None:
             return
         metrics.QUEUE_WAIT.observe(claimed.waited)
-        try:
-            renew = partial(_renew, parts.database, tenant, claimed, limits.lease)
-            with renewed(renew, lease=limits.lease, since=begun):
-                found = (enrich or enricher(parts, tenant, claimed.project_id))(claimed.request)
-            with parts.database.tenant(tenant) as connection:
-                jobs.finish(connection, claimed, found, found.get("degradation_level"))
-                more = jobs.has_unsent(connection)
-            if more:
-                dispatch.wake_pump(seldom=True)
-            metrics.record_job("done", found.get("degradation_level"))
-            took = time.monotonic() - begun
-            logger.info("enrichment job %s waited %.3f s and took %.3f s", job_id, claimed.waited, took)
-        except LeaseLost:
-            logger.info("enrichment job %s was taken over by another worker", job_id)
-        except LarderError as error:
-            _settle(parts, tenant, claimed, error)
-        except Exception as error:  # noqa: BLE001 (whatever it is, whoever waits must be told)
-            # Where it happened, without its words: they may hold a text.
-            where = "".join(traceback.format_tb(error.__traceback__)[-4:])
-            logger.error(  # noqa: TRY400 (the traceback of `exception` would tell the words)
-                "enrichment failed with %s\n%s", type(error).__name__, where
-            )
-            unforeseen = SearchError(
-                f"the enrichment failed unexpectedly ({type(error).__name__})",
-                fix="the log of worker-enrich says where; please report it",
-            )
-            _settle(parts, tenant, claimed, unforeseen)
+        about: dict[str, Any] = {"tenant": str(tenant), "job": str(job_id), "waited": claimed.waited}
+        with tracing.span(claimed.task, within=[claimed.traceparent], **about):
+            _answer(parts, tenant, claimed, enrich, begun)
+
+
+def _answer(
+    parts: Runtime, tenant: UUID, claimed: jobs.ClaimedJob, enrich: Enrich | None, begun: float
+) -> None:
+    lease = steps.job_limits(parts.rag).lease
+    try:
+        renew = partial(_renew, parts.database, tenant, claimed, lease)
+        with renewed(renew, lease=lease, since=begun):
+            found = (enrich or enricher(parts, tenant, claimed.project_id))(claimed.request)
+        level = found.get("degradation_level")
+        with parts.database.tenant(tenant) as connection:
+            jobs.finish(connection, claimed, found, level)
+            more = jobs.has_unsent(connection)
+        if more:
+            dispatch.wake_pump(seldom=True)
+        metrics.record_job("done", level)
+        tracing.note(**({} if level is None else {"degradation_level": level}))
+        took = time.monotonic() - begun
+        logger.info("enrichment job %s waited %.3f s and took %.3f s", claimed.id, claimed.waited, took)
+    except LeaseLost:
+        logger.info("enrichment job %s was taken over by another worker", claimed.id)
+    except LarderError as error:
+        _settle(parts, tenant, claimed, error)
+    except Exception as error:  # noqa: BLE001 (whatever it is, whoever waits must be told)
+        # Where it happened, without its words: they may hold a text.
+        where = "".join(traceback.format_tb(error.__traceback__)[-4:])
+        logger.error(  # noqa: TRY400 (the traceback of `exception` would tell the words)
+            "enrichment failed with %s\n%s", type(error).__name__, where
+        )
+        unforeseen = SearchError(
+            f"the enrichment failed unexpectedly ({type(error).__name__})",
+            fix="the log of worker-enrich says where; please report it",
+        )
+        _settle(parts, tenant, claimed, unforeseen)
 
 
 def _settle(parts: Runtime, tenant: UUID, claimed: jobs.ClaimedJob, error: LarderError) -> None:
@@ -91,6 +102,7 @@ def _settle(parts: Runtime, tenant: UUID, claimed: jobs.ClaimedJob, error: Larde
 
     One without a deadline is tried for ever while a service is away, which is not its fault.
     """
+    tracing.failed(error)
     tried = claimed.attempts + 1
     endless = error.waits and claimed.deadline is None
     with parts.database.tenant(tenant) as connection:

@@ -194,7 +194,8 @@ class TickScheduler(Scheduler):  # type: ignore[misc]
     def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
         """Send what is due; what the broker does not take is missed, and the next tick makes up for it."""
         del producer
-        dispatch.send(entry.task, *entry.args, named=entry.kwargs, queue=entry.options.get("queue"))
+        named = {**entry.kwargs, "sent": time.time()}  # where the trace of what it sets off begins
+        dispatch.send(entry.task, *entry.args, named=named, queue=entry.options.get("queue"))
 
 
 class Starvation:

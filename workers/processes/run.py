@@ -12,7 +12,14 @@ from typing import Any
 
 import psutil
 import structlog
-from celery.signals import setup_logging, task_failure, task_postrun, task_prerun, worker_process_init
+from celery.signals import (
+    setup_logging,
+    task_failure,
+    task_postrun,
+    task_prerun,
+    worker_process_init,
+    worker_process_shutdown,
+)
 from celery.utils.log import mlevel
 from celery.utils.nodenames import default_nodename, host_format
 
@@ -23,7 +30,7 @@ from pipeline.errors import ConfigurationError
 from workers import runtime
 from workers.control import sync
 from workers.enrichment import job
-from workers.processes import logs, metrics
+from workers.processes import logs, metrics, tracing
 from workers.processes.broker_outage import LedgerPoller
 from workers.processes.heartbeat import Heartbeat, Listening
 from workers.processes.liveness import heartbeat_folder
@@ -100,6 +107,7 @@ def _observe(parts: Runtime) -> None:
     task_prerun.connect(_task_begins, weak=False)
     task_postrun.connect(_task_ended, weak=False)
     task_failure.connect(_task_failed, weak=False)
+    worker_process_shutdown.connect(tracing.flush, weak=False)
     told = parts.rag.monitoring.metrics
     if told.enabled and told.port:
         try:

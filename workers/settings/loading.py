@@ -163,6 +163,12 @@ def _services(rag: Configuration) -> Iterator[tuple[KeyPath, Any, str]]:
     for n, channel in enumerate(rag.monitoring.alerts.channels):
         if channel.url:
             yield (ROOT, "monitoring", "alerts", "channels", n), channel, channel.url
+    if rag.monitoring.tracing.endpoint:
+        yield (
+            (ROOT, "monitoring", "tracing", "endpoint"),
+            rag.monitoring.tracing,
+            rag.monitoring.tracing.endpoint,
+        )
     if rag.auth.jwks_url:
         yield (ROOT, "auth", "jwksUrl"), None, rag.auth.jwks_url  # gets no secret
 

@@ -207,8 +207,8 @@ class SecuritySettings(ConfigSection):
     """Rules of which the first that fits gives a document its security level. Without one it has that of its
     source, and in front matter a document may ask for a higher one. A change holds from the next sync."""
     hosts: Texts = Field(default=(), examples=[["*.atlassian.net", "api.openai.com"]])
-    """Hosts at which sources, models, webhooks and public keys may be asked for; `*.example.com` is all below it.
-    Another one in this file is an error. Empty: those that the file names."""
+    """Hosts at which sources, models, webhooks, public keys and a collector of traces may be asked for;
+    `*.example.com` is all below it. Another one in this file is an error. Empty: those that the file names."""
     audit: Flag = True
     """Note searches in the audit; what changes something is noted in any case."""
     audit_days: Whole = Field(default=400, ge=30, le=36_500)

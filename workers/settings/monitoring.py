@@ -1,9 +1,10 @@
-"""What Larder tells about itself: metrics, logs, health and alerts."""
+"""What Larder tells about itself: metrics, logs, health, alerts and traces."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -30,6 +31,13 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 
 Level = Annotated[str, OneOf(LEVELS)]
 Severity = Literal["info", "warning", "error", "critical"]
+CollectorUrl = Annotated[
+    WebUrl,
+    Field(pattern=r"^[^?#]*$"),  # errors repeat it, and what follows a question mark is often a key
+    Expected(
+        "an address such as https://collector.example.com/v1/traces, with a key in `token` if it wants one"
+    ),
+]
 Endpoint = Annotated[Text, Field(pattern="^/"), Expected("a path that begins with /")]
 
 
@@ -74,6 +82,31 @@ class HealthCheckSettings(ConfigSection):
     """Its path."""
     interval: Number = Field(default=30, gt=0)
     """Seconds between two looks of worker-control at what raises alerts."""
+
+
+class TracingSettings(ConfigSection):
+    """Traces for an OpenTelemetry collector, by OTLP over HTTP; needs the extra `larder[tracing]`."""
+
+    endpoint: CollectorUrl | None = Field(default=None, examples=["http://localhost:4318/v1/traces"])
+    """Address that spans are posted to. Empty: nothing is traced."""
+    token: Secret | None = Field(default=None, examples=["${LARDER_TRACING_TOKEN}"])
+    """Sent to it as a bearer token."""
+    sample_ratio: Number = Field(default=1, ge=0, le=1)
+    """Share of runs and requests that are traced. Of a request that comes with a `traceparent` its sender decides."""
+
+    @model_validator(mode="after")
+    def _can_be_had(self) -> Self:
+        if self.endpoint and not _has_exporter():
+            missing = "nothing, since OpenTelemetry is not installed"
+            refuse(self, [Mismatch(key="endpoint", expected=missing, fix="install larder[tracing]")])
+        return self
+
+
+def _has_exporter() -> bool:
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 _NEEDS = {
@@ -190,3 +223,5 @@ class MonitoringSettings(ConfigSection):
     """The health page."""
     alerts: AlertSettings = AlertSettings()
     """Alerts."""
+    tracing: TracingSettings = TracingSettings()
+    """Traces."""

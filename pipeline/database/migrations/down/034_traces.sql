@@ -1,0 +1,2 @@
+alter table sync_run drop column traceparent;
+alter table enrichment_job drop column traceparent;

@@ -1,0 +1,188 @@
+"""Traces for an OpenTelemetry collector: the way of a run from its tick to the rows, and of a request to its answer.
+
+A message is only a bell: it may be lost, sent again by the pump, or carry documents of several runs. So no context
+travels in messages. It lies in the ledger, in the W3C form `traceparent`, beside the run or the job that it is about,
+and whoever does the work finds it there. Nothing of OpenTelemetry is loaded unless the configuration names a collector.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, wraps
+from typing import Any, ParamSpec, TypeVar
+
+from connectors.sections import secret_value
+from pipeline.errors import LarderError
+from workers import installed_version
+from workers.settings.monitoring import TracingSettings
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+SEND_MILLISECONDS = 1000.0
+"""Spans that have ended are sent so often; a killed process loses no more than these."""
+TIMEOUT = 3.0
+"""Seconds for a collector to take them; a command does not end later than that for its sake."""
+LONGEST_WAIT = 3600.0
+"""Seconds that a tick may have been on its way; a time before that is none."""
+
+_lock = threading.Lock()
+_settings: list[TracingSettings] = []
+"""Where this process tells its spans to; empty: nowhere."""
+
+
+def configure(settings: TracingSettings) -> None:
+    """From now on this process traces as configured; it connects with its first span."""
+    _settings[:] = [settings] if settings.endpoint else []
+
+
+def enabled() -> bool:
+    """Whether spans are made."""
+    return bool(_settings)
+
+
+@cache
+def _provider(settings: TracingSettings) -> Any:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+
+    token = secret_value(settings.token)
+    exporter = OTLPSpanExporter(
+        endpoint=settings.endpoint,
+        headers={"Authorization": f"Bearer {token}"} if token else None,
+        timeout=TIMEOUT,
+    )
+    named = Resource.create({"service.name": "larder", "service.version": installed_version()})
+    # Not the global one: who uses the client may have a provider of his own.
+    made = TracerProvider(ParentBased(TraceIdRatioBased(settings.sample_ratio)), named)
+    made.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=SEND_MILLISECONDS))
+    return made
+
+
+def flush(**_: object) -> None:
+    """Send what has ended: a process of a worker ends without its exit handlers."""
+    if _settings and _provider.cache_info().currsize:
+        _provider(_settings[0]).force_flush()
+
+
+@contextmanager
+def span(
+    name: str, *, within: Sequence[str | None] = (), since: float | None = None, **about: Any
+) -> Iterator[None]:
+    """The block as a span, with what it is `about`: ids, names and counts, never a text.
+
+    `within` are kept contexts. Of several, each gets a span, linked with the first one's, in which goes what the block
+    makes further. Without one it is a part of what this thread is at, else the beginning of a trace. `since` is the
+    time at which it began elsewhere, in seconds.
+    """
+    if not _settings:
+        yield
+        return
+    from opentelemetry import trace
+    from opentelemetry.trace import Link
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    with _lock:
+        tracer = _provider(_settings[0]).get_tracer("larder")
+    extract = TraceContextTextMapPropagator().extract
+    kept = [extract({"traceparent": one}) for one in dict.fromkeys(within) if one]
+    parents: Sequence[Any] = kept or [None]
+    how = {
+        "attributes": {f"larder.{key}": value for key, value in about.items() if value is not None},
+        "start_time": None if since is None else round(_past(since) * 1e9),
+    }
+    first = tracer.start_span(name, parents[0], **how)
+    others = [
+        tracer.start_span(name, one, links=[Link(first.get_span_context())], **how) for one in parents[1:]
+    ]
+    for other in others:
+        first.add_link(other.get_span_context())
+    try:
+        # An exception's words may hold a text.
+        with trace.use_span(first, record_exception=False, set_status_on_exception=False):
+            yield
+    except BaseException as error:
+        _failed(first, error)
+        raise
+    finally:
+        for one in (*others, first):
+            one.end()
+
+
+def _past(moment: float) -> float:
+    """A time that a message names, by another clock or by a stranger, as one that can be."""
+    now = time.time()
+    known = isinstance(moment, float) and moment >= now - LONGEST_WAIT
+    return min(moment, now) if known else now
+
+
+def traced(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Makes each call of a function a span."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*args: P.args, **named: P.kwargs) -> R:
+            with span(name):
+                return function(*args, **named)
+
+        return call
+
+    return decorate
+
+
+def note(**about: str | float) -> None:
+    """Add to what the current span is about."""
+    if _settings:
+        from opentelemetry import trace
+
+        trace.get_current_span().set_attributes({f"larder.{key}": value for key, value in about.items()})
+
+
+def failed(error: BaseException) -> None:
+    """The current span did not do what it was to; whoever handled the error goes on."""
+    if _settings:
+        from opentelemetry import trace
+
+        _failed(trace.get_current_span(), error)
+
+
+def _failed(current: Any, error: BaseException) -> None:
+    from opentelemetry.trace import StatusCode
+
+    kind = type(error).__name__
+    code = error.code if isinstance(error, LarderError) else ""
+    current.set_status(StatusCode.ERROR, f"{code} {kind}".strip())
+    current.set_attribute("error.type", kind)
+
+
+def traceparent() -> str | None:
+    """The current context, to be kept; None without one."""
+    if not _settings:
+        return None
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    carrier: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(carrier)
+    return carrier.get("traceparent")
+
+
+@contextmanager
+def received(header: str | None) -> Iterator[None]:
+    """What the block asks for belongs to the trace of whoever asked over HTTP."""
+    if not (_settings and header):
+        yield
+        return
+    from opentelemetry import context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    token = context.attach(TraceContextTextMapPropagator().extract({"traceparent": header}))
+    try:
+        yield
+    finally:
+        context.detach(token)
