@@ -105,7 +105,7 @@ class Client(StoryMethods):
         of the tenant, since many are likely to read them, and those of a search everything.
 
         Raises:
-            ConfigurationError: `database_url` is no address of a PostgreSQL.
+            ConfigurationError: `database_url` is no address of a PostgreSQL, or `broker_url` none of a Valkey or Redis.
         """
         if not database_url.startswith(_SCHEMES):
             # Not quoted: it may hold a password.

@@ -416,3 +416,10 @@ def test_an_address_of_no_postgresql_is_refused_and_not_quoted() -> None:
         with pytest.raises(ConfigurationError, match="no address of a PostgreSQL") as caught:
             Client(address)
         assert "hush" not in str(caught.value)
+
+
+def test_a_broker_that_would_take_messages_in_vain_is_refused_and_not_quoted() -> None:
+    for address in ("amqp://u:hush@host//", "host/0"):
+        with pytest.raises(ConfigurationError, match="no address of a Valkey or Redis") as caught:
+            Client("postgresql://u@h/larder", broker_url=address)
+        assert "hush" not in str(caught.value)

@@ -77,7 +77,7 @@ def test_a_message_with_documents_of_two_runs_is_a_span_in_the_trace_of_each(
         == [["open run", "larder.sync", "larder.chunk"]] * 2
     )
     first, second = collector.spans("larder.chunk")
-    assert (first.links, second.links) == ({second.trace}, {first.trace})
+    assert [*first.links, *second.links] == [second.trace, first.trace]
     assert first.about["larder.documents"] == 2
 
 

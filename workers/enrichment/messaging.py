@@ -14,7 +14,7 @@ import psycopg
 from sqlalchemy.engine import make_url
 
 from pipeline.database.engine import Database, TimedConnection
-from pipeline.errors import LarderError
+from pipeline.errors import ConfigurationError, LarderError
 from pipeline.ledger import jobs
 from pipeline.ledger.jobs import ENRICH
 from workers.queue import broker
@@ -127,6 +127,7 @@ class JobNotifications:
 
 
 QUEUE = "enrich"
+_SCHEMES = ("redis://", "rediss://", "redis+socket://")
 SECONDS = 3.0
 """Longer is not worth waiting for: the pump sends what could not be sent."""
 REST_SECONDS = 5.0
@@ -146,6 +147,17 @@ class JobPublisher:
     """One connection to the broker, opened with the first message, for all threads of a process."""
 
     def __init__(self, broker_url: str) -> None:
+        """Nothing is connected yet.
+
+        Raises:
+            ConfigurationError: it is no address of a Valkey or Redis; another broker would take messages that no
+                worker hears of.
+        """
+        if not broker_url.startswith(_SCHEMES):
+            # Not quoted: it may hold a password.
+            raise ConfigurationError(
+                "broker_url is no address of a Valkey or Redis", fix="write redis://:PASSWORD@HOST:6379/0"
+            )
         self._url = broker_url
         self._lock = threading.Lock()
         self._connection: Any = None

@@ -80,9 +80,21 @@ DatabaseUrl = Annotated[
     _scheme("postgresql", "postgres", "postgresql+psycopg"),
     Expected("a URL such as postgresql://USER:PASSWORD@HOST:5432/larder"),
 ]
+_BROKER = "a URL such as redis://:PASSWORD@HOST:6379/0"
+
+
+def _no_rabbit(value: SecretStr) -> SecretStr:
+    if urlsplit(value.get_secret_value()).scheme in ("amqp", "amqps", "pyamqp"):
+        raise refusal(
+            _BROKER, "RabbitMQ cannot be the broker: name a Valkey or Redis (docs/design.md says why)"
+        )
+    return value
+
+
 BrokerUrl = Annotated[
     SecretStr,
     _Masked,
+    AfterValidator(_no_rabbit),
     _scheme("redis", "rediss", "redis+socket"),
-    Expected("a URL such as redis://:PASSWORD@HOST:6379/0"),
+    Expected(_BROKER),
 ]

@@ -77,7 +77,16 @@ WRONG = [
     ("rag:\n  monitoring:\n    alerts:\n      conditions: [{name: rain}]\n", 4, ("slow_query",)),
     ("rag:\n  storage:\n    database: {url: 'mysql://h/x'}\n", 3, ("database.url", "postgresql://")),
     ("rag:\n  storage:\n    broker: {url: localhost}\n", 3, ("broker.url", "redis://")),
-    ("rag:\n  storage:\n    broker: {url: 'amqp://u:p@h//'}\n", 3, ("found amqp:// and a rest", "redis://")),
+    (
+        "rag:\n  storage:\n    broker: {url: 'amqp://u:p@h//'}\n",
+        3,
+        ("broker.url", "found amqp:// and a rest", "redis://", "RabbitMQ cannot be the broker"),
+    ),
+    (
+        "rag:\n  storage:\n    broker: {url: 'amqps://u:p@h//'}\n",
+        3,
+        ("found amqps:// and a rest", "name a Valkey"),
+    ),
     ("rag:\n  metadata: {}\n", 2, ("metadata: found an unknown key",)),
     (
         "rag:\n  enabled: true\n  tenant: a\n  enabled: false\n",

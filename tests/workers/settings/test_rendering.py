@@ -93,6 +93,7 @@ class TestInitialFile:
             "LARDER_BROKER_URL": "redis://h/0",
             "LARDER_EMBEDDING_API_KEY": "k",
             "LARDER_METRICS_TOKEN": "m",
+            "LARDER_TRACING_TOKEN": "t",
             "LARDER_JWT_SECRET": "s" * 32,
             "LARDER_ENCRYPTION_KEYS": "k",
             "GEMINI_API_KEY": "k",
