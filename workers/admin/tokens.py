@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import threading
@@ -131,15 +130,6 @@ class Verifier:
         """Whom it proves, if it was proved a short while ago and still holds."""
         found = self._proved.get("", _digest(token))
         return found[0] if found and found[1] > time.time() else None
-
-    def named(self, token: str) -> str:
-        """The account that it names, be it true or not; empty if it names none."""
-        try:
-            _, claims, _ = token[:LONGEST_TOKEN].split(".")
-            told = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
-            return f"{told['tenant']}:{told['sub']}"[:200]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return ""
 
     def caller(self, token: str) -> Caller:
         """Whom the token proves.

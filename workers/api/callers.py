@@ -45,13 +45,11 @@ MOST_WAITING = 100
 """Requests of one user that may wait for an answer; they hold a connection and nothing else."""
 WINDOW = 60.0
 """Seconds in which wrong tokens are counted together."""
-ACCOUNT = 5
-"""Wrong tokens that name one account may come from so many addresses at their most."""
 MOST_KEPT = 10_000
 
 
 class Attempts:
-    """Wrong tokens of the last minute, by where they come from and whom they name; `clock` never goes back."""
+    """Wrong tokens of the last minute, by where they come from; `clock` never goes back."""
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
@@ -60,35 +58,35 @@ class Attempts:
         self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     @contextmanager
-    def counted(self, address: str, account: str = "") -> Iterator[None]:
+    def counted(self, address: str) -> Iterator[None]:
         """Around the proof of a token.
 
+        A right one is let in whatever came before it: many share an address, and whoever sends wrong ones from there, or
+        in somebody's name, shall keep nobody out.
+
         Raises:
-            RateLimited: too many were wrong lately; this one is not to be looked at.
+            RateLimited: it is wrong, as too many were lately.
         """
-        keys = {address: self._most} | ({f"account {account}": ACCOUNT * self._most} if account else {})
-        with self._lock:
-            waits = [self._left(key) for key, most in keys.items() if self._count(key) >= most]
-        if waits:
-            raise RateLimited("too many wrong tokens", retry_after=max(waits))
         try:
             yield
         except TokenUnproved:
-            with self._lock:
-                for key in keys:
-                    count = self._count(key)
-                    self._wrong[key] = count + 1, self._wrong[key][1] if count else self._clock()
-                    self._wrong.move_to_end(key)
-                while len(self._wrong) > MOST_KEPT:
-                    self._wrong.popitem(last=False)
+            if left := self._seconds_to_wait(address):
+                raise RateLimited("too many wrong tokens", retry_after=left) from None
             raise
 
-    def _left(self, key: str) -> float:
-        return max(0.1, self._wrong[key][1] + WINDOW - self._clock())
-
-    def _count(self, key: str) -> int:
-        count, since = self._wrong.get(key, (0, 0.0))
-        return count if self._clock() - since < WINDOW else 0
+    def _seconds_to_wait(self, address: str) -> float:
+        with self._lock:
+            count, since = self._wrong.get(address, (0, 0.0))
+            now = self._clock()
+            if now - since >= WINDOW:
+                count, since = 0, now
+            if count >= self._most:
+                return max(0.1, since + WINDOW - now)
+            self._wrong[address] = count + 1, since
+            self._wrong.move_to_end(address)
+            while len(self._wrong) > MOST_KEPT:
+                self._wrong.popitem(last=False)
+        return 0.0
 
 
 def address_of(request: Request) -> str:
@@ -104,19 +102,14 @@ def address_of(request: Request) -> str:
 def proved(request: Request, token: str) -> Caller:
     """Whom the token of a request proves.
 
-    One that was proved a short while ago is looked up: who sends wrong ones in somebody's name, or from behind the same
-    address, keeps nobody out who is at work.
-
     Raises:
         TokenRefused: nobody.
-        RateLimited: too many were wrong lately, from this address or in this name.
+        RateLimited: nobody, and too many were wrong lately from this address.
     """
     verifier: Verifier = request.app.state.verifier
     attempts: Attempts = request.app.state.attempts
-    if known := verifier.known(token):
-        return known
-    with attempts.counted(address_of(request), verifier.named(token)):
-        return verifier.caller(token)
+    with attempts.counted(address_of(request)):
+        return verifier.known(token) or verifier.caller(token)
 
 
 def _admitted(*, waits: bool) -> Callable[..., Iterator[Caller]]:

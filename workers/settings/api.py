@@ -49,7 +49,7 @@ class ApiSettings(ConfigSection):
     at_once: Whole = Field(default=16, ge=1)
     """Requests of one user that may be under way."""
     wrong_tokens_per_minute: Whole = Field(default=20, ge=1)
-    """Wrong tokens of one address, and five times as many of one account, after which new ones are refused unseen."""
+    """Wrong tokens of one address that are answered with 401; more get 429 and the time to wait. Right ones go on."""
 
 
 class AuthSettings(ConfigSection):
