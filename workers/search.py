@@ -24,6 +24,7 @@ from pipeline.ledger import ALL, SHARED, documents, project_id, sources, upkeep
 from pipeline.ledger.audit import MOST_QUERY
 from pipeline.reranking import Reranker
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
+from pipeline.search.cache import sees_all
 from pipeline.search.question import Synonyms
 from pipeline.search.records import Filter, Mode
 from pipeline.search.retriever import read_document
@@ -219,12 +220,20 @@ def permitted(parts: Runtime, caller: Caller, projects: Sequence[str] = ()) -> F
 def search_as(
     parts: Runtime, caller: Caller, request: SearchRequest, projects: Sequence[str] = ()
 ) -> SearchResults:
-    """The answer as far as the caller may see it, from these projects; raises as `permitted` does."""
+    """The answer as far as the caller may see it, from these projects; raises as `permitted` does.
+
+    Who may not see all documents is not told the parts of scores that come from counts over all.
+    """
     s = permitted(parts, caller, projects)
     limited = replace(
         request.filter, security_levels=s.security_levels, readers=s.readers, projects=s.projects
     )
-    return search(parts, caller.tenant, replace(request, filter=limited), by=caller.subject)
+    found = search(parts, caller.tenant, replace(request, filter=limited), by=caller.subject)
+    explained = [hit for hit in found.hits if hit.explanation]
+    if not explained or sees_all(parts.database, caller.tenant, permitted(parts, caller)):
+        return found
+    told = [replace(hit, explanation=e.without_statistics()) for hit in explained if (e := hit.explanation)]
+    return replace(found, hits=told)
 
 
 def document_as(parts: Runtime, caller: Caller, document: UUID) -> Json:

@@ -18,10 +18,11 @@ from pipeline.database.engine import Database
 from pipeline.ledger import overview
 from pipeline.search import statement, term_statistics
 from pipeline.search.chunk_store import INDEX_COLUMNS, SearchIndex
+from pipeline.search.records import Filter
 
 if TYPE_CHECKING:
     from pipeline.embedding import Vectors
-    from pipeline.search.records import Filter, SearchResults
+    from pipeline.search.records import SearchResults
 
 V = TypeVar("V")
 
@@ -105,11 +106,6 @@ class IndexSnapshot:
     partial: overview.Partial | None = None
     """As of the look."""
 
-    def partial_for(self, wanted: Filter) -> overview.Partial | None:
-        """As it may be told to who asks so: figures of all documents tell of those that are kept from them."""
-        limited = wanted.security_levels or wanted.readers
-        return overview.Partial() if self.partial and limited else self.partial
-
 
 class _Seen:
     """What was seen of one database."""
@@ -117,7 +113,7 @@ class _Seen:
     def __init__(self) -> None:
         self.snapshots = MemoryCache[IndexSnapshot](entries=MOST_KEPT, seconds=KEPT_SECONDS)
         self.passing = MemoryCache[int](entries=MOST_KEPT, seconds=KEPT_SECONDS)
-        """How many chunks a filter lets through."""
+        """How many chunks a filter lets through; 0 or 1 of what is only asked to be there."""
 
 
 _SEEN: WeakKeyDictionary[Database, _Seen] = WeakKeyDictionary()
@@ -198,3 +194,41 @@ def is_narrow(
         ((passing,),) = database.ask(tenant_id, statement.passing_count(names, most + 1), values)
         kept.put("", key, passing)
     return bool(passing <= most)
+
+
+def sees_all(database: Database, tenant_id: UUID, rights: Filter) -> bool:
+    """Whether these rights keep no document of the tenant back; as of a minute ago at most.
+
+    Raises:
+        StoreUnavailable: the database does not answer.
+    """
+    names = statement.names_of(rights)
+    return not (names and _is_any(database, tenant_id, statement.any_kept_back, rights, names))
+
+
+def partial_for(
+    database: Database, tenant_id: UUID, snapshot: IndexSnapshot, wanted: Filter
+) -> overview.Partial | None:
+    """As it may be told to who asks so: what is loaded and kept from them is neither counted nor mentioned."""
+    if snapshot.partial is None or not (wanted.security_levels or wanted.readers):
+        return snapshot.partial
+    rights = Filter(projects=wanted.projects, security_levels=wanted.security_levels, readers=wanted.readers)
+    names = statement.names_of(rights)
+    waits = _is_any(database, tenant_id, statement.any_without_vectors, rights, names)
+    return overview.Partial() if waits else None
+
+
+def _is_any(
+    database: Database,
+    tenant_id: UUID,
+    asked: Callable[[tuple[str, ...]], str],
+    wanted: Filter,
+    names: tuple[str, ...],
+) -> bool:
+    values = statement.values_of(wanted, names)
+    kept, key = _SEEN.setdefault(database, _Seen()).passing, f"{asked.__name__} {tenant_id} {values!r}"
+    there = kept.get("", key)
+    if there is None:
+        ((there,),) = database.ask(tenant_id, asked(names), values)
+        kept.put("", key, int(there))
+    return bool(there)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
@@ -178,7 +178,7 @@ class SearchRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """What put a hit where it is; the parts add up to its score."""
+    """What put a hit where it is; the parts add up to its score, unless those of words are left out (None)."""
 
     similarity: float | None
     """None if it has no vector yet, and in a search by words alone."""
@@ -192,9 +192,9 @@ class Explanation:
     covered: float | None
     """1 if the chunk holds all words of the question, falling fast to 0 with those it lacks."""
     vector_part: float
-    keyword_part: float
-    title_part: float
-    covered_part: float
+    keyword_part: float | None
+    title_part: float | None
+    covered_part: float | None
     min_similarity: float
     rerank: float | None = None
     """What the reranker made of it; None if it did not look."""
@@ -216,6 +216,19 @@ class Explanation:
             return False
         whole = self.similarity if self.centroid is None else self.centroid
         return 0.7 * self.similarity + 0.3 * whole < bounds[self.bm25 == 0]
+
+    def without_statistics(self) -> Explanation:
+        """Without what tells how rare a word is in all documents; for who may not see them all."""
+        return replace(
+            self,
+            bm25=None,
+            overlap=None,
+            title=None,
+            covered=None,
+            keyword_part=None,
+            title_part=None,
+            covered_part=None,
+        )
 
     def to_json(self) -> Json:
         """Under the names that commands and the API use."""

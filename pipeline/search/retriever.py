@@ -21,6 +21,7 @@ from pipeline.embedding import Embedder, Vectors
 from pipeline.embedding.calls import embed_query_checked
 from pipeline.enrichment.degradation import Part
 from pipeline.errors import EmbeddingError, StoreRejected, StoreUnavailable
+from pipeline.ledger.overview import Partial
 from pipeline.reranking import Reranker, RerankOptions
 from pipeline.search import cache, statement
 from pipeline.search.cache import Caches, IndexSnapshot
@@ -158,8 +159,9 @@ class Retriever:
             with self.watch("store"):
                 snapshot = cache.read_snapshot(self.database, self.tenant)
         if snapshot is None or not question.strip():
-            told = (snapshot.index.model, snapshot.partial_for(request.filter)) if snapshot else ("", None)
-            return SearchResults(model=told[0], partial=told[1], degradation_level=level)
+            partial = self._partial(snapshot, request) if snapshot else None
+            model = snapshot.index.model if snapshot else ""
+            return SearchResults(model=model, partial=partial, degradation_level=level)
         asked = self._asked(question, request, level)
         while True:
             asked = self._embedded(snapshot.index, asked)
@@ -281,13 +283,16 @@ class Retriever:
             hits=kept[: asked.k],
             degradation_level=level,
             model=snapshot.index.model,
-            partial=snapshot.partial_for(request.filter),
+            partial=self._partial(snapshot, request),
         )
         if request.trace:
             return replace(answer, below=list(filterfalse(_reaches, found)), beyond=kept[asked.k :])
         if self.caches.answers and answer.hits and level == FULL:
             self.caches.answers.put(f"answer:{self.tenant}", self._key(request, snapshot), answer)
         return answer if request.explain else _unexplained(answer)
+
+    def _partial(self, snapshot: IndexSnapshot, request: SearchRequest) -> Partial | None:
+        return cache.partial_for(self.database, self.tenant, snapshot, request.filter)
 
     def _reranked(self, hits: list[Hit], asked: _Asked) -> tuple[list[Hit], int]:
         """The best of a hybrid search in the reranker's order; as they were, with level 1, if it fails."""

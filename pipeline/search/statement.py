@@ -295,6 +295,18 @@ def passing_count(names: tuple[str, ...], most: int) -> str:
         from (select d.chunk_count from searchable_document d where {visible(names)} limit {most}) c"""
 
 
+def any_kept_back(names: tuple[str, ...]) -> str:
+    """Whether a filter on documents keeps one back; it asks for something."""
+    asked = " and ".join(CONDITIONS[name] for name in names)
+    return f"select exists (select from document d where {visible(())} and ({asked}) is not true)"
+
+
+def any_without_vectors(names: tuple[str, ...]) -> str:
+    """Whether a filter on documents lets one through that is not found by meaning yet."""
+    waits = "d.state = 'pending' and d.indexed_version is null"
+    return f"select exists (select from document d where {waits} and {visible(names)})"
+
+
 # -- the scores ------------------------------------------------------------------------------------
 
 _LEXEMES = "case when (select count(*) from term) > 8 then c.lexemes || '' else c.lexemes end"

@@ -151,8 +151,8 @@ def test_a_reranker_decides_among_the_best(depot: Depot) -> None:
     for hit in found.hits:
         e = hit.explanation
         assert e is not None
-        parts = e.vector_part + e.keyword_part + e.title_part + e.covered_part + e.rerank_part
-        assert hit.score == pytest.approx(parts)
+        parts = (e.vector_part, e.keyword_part, e.title_part, e.covered_part, e.rerank_part)
+        assert hit.score == pytest.approx(sum(filter(None, parts)))
         assert e.to_json()["rerank_score"] == e.rerank is not None
 
 

@@ -158,7 +158,8 @@ def test_explained_parts_add_up_to_the_score(depot: Depot) -> None:
     for hit in found.hits:
         e = hit.explanation
         assert e is not None
-        assert hit.score == pytest.approx(e.vector_part + e.keyword_part + e.title_part + e.covered_part)
+        parts = (e.vector_part, e.keyword_part, e.title_part, e.covered_part)
+        assert hit.score == pytest.approx(sum(filter(None, parts)))
         assert e.similarity is not None
         assert e.bm25 is not None
     best = found.hits[0].explanation

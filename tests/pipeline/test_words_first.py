@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from pipeline.documents import Listing
-from pipeline.ledger import admission, documents, overview, search_indexes, upkeep
+from pipeline.ledger import admission, documents, overview, project_id, search_indexes, upkeep
 from pipeline.search import RetrievalOptions, Retriever, SearchRequest, SearchResults, term_statistics
 from pipeline.search.chunk_store import active_index
 from pipeline.search.records import Filter
@@ -71,6 +71,18 @@ def test_words_are_found_before_the_vectors_are_there(shop: Workshop) -> None:
     assert not shop.value("select count(*) from chunk where embedding is null")
     with shop.database.control() as connection:
         assert overview.partial(connection) is None
+
+
+def test_nobody_is_told_that_something_is_loaded_that_they_may_not_see(shop: Workshop) -> None:
+    shop.admit(document("hush", "A kestrel is nobody's business.", security_level="confidential"))
+    cut(shop)
+    low, high = ("public", "internal"), ("public", "internal", "confidential")
+    elsewhere = (project_id(shop.tenant, "elsewhere"),)
+    told = [
+        search(shop, "kestrel", security_levels=levels, readers=("user:ann",), projects=projects).partial
+        for levels, projects in ((low, ()), (high, ()), (high, elsewhere))
+    ]
+    assert told == [None, overview.Partial(), None]
 
 
 def test_the_vectors_come_to_the_very_rows(shop: Workshop) -> None:

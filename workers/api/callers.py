@@ -61,8 +61,8 @@ class Attempts:
     def counted(self, address: str) -> Iterator[None]:
         """Around the proof of a token.
 
-        A right one is let in whatever came before it: many share an address, and whoever sends wrong ones from there, or
-        in somebody's name, shall keep nobody out.
+        A right one is let in whatever came before it: many share an address, and whoever sends wrong ones from
+        there, or in somebody's name, shall keep nobody out.
 
         Raises:
             RateLimited: it is wrong, as too many were lately.

@@ -147,3 +147,32 @@ def test_health_needs_no_token(api: TestClient) -> None:
     assert health["store"] == health["broker"] == "ok"
     assert api.get("/health/live").json() == {"status": "ok"}
     assert "larder_degradation_level" in api.get("/metrics").text
+
+
+WORD_PARTS = {f"{name}_score" for name in ("keyword", "overlap", "title", "covered")} | {
+    f"{name}_part" for name in ("keyword", "title", "covered")
+}
+
+
+@pytest.mark.req("001-119", "001-120")
+def test_how_rare_words_are_is_explained_to_who_may_see_all(
+    api: TestClient, token: Callable[..., str], parts: Runtime
+) -> None:
+    """Counts over all documents would tell what is in those that are kept from the caller."""
+
+    def told(**rights: Any) -> set[str]:
+        headers = {"Authorization": f"Bearer {token(**rights)}"}
+        body = {"text": "mooring lines", "k": 50, "projects": [str(BERTH)], "explain": True}
+        results = api.post("/api/v1/search", json=body, headers=headers).json()["results"]
+        assert results
+        assert all(hit["explanation"]["vector_part"] is not None for hit in results)
+        return {name for hit in results for name in WORD_PARTS if hit["explanation"][name] is not None}
+
+    everything: dict[str, Any] = {
+        "projects": ("*",), "level": "confidential", "groups": ("harbour", "board")
+    }  # fmt: skip
+    assert told(**everything) == WORD_PARTS
+    assert [
+        told(**everything | less)
+        for less in ({"level": "internal"}, {"groups": ()}, {"projects": ("berth",)})
+    ] == ([set(), set(), WORD_PARTS])
