@@ -287,3 +287,24 @@ def test_of_scheduled_runs_that_only_leave_out_the_same_item_the_newest_stays(sh
         shop.admit_page(Page(cursor={}, failed=(problem(name),)), run=ids[-1])
         shop.close_run(ids[-1])
     assert [row["id"] for row in shop.sql("select id from sync_run order by id")] == [ids[1], ids[3]]
+
+
+def test_indexes_are_built_with_the_memory_that_the_server_allows(
+    shop: Workshop, omniscient: psycopg.Connection[Any]
+) -> None:
+    """A graph that does not fit is finished on disk, many times more slowly."""
+    shop.admit(document("a", "one"))
+    shop.index()
+    omniscient.execute("create table seen (memory text); grant insert on seen to public")
+    omniscient.execute("""
+        create function note() returns event_trigger language plpgsql as
+            $$ begin insert into public.seen values (current_setting('maintenance_work_mem')); end $$""")
+    omniscient.execute(
+        "create event trigger note on ddl_command_start when tag in ('CREATE INDEX') execute function note()"
+    )
+    for allowed in ("64MB", "2GB"):
+        with shop.database.control() as connection:
+            connection.execute(text(f"set local maintenance_work_mem = '{allowed}'"))
+            term_statistics.build(connection, indexes(connection)[0], keyword=True, vector=True)
+    seen = [row[0] for row in omniscient.execute("select memory from seen")]
+    assert seen == ["256MB", "1GB", "2GB", "2GB"]
