@@ -256,9 +256,13 @@ class Retriever:
         if asked.mode == "vector" and not asked.request.trace and not exact:
             each = CHUNKS_PER_DOCUMENT if asked.request.dedupe else CHUNKS_PER_HIT
             near = min(near, max(1, asked.k) * each)
-        if asked.vector is not None and not exact and (own := statement.of_documents(names)):
+        if asked.vector is not None and not exact:
+            own = statement.of_documents(names)
             given = statement.values_of(asked.request.filter, own)
-            exact = cache.is_narrow(self.database, self.tenant, snapshot, own, given, near)
+            few = snapshot.chunks <= cache.most_compared(snapshot, near)
+            exact = few or bool(
+                own and cache.is_narrow(self.database, self.tenant, snapshot, own, given, near)
+            )
         return statement.Shape(
             number=snapshot.index.id,
             dimensions=snapshot.index.dimensions,

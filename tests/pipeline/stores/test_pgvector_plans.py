@@ -233,19 +233,20 @@ def test_the_way_is_the_one_that_was_settled(
 
 
 @pytest.mark.parametrize(
-    ("passing", "wanted", "chunks", "narrow"),
+    ("passing", "wanted", "chunks", "of_all", "narrow"),
     [
-        (0, 100, 100_000, True),
-        (8_944, 100, 100_000, True),
-        (8_945, 100, 100_000, False),
-        (4_001, 20, 100_000, False),
-        (20_000, 100, 1_000_000, True),
-        (900_000, 100, 100_000_000, True),
-        (1_000_001, 100, 100_000_000, False),
+        (0, 100, 100_000, 100_000, True),
+        (8_944, 100, 100_000, 100_000, True),
+        (8_945, 100, 100_000, 90_000, False),
+        (4_001, 20, 100_000, 100_000, False),
+        (20_000, 100, 1_000_000, 1_000_000, True),
+        (20_000, 100, 100_000, 1_000_000, True),
+        (900_000, 100, 100_000_000, 100_000_000, True),
+        (1_000_001, 100, 100_000_000, None, False),
     ],
 )
 def test_which_way_a_filter_takes(
-    shared_database: Database, passing: int, wanted: int, chunks: int, narrow: bool
+    shared_database: Database, passing: int, wanted: int, chunks: int, of_all: int | None, narrow: bool
 ) -> None:
     depot = Depot(shared_database)
     depot.put("kestrel")
@@ -253,6 +254,21 @@ def test_which_way_a_filter_takes(
     depot.sql("update document set chunk_count = :n", n=passing)
     snapshot = cache.read_snapshot(shared_database, depot.tenant)
     assert snapshot
-    snapshot = replace(snapshot, chunks=chunks)
+    snapshot = replace(snapshot, chunks=chunks, index=replace(snapshot.index, indexed_rows=of_all))
     asked = ("kinds",), {"kinds": [Kind.REFERENCE.value]}
     assert cache.is_narrow(shared_database, depot.tenant, snapshot, *asked, wanted) is narrow
+
+
+def test_a_tenant_with_few_of_all_chunks_has_them_compared(full: Depot, question: Vectors) -> None:
+    """The index holds those of all tenants, and gives up before it has found so many of a small one."""
+    small = Depot(full.database)
+    for n in range(30):
+        small.put(f"kestrel {n}", f"falcon {n}")
+    small.count()
+    settings = "enable_seqscan = off;enable_sort = off"
+    plans = [
+        depot.plan(vector=question, keywords=False, candidates=20, settings=settings)
+        for depot in (small, full)
+    ]
+    assert [f"chunk_{full.index.id}_vector" in plan for plan in plans] == [False, True]
+    assert len(small.ask(vector=question, keywords=False, candidates=20)) == 20
