@@ -326,11 +326,16 @@ _THROUGH = """
     not exists (select from run_count c where c.run_id = r.id and c.outcome is null having sum(items) > 0)"""
 
 
+COUNT_DUE = "coalesce(s.refreshed_at + greatest(s.chunks - 10000, 0) * interval '1 ms' < now(), true)"
+"""Whether words that were counted as `index_stat s` tells may be counted again: all of the tenant's chunks are read for
+it, some 10 us each, which is to take a hundredth of the time at most. Few are counted whenever they changed."""
+
+
 def list_settled(connection: Connection) -> Sequence[Row[Any]]:
     """Runs whose walk is over and whose documents are all settled, not yet closed: id, tenant_id, changed, uncounted.
 
     `changed` is true of those that changed anything that search sees, `uncounted` while the words of what they changed
-    are not counted. On the control role.
+    are to be counted before they close. On the control role.
     """
     statement = text(f"""
         update sync_run r set settled_at = now() where state = 'processing' and settled_at is null and {_THROUGH}""")
@@ -341,7 +346,8 @@ def list_settled(connection: Connection) -> Sequence[Row[Any]]:
                    select from document_count c join search_index i on i.status = 'active'
                    left join index_stat s on s.tenant_id = c.tenant_id and s.index_id = i.id
                    where c.source_id = r.source_id and c.state = 'done'
-                     and least(c.at, r.settled_at) > coalesce(s.refreshed_at, '-infinity')) as uncounted
+                     and least(c.at, r.settled_at) > coalesce(s.refreshed_at, '-infinity')
+                    and {COUNT_DUE}) as uncounted
         from sync_run r where state = 'processing' and settled_at is not null and {_THROUGH}
         order by id""")
     return connection.execute(statement).all()

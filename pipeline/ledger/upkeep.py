@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row, text
 from pipeline.database.engine import driver_of, lift_statement_timeout
 from pipeline.database.migrations import owner_engine
 from pipeline.documents import Json
-from pipeline.ledger import storable
+from pipeline.ledger import runs, storable
 
 USAGE_DAYS = 400
 """A bill of a year ago can still be checked."""
@@ -62,15 +62,17 @@ def tenants(connection: Connection) -> list[UUID]:
 def tenants_to_count(connection: Connection) -> list[UUID]:
     """Those whose documents have changed since their lexemes were counted last; who has the least chunks, first.
 
-    To count those of a large one takes minutes, and the runs of each stay open until its own are counted.
+    To count those of a large one takes minutes, and the runs of each stay open until its own are counted. So many are
+    not counted after each change, unless they are twice as many (`runs.COUNT_DUE`).
     """
-    statement = text("""
+    statement = text(f"""
         select d.tenant_id from document_count d
-        left join (select s.tenant_id, s.refreshed_at as at from index_stat s
+        left join (select s.tenant_id, s.refreshed_at, s.chunks from index_stat s
                    join search_index i on i.id = s.index_id and i.status = 'active') s using (tenant_id)
         where d.state = 'done' or not d.indexed
-        group by d.tenant_id, s.at
-        having max(d.at) filter (where d.state = 'done' or d.chunks > 0) > coalesce(s.at, '-infinity')
+        group by d.tenant_id, s.refreshed_at, s.chunks
+        having max(d.at) filter (where d.state = 'done' or d.chunks > 0) > coalesce(s.refreshed_at, '-infinity')
+           and ({runs.COUNT_DUE} or sum(d.chunks) > 2 * s.chunks)
         order by sum(d.chunks), d.tenant_id""")
     rows = connection.execute(statement)
     return list(rows.scalars())

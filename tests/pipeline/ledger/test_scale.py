@@ -308,3 +308,40 @@ def test_indexes_are_built_with_the_memory_that_the_server_allows(
             term_statistics.build(connection, indexes(connection)[0], keyword=True, vector=True)
     seen = [row[0] for row in omniscient.execute("select memory from seen")]
     assert seen == ["256MB", "1GB", "2GB", "2GB"]
+
+
+@pytest.mark.parametrize(("minutes", "due"), [(10, False), (60, True)])
+def test_words_of_many_chunks_are_not_counted_after_each_change(
+    shop: Workshop, omniscient: psycopg.Connection[Any], minutes: int, due: bool
+) -> None:
+    """Two million are counted once in half an hour; a run does not wait for that."""
+    shop.admit(document("a", "one"))
+    shop.index()
+    with shop.database.tenant(shop.tenant) as connection:
+        term_statistics.refresh(connection, shop.tenant, 1)
+    omniscient.execute(
+        "update index_stat set chunks = 2000000, refreshed_at = now() - make_interval(mins => %s)", (minutes,)
+    )
+    run = shop.open_run()
+    shop.admit(document("a", "two"), run=run)
+    shop.index()
+    with shop.database.tenant(shop.tenant) as connection:
+        runs.finish_walk(connection, run)
+    with shop.database.control() as connection:
+        (settled,) = runs.list_settled(connection)
+        assert (settled.id, settled.changed, settled.uncounted) == (run, True, due)
+        assert upkeep.tenants_to_count(connection) == [shop.tenant] * due
+
+
+def test_words_of_twice_as_many_chunks_are_counted_at_once(
+    shop: Workshop, omniscient: psycopg.Connection[Any]
+) -> None:
+    shop.admit(document("a", "one"))
+    shop.index()
+    with shop.database.tenant(shop.tenant) as connection:
+        term_statistics.refresh(connection, shop.tenant, 1)
+    omniscient.execute("update index_stat set chunks = 20000, refreshed_at = now() - interval '1 second'")
+    for chunks, due in ((30_000, False), (50_000, True)):
+        shop.set("a", f"chunk_count = {chunks}")
+        with shop.database.control() as connection:
+            assert upkeep.tenants_to_count(connection) == [shop.tenant] * due
