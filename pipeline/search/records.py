@@ -273,6 +273,14 @@ class Hit:
         """`document_id:ord`."""
         return f"{self.document.id}:{self.chunk.ord}"
 
+    def rescored(self, score: float, part: str, **parts: Any) -> Hit:
+        """The same with another score; its explanation tells the difference as `part`."""
+        e = self.explanation
+        if e is not None:
+            parts[part] = getattr(e, part) + score - self.score
+            e = replace(e, **parts)
+        return replace(self, score=score, explanation=e)
+
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResults:

@@ -21,7 +21,6 @@ from pipeline.embedding import Embedder, Vectors
 from pipeline.embedding.calls import embed_query_checked
 from pipeline.enrichment.degradation import Part
 from pipeline.errors import EmbeddingError, StoreRejected, StoreUnavailable
-from pipeline.ledger.overview import Partial
 from pipeline.reranking import Reranker, RerankOptions
 from pipeline.search import cache, statement
 from pipeline.search.cache import Caches, IndexSnapshot
@@ -158,10 +157,11 @@ class Retriever:
         if snapshot is None:
             with self.watch("store"):
                 snapshot = cache.read_snapshot(self.database, self.tenant)
-        if snapshot is None or not question.strip():
-            partial = self._partial(snapshot, request) if snapshot else None
-            model = snapshot.index.model if snapshot else ""
-            return SearchResults(model=model, partial=partial, degradation_level=level)
+        if snapshot is None:
+            return SearchResults(degradation_level=level)
+        if not question.strip():
+            partial = cache.partial_for(self.database, self.tenant, snapshot, request.filter)
+            return SearchResults(model=snapshot.index.model, partial=partial, degradation_level=level)
         asked = self._asked(question, request, level)
         while True:
             asked = self._embedded(snapshot.index, asked)
@@ -287,16 +287,13 @@ class Retriever:
             hits=kept[: asked.k],
             degradation_level=level,
             model=snapshot.index.model,
-            partial=self._partial(snapshot, request),
+            partial=cache.partial_for(self.database, self.tenant, snapshot, request.filter),
         )
         if request.trace:
             return replace(answer, below=list(filterfalse(_reaches, found)), beyond=kept[asked.k :])
         if self.caches.answers and answer.hits and level == FULL:
             self.caches.answers.put(f"answer:{self.tenant}", self._key(request, snapshot), answer)
         return answer if request.explain else _unexplained(answer)
-
-    def _partial(self, snapshot: IndexSnapshot, request: SearchRequest) -> Partial | None:
-        return cache.partial_for(self.database, self.tenant, snapshot, request.filter)
 
     def _reranked(self, hits: list[Hit], asked: _Asked) -> tuple[list[Hit], int]:
         """The best of a hybrid search in the reranker's order; as they were, with level 1, if it fails."""
@@ -445,7 +442,7 @@ def reranked(hits: Sequence[Hit], scores: Sequence[float]) -> list[Hit]:
     least, most = min(scores), max(scores)
     shares = [(raw - least) / (most - least) if most > least else 1.0 for raw in scores]
     moved = [
-        _moved(hit, low + (high - low) * share, "rerank_part", rerank=raw)
+        hit.rescored(low + (high - low) * share, "rerank_part", rerank=raw)
         for hit, raw, share in zip(hits, scores, shares, strict=True)
     ]
     return sorted(moved, key=_falling)
@@ -455,7 +452,7 @@ def demote_outdated(hits: Sequence[Hit], share: float) -> list[Hit]:
     """The same with documents that no longer hold brought down to `share` of their score."""
     return sorted(
         (
-            _moved(hit, hit.score * share, "outdated_part") if hit.outdated and hit.score > 0.0 else hit
+            hit.rescored(hit.score * share, "outdated_part") if hit.outdated and hit.score > 0.0 else hit
             for hit in hits
         ),
         key=_falling,
@@ -470,7 +467,7 @@ def apply_feedback(hits: Sequence[Hit], k: int, spare: int) -> list[Hit]:
     """
     near = sorted(
         (
-            _moved(hit, hit.score * hit.marks.factor, "feedback_part")
+            hit.rescored(hit.score * hit.marks.factor, "feedback_part")
             if hit.marks and hit.score > 0.0
             else hit
             for hit in hits[: k + spare]
@@ -479,7 +476,9 @@ def apply_feedback(hits: Sequence[Hit], k: int, spare: int) -> list[Hit]:
     )
     page = sorted(near[:k], key=_noise)
     least = min((hit.score for hit in page if not _noise(hit)), default=math.inf)
-    page = [_moved(hit, least, "feedback_part") if _noise(hit) and hit.score > least else hit for hit in page]
+    page = [
+        hit.rescored(least, "feedback_part") if _noise(hit) and hit.score > least else hit for hit in page
+    ]
     return [*page, *near[k:], *hits[k + spare :]]
 
 
@@ -497,12 +496,3 @@ def _falling(hit: Hit) -> float:
 
 def _noise(hit: Hit) -> bool:
     return hit.marks is not None and hit.marks.here < 0
-
-
-def _moved(hit: Hit, score: float, part: str, **parts: Any) -> Hit:
-    """The hit with another score; its explanation tells the difference as `part`."""
-    e = hit.explanation
-    if e is not None:
-        parts[part] = getattr(e, part) + score - hit.score
-        e = replace(e, **parts)
-    return replace(hit, score=score, explanation=e)
