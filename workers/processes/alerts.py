@@ -182,11 +182,19 @@ AWAY_KEY = "larder:alert:store_unreachable"
 class Watcher:
     """Looks at everything and tells what is wrong once, and once that it is over; several may look at one database."""
 
-    def __init__(self, parts: Runtime, patient: Runtime, *, retry: float = RETRY_SECONDS) -> None:
+    def __init__(
+        self,
+        parts: Runtime,
+        patient: Runtime,
+        *,
+        retry: float = RETRY_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`parts` soon gives up a silent database, `patient` may read long; neither is used by anybody else."""
         self._parts = parts
         self._patient = patient
         self._retry = retry
+        self._clock = clock
         told = parts.rag.monitoring
         self._channels, self._conditions = told.alerts.channels, told.alerts.in_force
         self._calm = 2 * told.health_check.interval
@@ -230,8 +238,8 @@ class Watcher:
         """The status, and what only one who looks again and again can know."""
         found = status.status(self._parts)
         self._broker_missed = 0 if found["broker"] == "ok" else self._broker_missed + 1
-        if time.monotonic() - self._verified_at > VERIFY_SECONDS:
-            self._verified_at = time.monotonic()
+        if self._clock() - self._verified_at > VERIFY_SECONDS:
+            self._verified_at = self._clock()
             self._broken = [t for t in maintenance.tenants(self._patient) if self._is_broken(t)]
         growing = self._growing(found["backlog"]["pending"])
         return found | {
@@ -249,7 +257,7 @@ class Watcher:
         condition = self._conditions.get("backlog_growing")
         if condition is None:
             return 0.0
-        now, seen = time.monotonic(), self._pending
+        now, seen = self._clock(), self._pending
         seen.append((now, pending))
         while len(seen) > 1 and seen[1][0] <= now - condition.threshold:
             seen.popleft()
