@@ -423,19 +423,40 @@ def driver_of(connection: Connection) -> Iterator[Any]:
         raise DBAPIError.instance(None, None, error, psycopg.Error) from error
 
 
+MOST_SENT = 8_000_000
+"""Characters and bytes of one statement; with some hundred millions the connection is lost."""
+ROW_SENT = 1000
+"""What a row counts for beside its texts: numbers and a vector."""
+
+
 def transfer(connection: Connection, how: Transfer, rows: Iterable[Sequence[Any]]) -> None:
-    """Send `rows` (tuples in column order) through `how` in one round trip, inside the caller's transaction.
+    """Send `rows` (tuples in column order) through `how`, inside the caller's transaction; mostly in one round trip.
 
     As arrays, since COPY does not write to tables with row-level security, and a temporary table on the way to them
     costs as much as they do.
     """
-    columns = [list(column) for column in zip(*rows, strict=True)]
-    if columns:
-        names, types = zip(*(column.split() for column in how.columns.split(",")), strict=True)
-        arrays = ", ".join(f"%b::{kind}[]" for kind in types)
-        statement = how.insert.format(incoming=f"unnest({arrays}) as incoming({', '.join(names)})")
+    names, types = zip(*(column.split() for column in how.columns.split(",")), strict=True)
+    arrays = ", ".join(f"%b::{kind}[]" for kind in types)
+    statement = how.insert.format(incoming=f"unnest({arrays}) as incoming({', '.join(names)})")
+    long = [place for place, kind in enumerate(types) if kind in ("text", "bytea")]
+    for part in _parts(rows, long):
         with driver_of(connection) as driver:
-            driver.execute(statement, columns)
+            driver.execute(statement, [list(column) for column in zip(*part, strict=True)])
+
+
+def _parts(rows: Iterable[Sequence[Any]], long: Sequence[int]) -> Iterator[list[Sequence[Any]]]:
+    """Rows until those of their columns that are `long` have MOST_SENT together; one that has more is sent alone."""
+    part: list[Sequence[Any]] = []
+    size = 0
+    for row in rows:
+        added = ROW_SENT + sum(len(row[place]) for place in long)
+        if part and size + added > MOST_SENT:
+            yield part
+            part, size = [], 0
+        part.append(row)
+        size += added
+    if part:
+        yield part
 
 
 _TYPES = (

@@ -21,10 +21,14 @@ from sqlalchemy import text
 from pipeline.database.driver_errors import translate
 from pipeline.database.engine import (
     MORE,
+    MOST_SENT,
+    ROW_SENT,
     Database,
     ServerTimeouts,
+    Transfer,
     driver_of,
     lift_statement_timeout,
+    transfer,
 )
 from pipeline.database.migrations import owner_engine
 from pipeline.errors import StoreError, StoreHindered, StoreRejected, StoreUnavailable
@@ -437,3 +441,23 @@ def test_a_question_gives_up_on_a_server_that_says_nothing(addresses: Addresses)
         proxy.thaw()
         assert database.ask(uuid4(), "select 3", {}) == [(3,)]
         database.close()
+
+
+@pytest.mark.parametrize("texts", [["x" * (MOST_SENT // 3)] * 7, [""] * (MOST_SENT // ROW_SENT + 7)])
+def test_rows_go_in_parts_that_the_server_takes(database: Database, texts: list[str]) -> None:
+    how = Transfer(
+        columns="n int4, body text", insert="insert into sent select n, length(body) from {incoming}"
+    )
+    arrived = []
+    with database.tenant(uuid4()) as connection:
+        connection.execute(text("create temporary table sent (n integer, length integer)"))
+
+        def rows() -> Iterator[tuple[int, str]]:
+            yield from enumerate(texts)
+            arrived.append(connection.execute(text("select count(*) from sent")).scalar_one())
+            yield len(texts), "x" * 2 * MOST_SENT
+
+        transfer(connection, how, rows())
+        found = connection.execute(text("select length from sent order by n")).scalars().all()
+    assert found == [*map(len, texts), 2 * MOST_SENT], "all, and one that is too long by itself alone"
+    assert 0 < arrived[0] < len(texts), "what is ready is sent before the next is asked for"
