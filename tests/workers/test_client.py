@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import subprocess
@@ -398,6 +399,19 @@ def test_closing_ends_the_thread(addresses: Addresses, parts: Runtime) -> None:
     notifications.close()
     assert notifications._thread is not None
     assert not notifications._thread.is_alive()
+
+
+def test_one_whose_event_loop_is_closed_keeps_nobody_from_being_woken(client: Client, parts: Runtime) -> None:
+    notifications = JobNotifications(parts.database, parts.addresses.database, poll=0.2)
+    gone, loop = client.submit({"id": "1", "title": "a"}), asyncio.new_event_loop()
+    loop.close()
+    woken, job = threading.Event(), client.submit(PBI)
+    with notifications.watch(client.tenant, [gone], lambda: loop.call_soon_threadsafe(list)):
+        work(parts, gone)
+        time.sleep(1)
+        with notifications.watch(client.tenant, [job], woken.set):
+            assert woken.wait(20)
+    notifications.close()
 
 
 def test_what_is_no_request_is_refused_before_anybody_is_asked() -> None:

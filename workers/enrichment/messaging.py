@@ -110,7 +110,8 @@ class JobNotifications:
             if found is not None and (state is None or state != found.state):
                 found.state = state or found.state
                 for wake in found.wakes:
-                    wake()
+                    with suppress(RuntimeError):  # its event loop is closed; the others are still to be woken
+                        wake()
 
     def _look(self) -> None:
         """Ask the database how the jobs stand: a question for each tenant, however many wait."""
