@@ -23,6 +23,15 @@ from workers.settings import load
 
 NAP = [sys.executable, "-c", "import time; time.sleep(60)"]
 END = [sys.executable, "-c", "raise SystemExit(1)"]
+SLOW = """
+import signal, time
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(print("told to end", flush=True)))
+print("up", flush=True)
+while not told:
+    time.sleep(0.02)
+time.sleep(2)
+"""
 
 
 @pytest.fixture
@@ -122,6 +131,20 @@ def test_another_configuration_is_taken_over_by_one_process_after_the_other(
     boss.look()
     assert not boss.outdated
     assert "the configuration stays as it was" in capsys.readouterr().err
+
+
+def test_another_reload_meanwhile_tells_nobody_twice_to_end(boss: Supervisor) -> None:
+    child = start(boss, "worker-x", [sys.executable, "-c", SLOW])
+    first, log = child.process, boss.data / "logs" / "worker-x.log"
+    for said in ("up", "told to end"):
+        while said not in log.read_text():
+            time.sleep(0.02)
+        boss.reloading.set()
+        boss.look()
+    while child.process in (first, None):
+        boss.look()
+        time.sleep(0.02)
+    assert log.read_text().count("told to end") == 1
 
 
 def test_secrets_travel_by_environment_not_by_command_line(boss: Supervisor) -> None:

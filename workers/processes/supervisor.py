@@ -172,7 +172,9 @@ class Supervisor:
                 setattr(self, f"{name}_port", port)
         commands = self._commands()
         for child in self.children:
-            child.command, child.told = commands.get(child.name, child.command), 0
+            child.command = commands.get(child.name, child.command)
+            if child.process is not None and child.process.pid != child.told:
+                child.told = 0  # else it is ending already: told so twice, a worker drops what it is at
         self.outdated = list(self.children)
         _note("another configuration is taken over: the processes begin anew, one after the other")
 
