@@ -107,6 +107,10 @@ def _looked(look: Callable[[UUID], JobRow], ids: Iterable[UUID]) -> dict[UUID, J
     return {one: look(one) for one in ids}
 
 
+def _open(rows: Mapping[UUID, JobRow]) -> list[UUID]:
+    return [one for one, row in rows.items() if not row.ended]
+
+
 async def waited(
     request: Request,
     client: Client,
@@ -121,11 +125,13 @@ async def waited(
     left = min(LONGEST_WAIT, float(asked[1])) if asked else 0.0
     clock = asyncio.get_running_loop().time
     end = clock() + left
-    if left and any(not row.ended for row in rows.values()):
+    waiting = _open(rows)
+    if left and waiting:
         with _watching(request, client.tenant, ids) as moved:
-            while waiting := [one for one, row in rows.items() if not row.ended]:
+            while True:
                 rows |= await run_in_threadpool(partial(_looked, look, waiting))
-                if (left := end - clock()) <= 0:
+                waiting, left = _open(rows), end - clock()
+                if not waiting or left <= 0:
                     break
                 await _moves(moved, left)
                 # Jobs that end one soon after another are looked at together.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from tests.workers.api.conftest import ACME
 from workers.api import callers
 from workers.api.client import HttpClient
 from workers.enrichment import job
+from workers.enrichment.messaging import JobNotifications
 from workers.runtime import Runtime
 
 PBI = {"id": "PBI-1", "title": "Check mooring lines before each tide", "project": "berth"}
@@ -186,6 +188,30 @@ def test_what_is_wrong_is_said(call: Callable[..., Any]) -> None:
     assert call("POST", path, {"pbi": PBI, "project": "*"}).status_code == 404, "one item is of one project"
     everywhere = call("POST", path, {"pbi": PBI, "projects": ["*"]})
     assert everywhere.status_code == 202, "all of one's own"
+
+
+def test_whoever_waits_is_told_by_the_first_sign(
+    api: TestClient, call: Callable[..., Any], parts: Runtime
+) -> None:
+    state: Any = api.app.state  # type: ignore[attr-defined]
+    before = state.notifications
+    state.notifications = notifications = JobNotifications(parts.database, parts.addresses.database, poll=50)
+    body = {"pbi": {**PBI, "id": "PBI-7", "title": "Whoever waits for the tide"}}
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(call, "POST", "/api/v1/enrich", body, headers={"Prefer": "wait=40"})
+        with parts.database.tenant(ACME.tenant) as connection:
+            waiting = text("select id from enrichment_job where state = 'queued'")
+            while not (notifications._waiting and (ids := connection.execute(waiting).scalars().all())):
+                threading.Event().wait(0.05)
+        threading.Event().wait(1)  # until it has looked and waits
+        for one in ids:
+            job.run(parts, ACME.tenant, one)
+        assert asked.result(20).status_code == 200, "not when it looks again, or the time is over"
+    state.notifications = before
+    notifications._closed.set()
+    with parts.database.tenant(ACME.tenant) as connection:
+        connection.execute(text("notify larder_enriched"))
+    notifications.close()
 
 
 @pytest.mark.parametrize(("depth", "status"), [(900, 422), (100_000, 400)])
