@@ -24,8 +24,9 @@ from cryptography.fernet import Fernet
 from pipeline.errors import ConfigurationError
 from workers import embedded
 from workers.embedded.folder import stop_server
-from workers.embedded.postgres import cache_of, programs
+from workers.embedded.postgres import cache_of, connections_for, programs
 from workers.processes.liveness import process_start
+from workers.processes.run import embedders
 
 
 @pytest.fixture(scope="module")
@@ -230,6 +231,18 @@ def test_and_runs_with_it(servers: embedded.Servers) -> None:
     # A gigabyte is shown as such.
     wanted = cache_of(psutil.virtual_memory().total).replace("1024MB", "1GB")
     assert shown == (wanted,)
+
+
+def test_it_takes_the_connections_of_as_many_processes_as_embed_on_a_large_machine(
+    servers: embedded.Servers,
+) -> None:
+    kept, fixed = 3, 32  # of a process that embeds, and of all others, as counted in a running installation
+    for cores in (2, 64, 256):
+        assert int(connections_for(cores)) > fixed + kept * embedders("minilm", cores, 1e15)
+    with psycopg.connect(servers.database_url) as connection:
+        assert connection.execute("show max_connections").fetchone() == (
+            connections_for(os.cpu_count() or 1),
+        )
 
 
 def test_one_that_ended_and_whose_parent_never_asks_is_no_server_any_more(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ from workers.embedded.folder import (
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
-    "max_connections": "100",
     "maintenance_work_mem": "256MB",
     "work_mem": "16MB",
     "max_wal_size": "2GB",
@@ -51,6 +50,11 @@ def cache_of(memory: int) -> str:
     the system.
     """
     return f"{min(max(memory // 2**24, 256), 1024)}MB"
+
+
+def connections_for(cores: int) -> str:
+    """A hundred, and four for each core: on each a process may embed, which keeps three."""
+    return str(100 + 4 * cores)
 
 
 def _system_user() -> str | None:
@@ -115,7 +119,12 @@ def ensure(data: Path, credentials: Credentials) -> tuple[int, int]:
     # Ours is not running; a stale one may name a reused pid.
     (cluster / "postmaster.pid").unlink(missing_ok=True)
     port = usual_port(folder)
-    settings = {**_SETTINGS, "shared_buffers": cache_of(psutil.virtual_memory().total), "port": str(port)}
+    settings = {
+        **_SETTINGS,
+        "shared_buffers": cache_of(psutil.virtual_memory().total),
+        "max_connections": connections_for(os.cpu_count() or 1),
+        "port": str(port),
+    }
     options = [f"-c{name}={value}" for name, value in settings.items()]
 
     def answers() -> bool:
