@@ -21,7 +21,7 @@ import psutil
 from sqlalchemy.engine import make_url
 
 from connectors.sections import secrets_in
-from pipeline.errors import LarderError
+from pipeline.errors import ConfigurationError, LarderError
 from workers import embedded
 from workers.embedded import Credentials, write_private
 from workers.embedded.locating import uses_embedded
@@ -160,15 +160,18 @@ class Supervisor:
 
     def take_over(self) -> None:
         """Read the configuration anew, and have every process begin anew with it; a wrong one changes nothing."""
-        before = self.settings.rag
+        before = self.settings
         try:
-            self.settings = load(self.settings.path, {**os.environ, "LARDER_DATA": str(self.data)})
+            new = load(before.path, {**os.environ, "LARDER_DATA": str(self.data)})
+            if (new.database_url, new.broker_url) != (before.database_url, before.broker_url):
+                raise ConfigurationError("it names other servers", fix="larder down, then larder up --detach")
         except LarderError as error:
             _note(f"the configuration stays as it was: {error}")
             return
+        self.settings = new
         for name in ("flower", "api"):
             port = getattr(self.settings.rag, name).port
-            if port and port != getattr(before, name).port and getattr(self, f"{name}_port") is not None:
+            if port and port != getattr(before.rag, name).port and getattr(self, f"{name}_port") is not None:
                 setattr(self, f"{name}_port", port)
         commands = self._commands()
         for child in self.children:
