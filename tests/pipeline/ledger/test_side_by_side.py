@@ -77,14 +77,26 @@ def clear(shop: Workshop) -> None:
         documents.clear(connection, shop.source)
 
 
-def test_clearing_beside_an_upsert_leaves_no_chunk(alone: Workshop, others: Others) -> None:
+@pytest.mark.parametrize(
+    ("step", "moment"),
+    [
+        ("chunk", "before update on document for each row when (new.stage = 'chunked')"),
+        ("upsert", "before insert on index_document for each row"),
+    ],
+)
+def test_clearing_beside_a_step_that_writes_chunks_leaves_none(
+    alone: Workshop, others: Others, step: str, moment: str
+) -> None:
+    if step == "upsert":  # of what is new its first step has written them
+        alone.admit(document("a", paragraphs(3, "old")))
+        alone.index()
     alone.admit(document("a", paragraphs(3)))
-    indexer, items = through(alone, "upsert"), alone.items()
-    others.gate("before insert on index_document for each row")
-    upsert = others.begin(lambda: indexer.upsert(alone.tenant, items))
+    indexer, items = through(alone, step), alone.items()
+    others.gate(moment)
+    writes = others.begin(lambda: getattr(indexer, step)(alone.tenant, items))
     cleared = others.begin(lambda: clear(alone), waiting=2)
     others.open()
-    upsert.result(30)
+    writes.result(30)
     cleared.result(30)
     assert alone.sql("select * from document") == []
     assert alone.sql("select * from chunk") == []
