@@ -166,6 +166,13 @@ def test_who_opens_no_service_loads_no_client_of_one() -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.parametrize("looks", ["workers.search", "workers.admin.status", "workers.admin.explain"])
+def test_who_only_looks_loads_no_celery(looks: str) -> None:
+    code = f"import sys, {looks}; print([m for m in ('celery', 'kombu', 'structlog') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 ORDERED = {
     "celery": "celery",
     "redis": "redis",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -9,8 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, TypeVar, get_args
-
-import structlog
 
 from pipeline.errors import (
     ConfigurationError,
@@ -22,7 +21,7 @@ from pipeline.errors import (
     StoreError,
 )
 
-logger = structlog.get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 Part = Literal["store", "embedder", "reranker"]
 Trouble = Literal["slow", "down"]
@@ -220,7 +219,7 @@ class Health:
         if new != self._level:
             old, self._level = self._level, new
             say = logger.warning if new > old else logger.info
-            say("degradation level moved", old=old.name, new=new.name, **troubles)
+            say("degradation level moved", extra={"old": old.name, "new": new.name, **troubles})
             if self._moved:
                 self._moved(old, new)
 
@@ -295,11 +294,13 @@ def answer(
 def _code(error: Exception, level: DegradationLevel) -> str:
     """The error's code, logged: never its message if it is none of ours, for that may hold a text."""
     if isinstance(error, LarderError):
-        logger.warning("RAG search failed", way=level.name, code=error.code, error=str(error))
+        told = {"way": level.name, "code": error.code, "error": str(error)}
+        logger.warning("RAG search failed", extra=told)
         return error.code
     trace = error.__traceback__
     while trace and trace.tb_next:
         trace = trace.tb_next
     where = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
-    logger.error("RAG search failed", way=level.name, error=type(error).__name__, where=where)
+    told = {"way": level.name, "error": type(error).__name__, "where": where}
+    logger.error("RAG search failed", extra=told)
     return type(error).__name__

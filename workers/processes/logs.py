@@ -28,6 +28,7 @@ TOLD = [
     *("document", "documents", "code", "error", "attempt", "dead"),
     *("run", "source", "tenant", "chunks", "errors", "duration"),
     *("query", "resultCount", "topScore", "degradation_level"),
+    *("old", "new", "store", "embedder", "reranker", "way", "where"),
 ]
 """What events of ours have beside their name; Celery adds the arguments of tasks, which stay out."""
 MOST_ID = 64

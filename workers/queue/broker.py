@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import redis
-import structlog
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -222,6 +221,8 @@ REQUEST_HEADER = "larder_request"
 
 def request_header() -> dict[str, str]:
     """The id of the request to the API that asks for what is sent, for the log of whoever does it."""
+    import structlog.contextvars
+
     request = structlog.contextvars.get_contextvars().get("request")
     return {REQUEST_HEADER: request} if request else {}
 

@@ -6,14 +6,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
-from kombu.exceptions import OperationalError
-
 from pipeline.database.engine import Database
 from pipeline.ingest.steps import Step
 from pipeline.ledger import Item, Stage, fills, jobs, runs, work
 from workers.processes import metrics
 from workers.queue import broker
-from workers.queue.app import app
 from workers.queue.celeryconfig import ROUTES
 
 FILL_PRIORITY = 9
@@ -49,6 +46,10 @@ def send(
 
     The ledger remembers what it was about. It never expires: that would compare this machine's clock with a worker's.
     """
+    from kombu.exceptions import OperationalError  # Celery is large, and who only looks sends nothing
+
+    from workers.queue.app import app
+
     address = str(app.conf.broker_url)
     if time.monotonic() >= _resting_until.get(address, float("-inf")):
         try:
@@ -72,6 +73,8 @@ def send(
 
 def wake_pump(*, seldom: bool = False) -> None:
     """Tell the pump that work is due; `seldom` not if this process told it a moment ago: its tick finds the rest."""
+    from workers.queue.app import app
+
     address, now = str(app.conf.broker_url), time.monotonic()
     if not seldom or now - _rung_at.get(address, float("-inf")) >= RING_SECONDS:
         _rung_at[address] = now
