@@ -114,6 +114,8 @@ _SILENT = frozenset(
     {"toctree", "index", "highlight", "currentmodule", "module", "literalinclude", "testsetup"}
 )
 """Directives that say nothing to a reader of the page."""
+_SINCE = frozenset({"versionadded", "versionchanged", "versionremoved", "deprecated"})
+"""Directives of a version, behind which a sentence may stand."""
 
 
 def _rst(text: str) -> str:
@@ -166,9 +168,12 @@ def _foreign_directive() -> Any:
             if name in _CODE:
                 code = "\n".join(self.content)
                 return [nodes.literal_block(code, code, classes=["code", f"lang-{about}"])]
-            found = nodes.container()
+            found, said = nodes.container(), list[Any]()
+            if name in _SINCE:
+                about, _, more = about.partition(" ")
+                said = self.state.inline_text(f" {more}" if more else "", self.lineno)[0]
             if name != "only":
-                found += nodes.paragraph("", "", nodes.strong(text=f"{name} {about}".strip()))
+                found += nodes.paragraph("", "", nodes.strong(text=f"{name} {about}".strip()), *said)
             self.state.nested_parse(self.content, self.content_offset, found)
             return [found]
 

@@ -38,6 +38,9 @@ The gate
 
    .. versionadded:: 3.4
 
+   .. versionchanged:: 3.5
+      Takes ``draught`` as :ref:`a depth <depths>`, see *there*.
+
 .. code-block:: python
    :linenos:
 
@@ -198,6 +201,7 @@ def test_restructured_text_keeps_what_sphinx_says_and_drops_what_it_hides(tmp_pa
     assert "**function gate(draught)**" in text
     assert "Says whether a vessel passes." in text
     assert "**versionadded 3.4**" in text
+    assert "**versionchanged 3.5** Takes draught as a depth, see *there*." in text
     assert "```python\ngate(7)\n```" in text
     assert "Ask the pilot." in text
     assert "hidden-page" not in text
