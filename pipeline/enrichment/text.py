@@ -101,7 +101,7 @@ _LINK = re.compile(
 )
 _URL = re.compile(r"<?(?:https?|ftp)://\S+")
 _EMPHASIS = re.compile(
-    r"(?<![\w*])(\*{1,3})(?=\S)([^*]+)(?<=\S)\1(?![\w*])|(?<!\w)(__(?=[^_]*\s)|_)(?=\S)([^_]+)(?<=\S)\3(?!\w)"
+    r"(?<![\w*\\])(\*{1,3})(?=\S)([^*]+)(?<=[^\s\\])\1(?![\w*])|(?<!\w)(__(?=[^_]*\s)|_)(?=\S)([^_]+)(?<=\S)\3(?!\w)"
 )
 _TAG = re.compile(
     r"(?P<named>(?<=[\s(])</?(?!br)\w+>(?=[\s.,;:)]+[^\s<]))"
@@ -274,16 +274,19 @@ _NOT_SHOWN = re.compile(
     re.MULTILINE,
 )
 """Comments, and marks of Markdown and reStructuredText: of headings, directives, roles, targets, lines below titles."""
+_FENCES = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[^`\n]*$", re.MULTILINE)
+_ESCAPED = re.compile(r"(?P<code>(?<!\\)`[^`\n]+`)|\\(?P<sign>[!-/:-@\[-`{-~])")
 
 
 def passage(content: str, question: str, *, length: int) -> Passage:
     """At most `length` characters of `content` with as many different words of the question as possible.
 
-    White space is brought to single blanks, comments, marks of headings and the places that links lead to are left
-    out, and three dots stand where the text goes on.
+    White space is brought to single blanks, comments, marks of headings, emphasis and code and the places that links
+    lead to are left out, and three dots stand where the text goes on.
     """
-    shown = _LINK.sub(_words_of_link, _NOT_SHOWN.sub("", content))
-    line, wanted = single_line(shown), stems(question)
+    pieces = _FENCES.split(content)  # every second one is code
+    pieces[::2] = map(_shown, pieces[::2])
+    line, wanted = single_line("\n".join(pieces)), stems(question)
     hits = [(m.start(), m.end(), form) for m in WORD.finditer(line) if (form := stem(m.group())) in wanted]
     if len(line) <= length:
         return Passage(text=line, marks=[(start, end) for start, end, _ in hits])
@@ -296,6 +299,14 @@ def passage(content: str, question: str, *, length: int) -> Passage:
     shift = len(head) - begin
     marks = [(s + shift, e + shift) for s, e, _ in hits if s >= begin and e <= end]
     return Passage(text=head + line[begin:end].rstrip() + (" ..." if end < len(line) else ""), marks=marks)
+
+
+def _shown(prose: str) -> str:
+    """Markdown that is no code without its marks."""
+    words = _LINK.sub(_words_of_link, _NOT_SHOWN.sub("", prose))
+    for _ in range(_NESTED if "*" in words or "_" in words else 0):
+        words = _EMPHASIS.sub(lambda m: m[2] or m[4], words)
+    return _ESCAPED.sub(lambda m: m["code"] or m["sign"], words)
 
 
 def _words_of_link(link: re.Match[str]) -> str:

@@ -96,3 +96,10 @@ def test_comments_and_marks_are_not_shown() -> None:
     found = passage(text, "use add_x", length=200)
     assert found.text == "Add Use `add_x` now -- or later."
     assert [found.text[start:end] for start, end in found.marks][:2] == ["Add", "Use"]
+
+
+def test_marks_of_emphasis_and_code_and_backslashes_are_not_shown_and_code_is_as_it_is() -> None:
+    text = "**DEPENDS** *may* name \\<files>\\_ or `a\\*b`:\n\n```cmake\n# set **x**\nfile(\\*_one_)\n```\n\nOr __not at all__.\n"
+    found = passage(text, "depends files", length=200)
+    assert found.text == "DEPENDS may name <files>_ or `a\\*b`: # set **x** file(\\*_one_) Or not at all."
+    assert marked(found) == ["DEPENDS", "files", "file"]
