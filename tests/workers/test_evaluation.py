@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from pipeline.errors import ConfigurationError
 from pipeline.search.records import Mode
 from tests.conftest import Addresses, Site
-from workers import runtime
+from workers import embedded, runtime
 from workers.admin.evaluation import measuring, sandbox
 from workers.admin.evaluation.dataset import EvalDataset, read
 from workers.cli.eval import evaluate
@@ -361,3 +361,13 @@ class TestCommand:
         assert ran.exit_code == 2
         assert said in ran.stderr
         assert "Traceback" not in ran.stderr
+
+
+def test_it_stops_no_database_of_another_measurement(tmp_path: Path) -> None:
+    folder = settings(tmp_path).data / "eval"
+    with sandbox.folder_for(settings(tmp_path), keep=True):
+        embedded.ensure(folder / "other")
+        with sandbox.folder_for(settings(tmp_path), keep=True):
+            embedded.ensure(folder / "ours")
+        lives = [embedded.running(folder / name / "postgres") is not None for name in ("other", "ours")]
+        assert lives == [True, False]

@@ -68,6 +68,7 @@ __all__ = [
     "is_taken",
     "locked",
     "private_folder",
+    "running",
     "stop",
     "write_private",
 ]
