@@ -17,7 +17,7 @@ import structlog
 
 from pipeline.search import SearchRequest
 from tests.workers.indexed import Build, index, write_pages
-from workers import tasks
+from workers import runtime, tasks
 from workers.processes import logs, run
 from workers.queue import broker
 from workers.search import retriever
@@ -201,8 +201,9 @@ class TestIds:
         assert found["request"] == "r-1"
 
     def test_they_stand_in_all_lines_of_a_task_and_in_none_after_it(
-        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+        self, build: Build, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        runtime.use(build(64))  # whose broker the end of a task is told
         root = logging.getLogger()
         monkeypatch.setattr(root, "handlers", list(root.handlers))
         monkeypatch.setattr(root, "level", root.level)
