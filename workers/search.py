@@ -289,6 +289,16 @@ def unknown_projects(parts: Runtime, tenant: UUID, names: Iterable[str]) -> list
     return [f"project {name!r} holds no documents; {there_are}" for name in missing]
 
 
+def cut(parts: Runtime, texts: Sequence[str]) -> list[bool] | None:
+    """Of texts of chunks, those whose ends the model does not read and only words find; None if it cannot be opened."""
+    try:
+        embedder = parts.embedder
+    except LarderError:
+        return None
+    most = embedder.limits.tokens_per_text if embedder.limits.oversize == "cut" else None
+    return [most is not None and embedder.count_tokens(text) > most for text in texts]
+
+
 def listed(names: Sequence[str]) -> str:
     """The first few names, divided by commas."""
     return ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")

@@ -219,7 +219,8 @@ class Health:
         if new != self._level:
             old, self._level = self._level, new
             say = logger.warning if new > old else logger.info
-            say("degradation level moved", extra={"old": old.name, "new": new.name, **troubles})
+            told: dict[str, object] = {"old": old.name, "new": new.name}
+            say("degradation level moved", extra=told | {str(part): it for part, it in troubles.items()})
             if self._moved:
                 self._moved(old, new)
 

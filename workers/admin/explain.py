@@ -56,18 +56,13 @@ def find(parts: Runtime, tenant: UUID, name: str) -> Json:
         held = search_indexes.of_document(connection, found[0]["id"])
         chunks = documents.searchable_texts(connection, found[0]["id"])
     _, whole = parts.keyring.opened(found[0]["metadata"])
-    return {**_facts(found[0]), "metadata": whole, "indexes": held, "chunks_cut": _cut(parts, chunks)}
-
-
-def _cut(parts: Runtime, chunks: Sequence[str]) -> int | None:
-    """Those whose ends the model does not read and only words find; None if the model cannot be opened."""
-    try:
-        embedder = parts.embedder
-    except LarderError:
-        return None
-    if embedder.limits.oversize != "cut":
-        return 0
-    return sum(embedder.count_tokens(chunk) > embedder.limits.tokens_per_text for chunk in chunks)
+    cut = search.cut(parts, chunks)
+    return {
+        **_facts(found[0]),
+        "metadata": whole,
+        "indexes": held,
+        "chunks_cut": None if cut is None else sum(cut),
+    }
 
 
 def _facts(row: Json) -> Json:

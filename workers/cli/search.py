@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -186,6 +187,8 @@ def moment(option: str, word: str, now: datetime, zone: ZoneInfo, *, end: bool =
 
 # Search -------------------------------------------------------------------------------------------
 
+UNREAD = "longer than the model reads: their ends are found by their words only"
+LESS_CUT = "chunking.unit tokens (docs/search.md#how-long-chunks-are)"
 _NOTES = {
     1: "the reranker fails or is too slow, see `larder doctor`: in the order of the search",
     2: "only questions asked a short while ago are answered",
@@ -224,10 +227,23 @@ def search(
         said.append(Text("nothing close; nearest:", style="yellow"))
     for n, hit in enumerate(found.hits, 1):
         said += _lines(context.console, n, hit, text)
+    told = searching.to_json(parts, tenant, found)
     if found.hits and explain:
-        said.append(scores(found.hits))
-    context.answer(searching.to_json(parts, tenant, found), *said)
+        said += _explained(parts, told["results"], found.hits)
+    context.answer(told, *said)
     parts.audit_log.flush()
+
+
+def _explained(parts: Runtime, results: Sequence[Json], hits: Sequence[Any]) -> Iterator[RenderableType]:
+    """The scores, and which passages the model did not read to their ends; `results` are told, too."""
+    from workers import search as searching
+
+    yield scores(hits)
+    cut = searching.cut(parts, [hit.chunk.embedding_text for hit in hits]) or []
+    for result, is_cut in zip(results, cut, strict=False):
+        result["explanation"]["cut"] = is_cut
+    if numbers := [f"{n}." for n, is_cut in enumerate(cut, 1) if is_cut]:
+        yield f"{UNREAD}: {' '.join(numbers)}\nwhat helps: {LESS_CUT}"
 
 
 def _lines(console: Console, rank: int, hit: Any, question: str) -> Iterator[Text]:
@@ -320,8 +336,24 @@ def explain(
         verdict = explaining.why(context.parts, context.tenant, facts, request)
         told["query"] = {"text": query, **verdict}
     rows = (*_document_rows(facts), *_query_rows(told.get("query")))
-    said = "\n".join(f"{name:<12}{value}" for name, value in rows if value not in (None, ""))
-    context.answer(told, said)
+    lines = [f"{name:<12}{value}" for name, value in rows if value not in (None, "")]
+    context.answer(told, *_hanging(context.console, lines, 12))
+
+
+def _hanging(console: Console, lines: Sequence[str], indent: int) -> Iterator[str]:
+    """Lines broken between words for a person's screen, what follows below the beginning; as they are elsewhere."""
+    for line in lines:
+        if not (console.is_terminal and len(line) > console.width):
+            yield line
+            continue
+        yield textwrap.fill(
+            line,
+            console.width,
+            subsequent_indent=" " * indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+            replace_whitespace=False,
+        )
 
 
 def _found(context: CommandContext, document: str) -> Json:
@@ -334,7 +366,8 @@ def _found(context: CommandContext, document: str) -> Json:
         names = ("id", "source", "external_id", "title")
         candidates = [{name: c[name] for name in names} for c in error.candidates]
         lines = [f"{error.message}:", *("  " + "  ".join(c.values()) for c in candidates), error.fix]
-        context.answer({"success": False, "error": error.to_json(), "candidates": candidates}, *lines)
+        said = _hanging(context.console, lines, 4)
+        context.answer({"success": False, "error": error.to_json(), "candidates": candidates}, *said)
         raise typer.Exit(FAILED) from None
 
 
@@ -377,7 +410,7 @@ def _document_rows(d: Json) -> Iterator[tuple[str, Any]]:
     wanted, indexed = d["pipeline_version"], d["indexed_pipeline"]
     yield "pipeline", wanted if indexed in {None, wanted} else f"{wanted} wanted, {indexed} indexed"
     cut = d["chunks_cut"]
-    unread = f", {cut} longer than the model reads: their ends are found by their words only"
+    unread = f", {cut} {UNREAD}"
     yield "chunks", f"{d['chunk_count']}{unread if cut else ''}"
     for i in filter(lambda i: i["status"] != "active", d["indexes"]):
         yield f"index {i['index']}", f"{i['model']}, {i['status']}: version {i['version'] or 'none'}"

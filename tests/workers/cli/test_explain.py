@@ -66,6 +66,14 @@ def test_chunks_whose_ends_the_model_does_not_read_are_counted(
     assert ", 1 longer than the model reads: their ends are found by their words only" in " ".join(
         run("explain", "Caches").stdout.split()
     )
+    asked = ("search", "cache words", "--explain", "--mode", "keyword", "--source", "wiki")
+    assert [one["explanation"]["cut"] for one in json.loads(run(*asked, "--json").stdout)["results"]] == [
+        True
+    ]
+    assert (
+        "longer than the model reads: their ends are found by their words only: 1.\nwhat helps: chunking.unit tokens"
+        in (run(*asked).stdout)
+    )
     (tmp_path / "larder.yaml").write_text(
         minilm.replace("minilm}", "minilm, modelPath: ./none}"), encoding="utf-8"
     )
