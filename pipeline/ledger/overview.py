@@ -209,6 +209,20 @@ def partial(connection: Connection) -> Partial | None:
     return Partial(**row) if row["without_vectors"] else None
 
 
+def embedded_texts(connection: Connection) -> Json:
+    """`{"texts", "cut"}`: embedded by the last large sync of each source, and of these longer than the model reads.
+
+    Large is one of at least half as many as the source's largest: a few edits tell nothing of all.
+    """
+    statement = text("""
+        select cast(coalesce(sum(texts_embedded), 0) as bigint) as texts,
+               cast(coalesce(sum(texts_cut), 0) as bigint) as cut
+        from (select distinct on (source_id) texts_embedded, texts_cut
+              from (select *, max(texts_embedded) over (partition by source_id) as most from sync_run) r
+              where texts_embedded > 0 and 2 * texts_embedded >= most order by source_id, id desc) newest""")
+    return dict(connection.execute(statement).mappings().one())
+
+
 def add_up(connection: Connection) -> None:
     """Bring what statements noted of figures into one row of each; by one at a time, on the control role."""
     for table, keys, added, kept in _FIGURES:

@@ -217,6 +217,7 @@ class TestWhatTheOperatorSees:
             "today": [],
             "budget_left": None,
             "cache_bytes": found["embedding"]["cache_bytes"],
+            "last_load": {"texts": 0, "cut": 0},
         }
         assert doctor.embedding(parts).status == "ok"
 

@@ -167,6 +167,7 @@ def embedding_state(parts: Runtime, connection: Connection) -> Json:
         "today": today,
         "budget_left": allowance.left(today),
         "cache_bytes": embedding_use.cache_bytes(connection),
+        "last_load": overview.embedded_texts(connection),
     }
     hold = embedding_use.latest_hold(connection, terms.fingerprint, probe_seconds=terms.probe_seconds)
     if hold is not None:

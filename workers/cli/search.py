@@ -188,7 +188,7 @@ def moment(option: str, word: str, now: datetime, zone: ZoneInfo, *, end: bool =
 # Search -------------------------------------------------------------------------------------------
 
 UNREAD = "longer than the model reads: their ends are found by their words only"
-LESS_CUT = "chunking.unit tokens (docs/search.md#how-long-chunks-are)"
+LESS_CUT = "docs/search.md#how-long-chunks-are"
 _NOTES = {
     1: "the reranker fails or is too slow, see `larder doctor`: in the order of the search",
     2: "only questions asked a short while ago are answered",
@@ -243,7 +243,7 @@ def _explained(parts: Runtime, results: Sequence[Json], hits: Sequence[Any]) -> 
     for result, is_cut in zip(results, cut, strict=False):
         result["explanation"]["cut"] = is_cut
     if numbers := [f"{n}." for n, is_cut in enumerate(cut, 1) if is_cut]:
-        yield f"{UNREAD}: {' '.join(numbers)}\nwhat helps: {LESS_CUT}"
+        yield f"{UNREAD}: {' '.join(numbers)}\nwhat helps, and what it costs: {LESS_CUT}"
 
 
 def _lines(console: Console, rank: int, hit: Any, question: str) -> Iterator[Text]:

@@ -23,6 +23,8 @@ from workers.cli.tables import duration_text, item_and_reason, rate_and_time_lef
 SLOW_SECONDS = 2.0
 """Of one way to the database: from there on workers answer at level 2 at least."""
 WATCH_SECONDS = 2.0
+CUT_WORTH_SAYING = 0.01
+"""Of the texts of the last load."""
 MOST_ALERTS = 3
 """Named on the screen, the oldest first."""
 MOST_LINES = 5
@@ -189,6 +191,10 @@ def _figures(found: Json) -> Iterator[tuple[str, str]]:
     if found.get("partial"):
         yield "partial", f"[yellow]{Partial(**found['partial'])}[/]: found by words alone"
     yield "embed", _embedding(found["embedding"])
+    load = found["embedding"].get("last_load") or {"cut": 0}
+    if load["cut"] >= CUT_WORTH_SAYING * load.get("texts", 0) and load["cut"]:
+        share = f"{load['cut'] / load['texts']:.0%} of {load['texts']:,} texts"
+        yield "cut", f"[yellow]{share} are longer than the model reads[/]: docs/search.md"
     if raised := found.get("alerts"):
         now = datetime.now(UTC)
         since = (

@@ -196,6 +196,31 @@ def test_problems_are_those_of_the_newest_run_that_had_any(
     ]
 
 
+def test_texts_that_were_cut_are_those_of_the_last_large_sync(
+    database: Database, tenant: UUID, notes: UUID, omniscient: SQL
+) -> None:
+    def told() -> tuple[int, int]:
+        with database.control() as connection:
+            found = overview.embedded_texts(connection)
+        return found["texts"], found["cut"]
+
+    def synced(embedded: int, cut: int) -> None:
+        omniscient.execute(
+            """
+            insert into sync_run (tenant_id, source_id, trigger, state, texts_embedded, texts_cut, started_at, finished_at)
+            values (%s, %s, 'manual', 'finished', %s, %s, now(), now())""",
+            (tenant, notes, embedded, cut),
+        )
+
+    assert told() == (0, 0)
+    synced(100, 39)
+    synced(0, 0)
+    synced(3, 0)  # an edit
+    assert told() == (100, 39)
+    synced(90, 1)  # cut into smaller chunks
+    assert told() == (90, 1)
+
+
 def test_the_last_run_has_its_counts(database: Database, tenant: UUID, notes: UUID) -> None:
     with database.tenant(tenant) as connection:
         first = runs.open_run(connection, tenant, notes, trigger="schedule")

@@ -71,7 +71,7 @@ def test_chunks_whose_ends_the_model_does_not_read_are_counted(
         True
     ]
     assert (
-        "longer than the model reads: their ends are found by their words only: 1.\nwhat helps: chunking.unit tokens"
+        "longer than the model reads: their ends are found by their words only: 1.\nwhat helps, and what it costs: docs/search.md#how-long-chunks-are"
         in (run(*asked).stdout)
     )
     (tmp_path / "larder.yaml").write_text(

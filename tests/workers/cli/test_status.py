@@ -297,3 +297,15 @@ def test_a_load_that_goes_on_is_not_late() -> None:
     assert not [*advising._of_work(found)]
     found["canaries"]["embed"] = 1500.0
     assert "larder doctor" in next(advising._of_work(found))
+
+
+@pytest.mark.parametrize(
+    ("cut", "said"),
+    [(5807, "39% of 14,890 texts are longer than the model reads: docs/search.md"), (100, ""), (0, "")],
+)
+def test_texts_that_the_model_cuts_are_told_if_they_are_many(cut: int, said: str) -> None:
+    found = picture([])
+    found["embedding"]["last_load"] = {"texts": 14_890, "cut": cut}
+    lines, _ = drawn(found)
+    told = [line for line in lines if line.startswith("cut")]
+    assert [line.split(None, 1)[1].strip() for line in told] == ([said] if said else [])
