@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,7 +21,7 @@ from pipeline.documents import Json, Kind, SourceType
 from pipeline.errors import ConfigurationError
 from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, CommandContext, command
 from workers.cli.processes import caller_of
-from workers.cli.tables import table, warn
+from workers.cli.tables import hanging, table, warn
 
 if TYPE_CHECKING:
     from pipeline.search import SearchRequest
@@ -337,23 +336,7 @@ def explain(
         told["query"] = {"text": query, **verdict}
     rows = (*_document_rows(facts), *_query_rows(told.get("query")))
     lines = [f"{name:<12}{value}" for name, value in rows if value not in (None, "")]
-    context.answer(told, *_hanging(context.console, lines, 12))
-
-
-def _hanging(console: Console, lines: Sequence[str], indent: int) -> Iterator[str]:
-    """Lines broken between words for a person's screen, what follows below the beginning; as they are elsewhere."""
-    for line in lines:
-        if not (console.is_terminal and len(line) > console.width):
-            yield line
-            continue
-        yield textwrap.fill(
-            line,
-            console.width,
-            subsequent_indent=" " * indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-            replace_whitespace=False,
-        )
+    context.answer(told, *hanging(context.console, lines, 12))
 
 
 def _found(context: CommandContext, document: str) -> Json:
@@ -366,7 +349,7 @@ def _found(context: CommandContext, document: str) -> Json:
         names = ("id", "source", "external_id", "title")
         candidates = [{name: c[name] for name in names} for c in error.candidates]
         lines = [f"{error.message}:", *("  " + "  ".join(c.values()) for c in candidates), error.fix]
-        said = _hanging(context.console, lines, 4)
+        said = hanging(context.console, lines, 4)
         context.answer({"success": False, "error": error.to_json(), "candidates": candidates}, *said)
         raise typer.Exit(FAILED) from None
 

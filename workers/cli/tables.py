@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -74,6 +75,22 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, right: Coll
             *(cell if isinstance(cell, Text | ProgressBar) else TableCell(str(cell)) for cell in row)
         )
     return made
+
+
+def hanging(console: Console, lines: Sequence[str], indent: int) -> Iterator[str]:
+    """Lines broken between words for a person's screen, what follows below the beginning; as they are elsewhere."""
+    for line in lines:
+        if not (console.is_terminal and len(line) > console.width):
+            yield line
+            continue
+        yield textwrap.fill(
+            line,
+            console.width,
+            subsequent_indent=" " * indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+            replace_whitespace=False,
+        )
 
 
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
