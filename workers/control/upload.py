@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -37,6 +38,8 @@ ORIGIN = "upload"
 MOST_FILES = 500
 MOST_SECONDS = 60.0
 """For reading what is sent at once."""
+SOON_SECONDS = 5.0
+"""When there may be a place again."""
 LONGEST_NAME = 500
 """Bytes of a file's name with its folders."""
 
@@ -161,6 +164,29 @@ def _reader() -> ProcessPoolExecutor:
 
 _TURN = Lock()
 """Whoever has it uses the process that reads: what takes too long there is theirs."""
+_PLACES = BoundedSemaphore(8)
+"""Uploads that may wait for their turn: each holds a thread, and there are 40 for all that is asked of the API."""
+
+
+@contextmanager
+def _turn() -> Iterator[None]:
+    """The use of the process that reads.
+
+    Raises:
+        StoreUnavailable: too many wait for it, or one before takes too long.
+    """
+    busy = "other uploads are being read"
+    if not _PLACES.acquire(blocking=False):
+        raise StoreUnavailable(busy, fix="send it again", retry_after=SOON_SECONDS)
+    try:
+        if not _TURN.acquire(timeout=MOST_SECONDS):
+            raise StoreUnavailable(busy, fix="send it again", retry_after=MOST_SECONDS)
+        try:
+            yield
+        finally:
+            _TURN.release()
+    finally:
+        _PLACES.release()
 
 
 def _read_apart(
@@ -169,9 +195,7 @@ def _read_apart(
     """What was sent, read by a process of its own that an evil one cannot hold up for long."""
     # Sections of sources are classes made at run time, which cannot be sent; nor does it need their keys.
     settings = replace(settings, rag=settings.rag.model_copy(update={"sources": ()}))
-    if not _TURN.acquire(timeout=MOST_SECONDS):
-        raise StoreUnavailable("other uploads are being read", fix="send it again", retry_after=MOST_SECONDS)
-    try:
+    with _turn():
         for last in (False, True):
             reader = _reader()
             try:
@@ -184,8 +208,6 @@ def _read_apart(
                 # Its process may have died while it had nothing to do.
                 if last or isinstance(error, TimeoutError):
                     break
-    finally:
-        _TURN.release()
     raise RequestRejected(f"this takes more than {MOST_SECONDS:g} s to read; send less at once")
 
 

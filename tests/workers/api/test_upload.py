@@ -246,6 +246,19 @@ def test_who_waits_behind_what_takes_too_long_is_not_blamed_for_it(
     assert (answer.status_code, int(answer.headers["Retry-After"]) > 0) == (503, True)
 
 
+def test_uploads_that_wait_leave_threads_for_all_else(send: Callable[..., Any]) -> None:
+    page = files(**{"a.md": "# A\n\nText."})
+    places = upload._PLACES._initial_value  # type: ignore[attr-defined]
+    with ThreadPoolExecutor(places) as pool:
+        with upload._TURN:  # somebody else is read
+            sent = [pool.submit(send, page) for _ in range(places)]
+            while upload._PLACES._value:
+                time.sleep(0.01)
+            answer = send(page)
+        assert (answer.status_code, int(answer.headers["Retry-After"]) > 0) == (503, True)
+        assert {one.result(60).status_code for one in sent} == {202}
+
+
 def test_only_who_may_write_to_the_project_sends(send: Callable[..., Any]) -> None:
     page = files(**{"a.md": "# A\n\nText."})
     shared = project_id(ACME.tenant, "default")
