@@ -216,11 +216,11 @@ def sees_all(database: Database, tenant_id: UUID, rights: Filter) -> bool:
 
 
 def partial_for(
-    database: Database, tenant_id: UUID, snapshot: IndexSnapshot, wanted: Filter
+    database: Database, tenant_id: UUID, snapshot: IndexSnapshot | None, wanted: Filter
 ) -> overview.Partial | None:
     """As it may be told to who asks so: what is loaded and kept from them is neither counted nor mentioned."""
-    if snapshot.partial is None or not (wanted.security_levels or wanted.readers):
-        return snapshot.partial
+    if snapshot is None or snapshot.partial is None or not (wanted.security_levels or wanted.readers):
+        return snapshot.partial if snapshot else None
     rights = Filter(projects=wanted.projects, security_levels=wanted.security_levels, readers=wanted.readers)
     names = statement.names_of(rights)
     waits = _is_any(database, tenant_id, statement.any_without_vectors, rights, names)

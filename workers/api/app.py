@@ -17,13 +17,14 @@ from fastapi.middleware.cors import CORSMiddleware
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from workers import installed_version
 from workers.admin.status import watcher
 from workers.admin.tokens import Verifier
-from workers.api import agents, console, enrichment, health, knowledge, problems, stories
-from workers.api.callers import Attempts
+from workers.api import agents, callers, console, enrichment, health, knowledge, problems, stories
 from workers.enrichment import job
 from workers.enrichment.messaging import JobNotifications, JobPublisher
 from workers.processes import metrics, tracing
@@ -37,6 +38,12 @@ HEADERS = {
     "Cache-Control": "no-store",
     "X-Frame-Options": "DENY",
 }
+UNPROVED_BYTES = 64_000
+"""Of a body that are taken before its token was proved: of whoever has none nothing large is kept."""
+HEAD_SECONDS = 20.0
+"""In which a request begins on a connection; at most twice as long after the one before."""
+BODY_SECONDS = 20.0
+"""Until the next piece of a body."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 logger = logging.getLogger(__name__)
@@ -57,18 +64,10 @@ class Envelope:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers, taken, begun, since = Headers(scope=scope), 0, False, time.monotonic()
+        headers, begun, since = Headers(scope=scope), False, time.monotonic()
         given = headers.get("X-Request-Id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
-
-        async def receive_bounded() -> Message:
-            nonlocal taken
-            message = await receive()
-            taken += len(message.get("body", b""))
-            if taken > self.most_bytes:
-                raise HTTPException(413, f"the body is larger than {self.most_bytes:,} bytes")
-            return message
 
         async def send_with_headers(message: Message) -> None:
             nonlocal begun
@@ -89,7 +88,7 @@ class Envelope:
                     too_large = f"the body is larger than {self.most_bytes:,} bytes"
                     await problems.problem(scope, 413, too_large)(scope, receive, send_with_headers)
                     return
-                await self.app(scope, receive_bounded, send_with_headers)
+                await self.app(scope, self._bounded(scope, receive), send_with_headers)
             except Exception as error:  # noqa: BLE001 (whatever it is, whoever asked must be told)
                 # Where it happened, without its words: they may hold a text.
                 where = "".join(traceback.format_tb(error.__traceback__)[-4:])
@@ -97,6 +96,56 @@ class Envelope:
                 if not begun:
                     said = "it failed unexpectedly; the log has the request id"
                     await problems.problem(scope, 500, said)(scope, receive, send_with_headers)
+
+    def _bounded(self, scope: Scope, receive: Receive) -> Receive:
+        """The same, for a body that is not too large, does not stop coming, and is of somebody if it is not small."""
+        taken, whole, proved = 0, False, False
+
+        async def receive_bounded() -> Message:
+            nonlocal taken, whole, proved
+            try:
+                message = await asyncio.wait_for(receive(), None if whole else BODY_SECONDS)
+            except TimeoutError:
+                raise HTTPException(408, "the rest of the body did not come") from None
+            whole = not message.get("more_body", False)
+            taken += len(message.get("body", b""))
+            if taken > self.most_bytes:
+                raise HTTPException(413, f"the body is larger than {self.most_bytes:,} bytes")
+            if taken > UNPROVED_BYTES and not proved:
+                request = Request(scope)
+                _, _, given = request.headers.get("Authorization", "").partition(" ")
+                token = given or request.cookies.get(console.COOKIE, "")
+                await run_in_threadpool(callers.proved, request, token)
+                proved = True
+            return message
+
+        return receive_bounded
+
+
+class Protocol(H11Protocol):
+    """Ends connections on which no request comes whole; uvicorn waits for ever for the end of its head."""
+
+    _before: object = ()
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Look soon whether there is a request."""
+        super().connection_made(transport)
+        self._look()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Look no more."""
+        if self._timer:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _look(self) -> None:
+        idle = self.cycle is None or self.cycle.response_complete
+        if idle and self.cycle is self._before:
+            self.transport.close()
+            return
+        self._before = self.cycle
+        self._timer = self.loop.call_later(HEAD_SECONDS, self._look)
 
 
 def create_app(parts: Runtime) -> FastAPI:
@@ -138,7 +187,7 @@ def create_app(parts: Runtime) -> FastAPI:
         responses=problems.responses(),
     )
     app.state.parts, app.state.ready, app.state.verifier = parts, False, Verifier(parts.settings)
-    app.state.attempts = Attempts(settings.wrong_tokens_per_minute)
+    app.state.attempts = callers.Attempts(settings.wrong_tokens_per_minute)
     app.state.agents = agents.server(parts, agents.caller_of_request)
     app.state.agents.streamable_http_app(
         stateless_http=True, json_response=True, transport_security=agents.BY_TOKEN

@@ -115,6 +115,8 @@ def _place(parts: Iterable[Any]) -> str:
 
 
 def _http(request: Request, error: Any) -> JSONResponse:
+    if isinstance(error.__cause__, LarderError):  # one that ended the reading of a body
+        return _ours(request, error.__cause__)
     said = error.detail if error.detail != HTTPStatus(error.status_code).phrase else ""
     return problem(request.scope, error.status_code, said, headers=error.headers)
 

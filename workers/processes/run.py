@@ -195,7 +195,7 @@ def run_api(parts: Runtime, host: str, port: int) -> None:
     """Answer over HTTP until a signal comes; requests under way are finished then."""
     import uvicorn  # by this process alone
 
-    from workers.api.app import create_app
+    from workers.api.app import Protocol, create_app
 
     _prepare(parts)
     uvicorn.run(
@@ -206,6 +206,7 @@ def run_api(parts: Runtime, host: str, port: int) -> None:
         access_log=False,  # it would tell what is asked for in addresses
         server_header=False,
         timeout_graceful_shutdown=20,
+        http=Protocol,
         h11_max_incomplete_event_size=64_000,
     )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -10,7 +13,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from pipeline.ledger import project_id, tenant_id
-from tests.workers.api.conftest import ACME, Ask
+from tests.workers.api.conftest import ACME, Ask, served
+from workers.api import app
+from workers.api.console import COOKIE
 from workers.runtime import Runtime
 
 BERTH = project_id(ACME.tenant, "berth")
@@ -117,6 +122,34 @@ def test_a_body_that_is_no_json_or_too_large(api: TestClient, token: Callable[..
     assert (large.status_code, large.json()["title"]) == (413, "Request Entity Too Large")
     pieces = (b" " * 100_000 for _ in range(20))  # sent without its length
     assert api.post("/api/v1/rag/query", content=pieces, headers=headers).status_code == 413
+
+
+def test_nothing_large_is_kept_of_who_has_no_token(api: TestClient, token: Callable[..., str]) -> None:
+    """Bodies are read before anybody looks at the token: forty of them would be a gigabyte."""
+    for headers in ({}, {"Authorization": "Bearer a.b.c"}, {"Cookie": f"{COOKIE}=a.b.c"}):
+        for path in ("/api/v1/search", "/api/v1/enrich"):
+            sent = {"Content-Type": "application/json", **headers}
+            assert api.post(path, content=b" " * 900_000, headers=sent).status_code == 401, (path, headers)
+        assert api.post("/console/login", data={"token": "x" * 900_000}, headers=headers).status_code == 401
+    sent = {"Content-Type": "application/json", "Authorization": f"bearer {token()}"}
+    assert api.post("/api/v1/search", content=b" " * 900_000, headers=sent).status_code == 422
+    body = json.dumps({"text": "lines", "metadata": {"a": "x" * 900_000}})
+    assert api.post("/api/v1/search", content=body, headers=sent).status_code == 200
+
+
+def test_a_request_that_does_not_come_whole_ends(parts: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections are few, and cost who opens them nothing."""
+    monkeypatch.setattr(app, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(app, "BODY_SECONDS", 0.3)
+    length = b"POST /api/v1/search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+    head, whole = b"GET /health/live HTTP/1.1\r\nHost: x\r\n", b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+    with served(app.create_app(parts), http=app.Protocol) as address:
+        told = []
+        for sent in (b"", head, whole + head, length):
+            with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=60) as line:
+                line.sendall(sent)
+                told.append(b"".join(iter(partial(line.recv, 65_536), b""))[:12])
+    assert told == [b"", b"", b"HTTP/1.1 200", b"HTTP/1.1 408"]
 
 
 def test_a_request_has_an_id(api: TestClient) -> None:
