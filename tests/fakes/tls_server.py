@@ -7,6 +7,7 @@ import contextlib
 import ipaddress
 import ssl
 import threading
+import weakref
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
@@ -72,6 +73,7 @@ class TlsServer:
         self._target, self._context, self._postgres = port, context, postgres
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._writers: weakref.WeakSet[asyncio.StreamWriter] = weakref.WeakSet()
         self.port = 0
         self.served = 0
         """Connections that got through the handshake."""
@@ -83,14 +85,28 @@ class TlsServer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._closed(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
+        self._loop.close()
 
     async def _opened(self) -> asyncio.Server:
         tls = None if self._postgres else self._context
-        return await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=tls)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=tls)
+        return self._server
+
+    async def _closed(self) -> None:
+        """Listen no more, and break off what is open: clients that keep connections would hold it for ever."""
+        self._server.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for writer in list(self._writers):
+            writer.transport.abort()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         with contextlib.suppress(OSError, EOFError):
             if self._postgres:
                 if await reader.readexactly(len(POSTGRES_ASKS)) != POSTGRES_ASKS:
@@ -99,6 +115,7 @@ class TlsServer:
                 await writer.start_tls(self._context)
             self.served += 1
             server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._target)
+            self._writers.add(server_writer)
             await asyncio.gather(self._pass(reader, server_writer), self._pass(server_reader, writer))
         return writer.close()
 
