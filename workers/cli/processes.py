@@ -143,7 +143,9 @@ def _tell(context: CommandContext, state: dict[str, Any]) -> None:
     if state.get("api_url"):
         said.append(f"api       {state['api_url']}  (larder token makes a token)")
     if state.get("flower_url"):
-        said.append(f"flower    {state['flower_url']}  (user {state['flower_user']})")
+        said.append(
+            f"flower    {state['flower_url']}  (user {state['flower_user'] or 'as its provider tells'})"
+        )
     said.append(f"state     {context.settings.data / 'state.json'}  (addresses and passwords)")
     if notice := reindex.mismatch_notice(context.parts):
         said.append(f"model     {notice}")
@@ -395,7 +397,8 @@ def flower(
             what = f"no Flower runs with {context.settings.data}"
             raise ConfigurationError(what, fix="larder up --detach, without --no-flower")
         names = {"address": "url", "user": "user", "password": "password"}
-        context.answer(None, *(f"{label:<9} {state[f'flower_{name}']}" for label, name in names.items()))
+        told = {label: state[f"flower_{name}"] for label, name in names.items()}
+        context.answer(None, *(f"{label:<9} {value}" for label, value in told.items() if value))
         return
     from workers.processes import run as processes
 

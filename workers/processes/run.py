@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import structlog
@@ -39,6 +40,7 @@ from workers.queue import broker
 from workers.queue.app import app, configure, install_transport
 from workers.queue.celeryconfig import QUEUES, ROUTES
 from workers.runtime import Runtime
+from workers.settings.models import OAuthSettings
 
 PATIENT = {"ingest": 5, "embed": 10}
 """Queues that nobody waits for, and how nice their workers are: where cores are short, they leave them to Step 4 first,
@@ -220,35 +222,73 @@ def run_agents(parts: Runtime, caller: Caller) -> None:
 
 
 def run_flower(parts: Runtime, port: int, address: str, environ: Mapping[str, str]) -> None:
-    """Show the queue until a signal comes: read-only, with basic auth from the start, to whom knows its address."""
-    _guard_flower({"localhost", "127.0.0.1", "::1", address, *parts.rag.flower.hosts})
-    # By the environment: an argument would show the password in the process list.
-    os.environ["FLOWER_BASIC_AUTH"] = flower_login(environ, parts.settings.data)
+    """Show the queue until a signal comes: read-only, to whom its password or a provider of OAuth lets in."""
+    # By the environment: an argument would show secrets in the process list.
+    if parts.rag.flower.oauth.provider:
+        os.environ.update(_oauth(parts.rag.flower.oauth))
+    else:
+        os.environ["FLOWER_BASIC_AUTH"] = flower_login(environ, parts.settings.data)
+    prefix = parts.rag.flower.url_prefix
+    _guard_flower({"localhost", "127.0.0.1", "::1", address, *parts.rag.flower.hosts}, prefix.strip("/"))
     options = ["--read_only=true", "--inspect_timeout=5000", "--persistent=true"]
     options += [
         "--tasks_columns=name,state,received,runtime,worker,args"
     ]  # ids of documents instead of tasks
     options += [f"--db={parts.settings.data / 'flower.db'}", "--state_save_interval=60000"]
-    if prefix := parts.rag.flower.url_prefix:
+    # Each container that is replaced was a worker of another name.
+    options += [f"--max_tasks={parts.rag.flower.max_tasks}", "--purge_offline_workers=3600"]
+    if prefix:
         options.append(f"--url_prefix={prefix}")
     app.start(["flower", f"--address={address}", f"--port={port}", *options])
 
 
-def _guard_flower(hosts: Collection[str]) -> None:
-    """Have every page of Flower ask for the password, and answer by these names only.
+_PROVIDERS = {
+    "google": ("GoogleAuth2", ""),
+    "github": ("Github", "FLOWER_GITHUB_OAUTH_DOMAIN"),
+    "gitlab": ("GitLab", "FLOWER_GITLAB_OAUTH_DOMAIN"),
+    "okta": ("Okta", "FLOWER_OAUTH2_OKTA_BASE_URL"),
+}
+"""Provider -> what Flower's class for it begins with, and the variable of its address."""
+
+
+def _oauth(told: OAuthSettings) -> dict[str, str]:
+    """What Flower reads from its environment."""
+    kind, variable = _PROVIDERS[told.provider or ""]
+    server = str(told.server or "").rstrip("/")
+    return {
+        "FLOWER_AUTH": "|".join(told.emails).replace("*", ".*"),
+        "FLOWER_AUTH_PROVIDER": f"flower.views.auth.{kind}LoginHandler",
+        "FLOWER_OAUTH2_KEY": str(told.key),
+        "FLOWER_OAUTH2_SECRET": secret_value(told.secret),
+        "FLOWER_OAUTH2_REDIRECT_URI": str(told.redirect_url),
+        **({variable: server if told.provider == "okta" else urlsplit(server).netloc} if server else {}),
+    }
+
+
+def _guard_flower(hosts: Collection[str], prefix: str) -> None:
+    """Have every page of Flower ask for the password or the provider's login, and answer by these names only.
 
     Flower itself gives its metrics and its health to anybody. A page of another site that has its own name resolved
     to this machine would read them in a visitor's browser.
     """
     from flower.api import BaseApiHandler  # by the process of Flower alone
     from flower.views import BaseHandler
+    from flower.views.auth import OAuth2StateMixin
 
     def guarded(prepare: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def checked(handler: Any) -> Any:
             if handler.request.host_name.strip("[]") not in hosts:
                 return handler.send_error(421)  # Misdirected Request
-            handler.get_current_user()  # raises for whoever has not the password
-            return prepare(handler)
+            if prefix and handler.request.path == f"/{prefix}":
+                return handler.redirect(f"/{prefix}/")  # where logins lead back to
+            # Raises for whoever has not the password.
+            if handler.get_current_user() or isinstance(handler, OAuth2StateMixin):
+                return prepare(handler)
+            return (
+                handler.send_error(401)
+                if "/api/" in handler.request.path
+                else handler.redirect(handler.get_login_url())
+            )
 
         return checked
 

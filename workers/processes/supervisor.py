@@ -262,8 +262,10 @@ class Supervisor:
         flower: dict[str, object] = dict.fromkeys(("flower_url", "flower_user", "flower_password"))
         if self.flower_port is not None:
             url = f"http://127.0.0.1:{self.flower_port}{self.settings.rag.flower.url_prefix}"
-            user, _, password = flower_login(os.environ, self.data).partition(":")
-            flower = {"flower_url": url, "flower_user": user, "flower_password": password}
+            flower["flower_url"] = url
+            if not self.settings.rag.flower.oauth.provider:
+                user, _, flower["flower_password"] = flower_login(os.environ, self.data).partition(":")
+                flower["flower_user"] = user
         state: dict[str, object] = {
             "database_url": self.where.database,
             "control_database_url": self.where.control,

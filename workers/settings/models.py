@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from connectors.documents import redaction
 from connectors.documents.options import USUAL, DecisionRules, LevelRule, Redacted
@@ -16,13 +17,17 @@ from connectors.sections import (
     Expected,
     Flag,
     Folder,
+    Mismatch,
     Number,
+    OneOf,
     Secret,
     Text,
     Texts,
+    WebUrl,
     Whole,
     Zone,
     refusal,
+    refuse,
 )
 from pipeline.documents import DEFAULT, KEY, LANGUAGES
 from workers.settings.api import ApiSettings, AuthSettings
@@ -165,6 +170,39 @@ class RetrievalSettings(ConfigSection):
         return min(wanted or self.top_k, self.max_top_k)
 
 
+class OAuthSettings(ConfigSection):
+    """Who sees Flower, as a provider of OAuth 2 tells, instead of one name and password."""
+
+    provider: Annotated[str, OneOf(("google", "github", "gitlab", "okta"))] | None = None
+    """google, github, gitlab, okta. Empty: one name and password."""
+    server: WebUrl | None = Field(default=None, examples=["https://example.okta.com/oauth2/default"])
+    """Its address, of Okta with the path before `/v1`, for GitHub and GitLab of your own. Empty: that which all use."""
+    key: Text | None = Field(default=None, examples=["0oa1b2c3"])
+    """The id under which it knows Flower."""
+    secret: Secret | None = Field(default=None, examples=["${FLOWER_OAUTH_SECRET}"])
+    """What proves that."""
+    redirect_url: WebUrl | None = Field(default=None, examples=["https://flower.example.com/login"])
+    """Where it sends users back: Flower's own address, and `/login`."""
+    emails: Texts = Field(default=(), examples=[["ann@example.com", "bob@example.com"]])
+    """Whom to let in; `*@example.com` alone lets all of a domain in."""
+
+    @model_validator(mode="after")
+    def _are_all_told(self) -> Self:
+        wanted = {
+            "key": "the id under which the provider knows Flower",
+            "secret": "the secret that the provider gave",
+            "redirect_url": "Flower's own address, and /login",
+            "emails": "a list of addresses",
+        }
+        if self.provider == "okta":
+            wanted["server"] = "the address of your Okta"
+        wrong = [Mismatch(key=key, expected=what) for key, what in wanted.items() if not getattr(self, key)]
+        if any("*" in one for one in self.emails) and not re.fullmatch(r"\*@[^*@|]+", "|".join(self.emails)):
+            wrong.append(Mismatch(key="emails", expected="addresses, or one like *@example.com"))
+        refuse(self, wrong if self.provider else [])
+        return self
+
+
 class FlowerSettings(ConfigSection):
     """The operators' view of the queue."""
 
@@ -174,6 +212,10 @@ class FlowerSettings(ConfigSection):
     """Path before all its pages."""
     hosts: Texts = Field(default=(), examples=[["flower.example.com"]])
     """Names by which it is asked, as behind a proxy, besides localhost and the address it listens on."""
+    oauth: OAuthSettings = OAuthSettings()
+    """Have a provider tell who sees it; a scraper cannot ask Flower then."""
+    max_tasks: Whole = Field(default=10_000, ge=100, le=1_000_000)
+    """Tasks it keeps in memory and in its file, the newest; about 8 KB of memory each."""
 
 
 class EnrichmentSettings(ConfigSection):

@@ -94,6 +94,7 @@ class TestInitialFile:
             "LARDER_EMBEDDING_API_KEY": "k",
             "LARDER_METRICS_TOKEN": "m",
             "LARDER_TRACING_TOKEN": "t",
+            "FLOWER_OAUTH_SECRET": "s",
             "LARDER_JWT_SECRET": "s" * 32,
             "LARDER_ENCRYPTION_KEYS": "k",
             "GEMINI_API_KEY": "k",
