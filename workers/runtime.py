@@ -122,7 +122,7 @@ class Runtime:
             vectors=MemoryCache(
                 entries=c.max_entries,
                 seconds=c.ttl,
-                looked=lambda found: metrics.LOOKS.labels("near", "yes" if found else "no").inc(),
+                looked=metrics.record_vector_look,
             ),
             answers=MemoryCache(entries=c.max_entries, seconds=c.ttl),
         )

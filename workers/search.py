@@ -56,6 +56,8 @@ def retriever(parts: Runtime, tenant: UUID) -> Retriever:
 
 def _performed(parts: Runtime, request: SearchRequest, found: SearchResults, seconds: float) -> None:
     """Count and tell of a search; its text only to who asks for everything, and only its beginning."""
+    if metrics.WARMING.get():
+        return
     told = {
         "query": request.text[:MOST_QUERY],
         "resultCount": len(found.hits),

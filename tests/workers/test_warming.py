@@ -9,8 +9,10 @@ from uuid import uuid4
 
 import pytest
 import redis
+from prometheus_client import REGISTRY
 from sqlalchemy import text
 
+from pipeline.search import SearchRequest
 from tests.conftest import Addresses
 from tests.fakes.openai_server import KEY, FakeOpenAI
 from tests.workers.indexed import index
@@ -19,6 +21,7 @@ from workers.control import sync
 from workers.enrichment import job
 from workers.queue.app import configure
 from workers.runtime import Runtime
+from workers.search import retriever
 from workers.settings import load
 
 CONFIG = """
@@ -71,6 +74,13 @@ def counted(parts: Runtime) -> tuple[int, int]:
     return int(row.calls), int(row.texts)
 
 
+def counts() -> list[float | None]:
+    """Searches that this process has counted, and looks for a question's vector."""
+    looks = [{"cache": "near", "found": found} for found in ("yes", "no")]
+    vectors = [REGISTRY.get_sample_value("larder_query_vector_lookups_total", labels) for labels in looks]
+    return [REGISTRY.get_sample_value("larder_query_count_total"), *vectors]
+
+
 def test_a_paid_model_is_not_asked_before_the_first_job(opened: Open) -> None:
     with FakeOpenAI() as service:
         section = f"{{provider: openai, baseUrl: {service.address}/v1, apiKey: {KEY}, requestsPerMinute: 60}}"
@@ -95,5 +105,9 @@ def test_a_model_of_our_own_has_run_before_the_first_job(opened: Open) -> None:
         return embed(question)
 
     parts.embedder.embed_query = noted
+    before = counts()
     job.warm(parts)
     assert asked == ["warm"], "without a document a search asks no model"
+    assert counts() == before, "nobody asked"
+    retriever(parts, parts.settings.tenant_id).search(SearchRequest(text="tide"))
+    assert counts() != before

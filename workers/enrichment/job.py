@@ -198,9 +198,11 @@ def warm(parts: Runtime) -> None:
     A model whose calls are counted is not asked for it: a search by words connects as well.
     """
     from pipeline.search import SearchRequest
+    from workers.processes import metrics
     from workers.search import retriever
 
     record_answer_version(parts)
+    counted = metrics.WARMING.set(True)
     with suppress(LarderError):
         embedder = parts.embedder
         if not parts.allowance.metered:
@@ -212,6 +214,7 @@ def warm(parts: Runtime) -> None:
             retriever(parts, tenant).search(SearchRequest(text="warm", mode="keyword"))
         else:
             enrich({"pbi": {"title": "warm"}, "scores": {}})
+    metrics.WARMING.reset(counted)
 
 
 class WorkerParts:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
@@ -102,6 +103,16 @@ USED = {
     "cost": Counter("larder_embedding_cost", "What that cost, by costPerMillionTokens", _EMBEDDING),
     "cache_hits": Counter("larder_embedding_cache_hits", "Texts whose vector was there already", _EMBEDDING),
 }
+
+
+WARMING = ContextVar("warming", default=False)
+"""Nobody asked: what is searched now only loads models and connects, and is not counted."""
+
+
+def record_vector_look(found: bool) -> None:
+    """The vector of a question was remembered, or not."""
+    if not WARMING.get():
+        LOOKS.labels("near", "yes" if found else "no").inc()
 
 
 def record_level(_old: DegradationLevel, new: DegradationLevel) -> None:
