@@ -30,6 +30,14 @@ logging.getLogger("celery.app").info("task %s", "done")
 logging.getLogger("x").debug("too low")
 structlog.get_logger("ours").warning("indexing_complete", documents=3)
 """
+ALL = """
+import logging
+from workers.processes import logs
+logs.configure("debug")
+logging.getLogger("workers.search").debug("ours")
+logging.getLogger("openai._base_client").debug("Request options: the text of a document")
+logging.getLogger("httpcore").info("theirs")
+"""
 EVIL = """
 import logging, structlog
 from workers.processes import logs
@@ -62,6 +70,14 @@ def test_every_line_is_one_json_object_on_stderr() -> None:
     assert {line["level"] for line in lines} == {"info", "warning"}
     assert all("timestamp" in line for line in lines)
     assert done.stdout == ""
+
+
+def test_the_lowest_level_is_ours_alone() -> None:
+    """Clients of services tell whole requests there."""
+    done = subprocess.run(
+        [sys.executable, "-c", ALL], cwd=Path(__file__).parents[2], capture_output=True, check=True
+    )
+    assert [json.loads(line)["event"] for line in done.stderr.splitlines()] == ["ours", "theirs"]
 
 
 @pytest.mark.req("001-059")

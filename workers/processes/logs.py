@@ -31,6 +31,8 @@ TOLD = [
     *("old", "new", "store", "embedder", "reranker", "way", "where"),
 ]
 """What events of ours have beside their name; Celery adds the arguments of tasks, which stay out."""
+OURS = {"connectors", "pipeline", "workers"}
+"""What the loggers that `debug` is about begin with."""
 MOST_ID = 64
 """Letters of an id; whoever writes to the broker may send any."""
 
@@ -70,9 +72,16 @@ def configure(level: str, path: Path | None = None, *, most_bytes: int = 10_485_
     if path is not None:
         handlers.append(SharedFile(path, most_bytes, files))
         handlers[-1].setFormatter(written(machine))
+    for handler in handlers:
+        handler.addFilter(ours_at_debug)
     root = logging.getLogger()
     root.handlers = handlers
     root.setLevel(level.upper())
+
+
+def ours_at_debug(record: logging.LogRecord) -> bool:
+    """At their lowest level libraries tell whole requests, with texts and keys: it is ours alone."""
+    return record.levelno >= logging.INFO or record.name.partition(".")[0] in OURS
 
 
 def as_configured(settings: Settings) -> None:
