@@ -102,8 +102,11 @@ def still_ours(connection: Connection, claimed: Claim) -> list[UUID]:
 _ITEM = "id as document_id, desired_version as version"
 _SENT = "enqueued_at = case when coalesce(cast(:stage as text), stage) <> 'chunked' then now() end"
 """What is to be embedded waits here until it is chosen."""
+# What waited for its turn to be embedded is due anew: that it was late would be told of a load that goes well.
 _ADVANCE = _LEASED.give_back(
-    f"stage = :stage, crash_count = 0, {_SENT}, last_error = null, waits = 0", returning=_ITEM
+    f"""stage = :stage, crash_count = 0, {_SENT}, last_error = null, waits = 0,
+        due_at = case when :stage = 'embedded' then now() else due_at end""",
+    returning=_ITEM,
 )
 _CUT = _LEASED.give_back(
     f"""stage = :stage, crash_count = 0, {_SENT}, last_error = null, waits = 0,

@@ -147,10 +147,13 @@ class TestMovingOn:
             None,
         )
         assert row["enqueued_at"] is None, "it is chosen by turns"
+        shop.set("a", "due_at = now() - interval '1 hour'")
         claimed = shop.claim("a", stage=Stage.CHUNKED)
+        assert seconds_until(shop, "a", "due_at") < -3000, "it keeps its turn"
         with shop.database.tenant(shop.tenant) as connection:
             work.advance(connection, claimed, claimed.ids, Stage.EMBEDDED)
         assert shop.row("a")["enqueued_at"] is not None, "whoever advanced it sends the message"
+        assert seconds_until(shop, "a", "due_at") > -60, "a load that waited for its turns is not late"
 
     def test_giving_back_is_no_crash(self, shop: Workshop) -> None:
         shop.admit(document("a"))
