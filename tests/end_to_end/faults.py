@@ -1,6 +1,6 @@
 """What may happen at three in the morning: each fault as a function, and how often a full drill has it.
 
-Each returns soon; what ends it later is left to `Drill.tend`.
+Each returns soon, and whether there was anything to strike; what ends it later is left to `Drill.tend`.
 """
 
 from __future__ import annotations
@@ -29,18 +29,22 @@ def _worker(drill: Drill, *among: str) -> str:
     return drill.chance.choice(free or ["control"])
 
 
-def kill_worker(drill: Drill) -> None:
-    drill.fleet.kill(_worker(drill, "ingest", "embed", "embed", "ingest", "control", "enrich"))
+def kill_worker(drill: Drill) -> bool:
+    name = _worker(drill, "ingest", "embed", "embed", "ingest", "control", "enrich")
+    lived = bool(drill.fleet.family(name))
+    drill.fleet.kill(name)
+    return lived
 
 
-def kill_child(drill: Drill) -> None:
+def kill_child(drill: Drill) -> bool:
     children = drill.fleet.family(_worker(drill))[1:]
-    if children:
-        with suppress(psutil.Error):
-            drill.chance.choice(children).kill()
+    with suppress(psutil.Error, IndexError):
+        drill.chance.choice(children).kill()
+        return True
+    return False
 
 
-def pause(drill: Drill) -> None:
+def pause(drill: Drill) -> bool:
     """Children are frozen past their lease: they wake up and believe the work is still theirs."""
     name = _worker(drill, "ingest", "embed", "enrich")
     frozen = drill.fleet.family(name)[1:]
@@ -56,9 +60,10 @@ def pause(drill: Drill) -> None:
         with suppress(psutil.Error):
             process.send_signal(signal.SIGSTOP)
     drill.after(1.2 * drill.lease, thaw)
+    return bool(frozen)
 
 
-def stall(drill: Drill) -> None:
+def stall(drill: Drill) -> bool:
     """A child stops in the middle of a transaction and goes on past its lease."""
     root = drill.fleet.root
     for file in ("stalled", "go"):
@@ -68,29 +73,36 @@ def stall(drill: Drill) -> None:
     while not (root / "stalled").exists() and time.monotonic() < end:
         time.sleep(0.05)
     (root / "stall").unlink(missing_ok=True)
-    drill.after(1.2 * drill.lease, (root / "go").touch)
+    if stalled := (root / "stalled").exists():
+        drill.after(1.2 * drill.lease, (root / "go").touch)
+    return stalled
 
 
-def drop(drill: Drill) -> None:
+def drop(drill: Drill) -> bool:
     """Connections of three workers carry nothing any more, and neither end is told."""
+    dropped = 0
     for proxy in (drill.store, drill.broker):
         proxy.forget()
-        proxy.drop()
+        dropped += proxy.drop()
     drill.after(1.2 * drill.lease, drill.store.forget)
     drill.after(1.2 * drill.lease, drill.broker.forget)
+    return dropped > 0
 
 
-def wipe_broker(drill: Drill) -> None:
+def wipe_broker(drill: Drill) -> bool:
     with suppress(redis.RedisError), redis.Redis.from_url(drill.fleet.servers.broker_url) as broker:
         broker.flushall()
+        return True
+    return False
 
 
-def restart_broker(drill: Drill) -> None:
+def restart_broker(drill: Drill) -> bool:
     stop_server(drill.data / "valkey", drill.chance.choice([signal.SIGKILL, signal.SIGTERM]), 10)
     _serve(drill)
+    return True
 
 
-def crash_backend(drill: Drill) -> None:
+def crash_backend(drill: Drill) -> bool:
     """The server ends all its other processes then, and recovers."""
     found = drill.sql("""
         select pid from pg_stat_activity where application_name like 'larder-%'
@@ -98,11 +110,14 @@ def crash_backend(drill: Drill) -> None:
     for (pid,) in found:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+            return True
+    return False
 
 
-def restart_postgres(drill: Drill) -> None:
+def restart_postgres(drill: Drill) -> bool:
     stop_server(drill.data / "postgres", signal.SIGINT, 30)
     _serve(drill)
+    return True
 
 
 def _serve(drill: Drill) -> None:
@@ -111,10 +126,11 @@ def _serve(drill: Drill) -> None:
         drill.fleet.servers = embedded.ensure(drill.data)
 
 
-def fail_over(drill: Drill) -> None:
+def fail_over(drill: Drill) -> bool:
     """All are thrown out and meet a server that only reads, for a while."""
     _reads_only(drill, "on")
     drill.after(min(3.0, drill.lease), lambda: _reads_only(drill, "off"))
+    return True
 
 
 def _reads_only(drill: Drill, how: str) -> None:
@@ -123,15 +139,17 @@ def _reads_only(drill: Drill, how: str) -> None:
     drill.fleet.sql(ended, database="postgres")
 
 
-def fill_disk(drill: Drill) -> None:
+def fill_disk(drill: Drill) -> bool:
     """What is staged lies on a small disk that is full, until somebody has met that."""
     with small_disk(drill.sql) as free:
         begun = time.monotonic()
         while not _met_full_disk(drill) and time.monotonic() - begun < 15:
             drill.tend()
             time.sleep(0.2)
-        drill.seen_full += _met_full_disk(drill)
+        met = _met_full_disk(drill)
+        drill.seen_full += met
         free()
+    return met > 0
 
 
 def _met_full_disk(drill: Drill) -> int:
@@ -140,11 +158,13 @@ def _met_full_disk(drill: Drill) -> int:
     return int(found[0])
 
 
-def kill_beat(drill: Drill) -> None:
+def kill_beat(drill: Drill) -> bool:
+    lived = bool(drill.fleet.family("beat"))
     drill.fleet.kill("beat")
+    return lived
 
 
-def second_beat(drill: Drill) -> None:
+def second_beat(drill: Drill) -> bool:
     commands = drill.fleet.commands
     drill.fleet.commands = {**commands, "beat-2": ["beat"]}
     drill.fleet.revive()
@@ -154,36 +174,40 @@ def second_beat(drill: Drill) -> None:
         drill.fleet.kill("beat-2")
 
     drill.after(3 * drill.lease, end)
+    return True
 
 
-def move_workers_clock(drill: Drill) -> None:
-    _move(drill, "workers", drill.chance.choice([60, -60]))
+def move_workers_clock(drill: Drill) -> bool:
+    return _move(drill, "workers", drill.chance.choice([60, -60]))
 
 
-def move_workers_day(drill: Drill) -> None:
-    _move(drill, "workers", drill.chance.choice([86_400, -86_400]))
+def move_workers_day(drill: Drill) -> bool:
+    return _move(drill, "workers", drill.chance.choice([86_400, -86_400]))
 
 
-def move_servers_clock(drill: Drill) -> None:
-    _move(drill, "servers", 60)
+def move_servers_clock(drill: Drill) -> bool:
+    return _move(drill, "servers", 60)
 
 
-def move_servers_day(drill: Drill) -> None:
-    _move(drill, "servers", 86_400)
+def move_servers_day(drill: Drill) -> bool:
+    return _move(drill, "servers", 86_400)
 
 
-def _move(drill: Drill, whose: str, seconds: int) -> None:
+def _move(drill: Drill, whose: str, seconds: int) -> bool:
     if clock := drill.clocks.get(whose):
         clock.move(seconds)
+    return clock is not None
 
 
-def roll(drill: Drill) -> None:
+def roll(drill: Drill) -> bool:
     """A new process of a kind is started, and the one before told to end when it has done what it is at."""
     name = drill.chance.choice([name for name in drill.fleet.commands if name not in drill.busy])
     old = drill.fleet.processes.pop(name)
     drill.fleet.revive()
+    lived = old.poll() is None
     old.terminate()
     drill.leaving.append((time.monotonic(), name, old))
+    return lived
 
 
 STAGED = ("chunk_stage", "document_body")
@@ -234,7 +258,7 @@ def small_disk(sql: Callable[..., Any]) -> Iterator[Callable[[], object]]:
         folder.rmdir()
 
 
-Act = Callable[[Drill], None]
+Act = Callable[[Drill], bool]
 FAULTS: Mapping[str, tuple[int, Act]] = {
     "worker killed": (100, kill_worker),
     "child killed": (20, kill_child),

@@ -60,10 +60,14 @@ class TcpProxy:
                 with contextlib.suppress(OSError):
                     one.shutdown(socket.SHUT_RDWR)
 
-    def drop(self) -> None:
-        """Let nothing through any more on the connections that are open now, and tell neither end; new ones work."""
+    def drop(self) -> int:
+        """Let nothing through any more on the connections that are open now, and tell neither end; new ones work.
+
+        Returns how many ends that are.
+        """
         with self._lock:
             self._dropped |= self._sockets
+            return len(self._dropped)
 
     def forget(self) -> None:
         """End those that were dropped, as the kernels do after their keepalives."""
