@@ -17,11 +17,15 @@ from workers import embedded
 
 CONFIG = """
 rag:
-  embedding: {provider: hashing}
+  embedding: {provider: hashing, dailyTokens: 1000000}
   queue: {tickSeconds: 1}
   monitoring:
     healthCheck: {interval: 1}
-    alerts: {channels: [{type: file, path: ./alerts.log}]}
+    alerts:
+      channels: [{type: file, path: ./alerts.log}]
+      conditions:
+        - {name: slow_query, threshold: 0.001, severity: warning}
+        - {name: backlog_growing, threshold: 10, severity: warning}
   sources:
     - name: docs
       type: markdown
@@ -63,15 +67,16 @@ def harbour(make_site: Callable[[Path], Any]) -> Iterator[Any]:
 
 @pytest.fixture
 def sql(harbour: Any) -> Callable[..., list[tuple[Any, ...]]]:
-    """Runs a query as one who sees every tenant."""
+    """Runs statements as one who sees every tenant, and gives what the last one returns."""
     password = embedded.Credentials.of(harbour.data).postgres
     port = urlsplit(embedded.ensure(harbour.data).database_url).port
 
-    def run(query: str, *args: Any) -> list[tuple[Any, ...]]:
+    def run(query: str, *args: Any, database: str = "larder") -> list[tuple[Any, ...]]:
         with psycopg.connect(
-            host="127.0.0.1", port=port, user="postgres", password=password, dbname="larder", autocommit=True
+            host="127.0.0.1", port=port, user="postgres", password=password, dbname=database, autocommit=True
         ) as connection:
-            return connection.execute(query, args or None).fetchall()
+            done = connection.execute(query, args or None)
+            return done.fetchall() if done.description else []
 
     return run
 

@@ -8,17 +8,20 @@ import os
 import re
 import signal
 import stat
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import redis
 import yaml
 from prometheus_client import REGISTRY
 
+from tests.workers.test_alerts import TROUBLES
 from workers.client import Client
 from workers.enrichment.remote_actions import register_remote_actions
 from workers.processes import metrics
@@ -254,22 +257,124 @@ def test_all_that_dashboard_and_rules_ask_for_is_shown(harbour: Any, until: Unti
     assert set(re.findall(r"`(larder_\w+)", "".join(table))) <= names
 
 
-def test_trouble_of_a_running_installation_is_told_and_its_end_too(
+TAKEN = "lease_token = gen_random_uuid(), lease_until = now() + interval '1 h'"
+"""Nobody of the living works on it."""
+OURS = "(select id from document where external_id like '%moorings.md')"
+RUNNING: dict[str, tuple[str, str]] = {
+    **TROUBLES,
+    **{
+        name: (f"{TROUBLES[name][0]} where name = 'backlog'", TROUBLES[name][1])
+        for name in ("held_deletions", "left_out")
+    },
+    "indexing_failure": (
+        "update source set failures = 5 where name = 'backlog'", "update source set failures = 0",
+    ),
+    "oldest_due": (
+        f"""update document set state = 'pending', stage = 'embedded', due_at = now() - interval '1 h', {TAKEN},
+            enqueued_at = now() where id = {OURS}""",
+        f"update document set state = 'done', stage = 'done', lease_token = null, lease_until = null where id = {OURS}",
+    ),
+    "freshness_broken": (
+        "update source set schedule = '0 * * * *', last_sync_at = now() - interval '5 h' where name = 'backlog'",
+        "update source set schedule = '', last_sync_at = now() where name = 'backlog'",
+    ),
+    "deaf_worker": (TROUBLES["deaf_worker"][0], "delete from worker where name = 'w'"),
+    "silent_queue": ("insert into canary values ('w', now() - interval '1 h')", "delete from canary where queue = 'w'"),
+    "enrichment_waiting": (
+        """insert into enrichment_job (id, tenant_id, project_id, request, created_at, due_at)
+           select gen_random_uuid(), tenant_id, project_id, '{}', now() - interval '1 m', now() + interval '1 h'
+           from source where name = 'backlog'""",
+        "delete from enrichment_job where request = '{}'",
+    ),
+    "budget_low": (
+        """insert into embedding_usage (tenant_id, day, provider, model, kind, tokens)
+           select tenant_id, current_date, 'p', 'm', 'document', 950000 from source where name = 'backlog'""",
+        "delete from embedding_usage where provider = 'p'",
+    ),
+    "audit_broken": ("update audit set actor = actor || '!'", "update audit set actor = rtrim(actor, '!')"),
+    "dead_letters": (
+        re.sub(r"\(select max[^)]*\)[^)]*\)", "(select id from document where external_id like '%tides.md')",
+               TROUBLES["dead_letters"][0]),
+        TROUBLES["dead_letters"][1],
+    ),
+}  # fmt: skip
+"""The same on an installation that lives, and would mend some of it at once."""
+
+
+def break_off(site: Any, sql: Sql, until: Until, raised: Callable[[str], bool]) -> None:
+    """Fill and stop what the other alerts are about, each until it is raised."""
+    found, more = (
+        state(site),
+        "insert into document_count (tenant_id, source_id, state, stage, hidden, documents, chunks)",
+    )
+    assert until(lambda: raised("slow_query"), 30)
+    add = f"{more} select tenant_id, id, 'pending', 'chunked', false, %s, 0 from source where name = 'backlog' returning 1"
+    added = 0
+    while not raised("backlog_growing") and added < 400:
+        added += len(sql(add, 1))
+        time.sleep(0.2)
+    sql(add, -added)
+    with redis.Redis.from_url(found["broker_url"]) as client:
+        client.config_set("maxmemory", int(client.info("memory")["used_memory"] * 1.3))
+        assert until(lambda: raised("broker_memory"), 30)
+        client.config_set("maxmemory", 0)
+    [broker] = [psutil.Process(one["pid"]) for one in found["processes"] if one["name"] == "valkey"]
+    broker.suspend()
+    assert until(lambda: raised("broker_unreachable"), 60)
+    broker.resume()
+    open_or_not = "alter database larder allow_connections %s"
+    ended = "select pg_terminate_backend(pid) from pg_stat_activity where datname = 'larder'"
+    sql(open_or_not % "false", database="postgres")
+    sql(ended, database="postgres")
+    assert until(lambda: raised("store_unreachable"), 60)
+    sql(open_or_not % "true", database="postgres")
+
+
+@pytest.mark.req("001-061", "001-062", "001-063", "001-064")
+def test_each_alert_of_a_running_installation_is_told_once_and_its_end_too(
     harbour: Any, sql: Sql, until: Until
 ) -> None:
     log = harbour.root / "alerts.log"
+    before = len(log.read_text().splitlines()) if log.exists() else 0
 
-    def told() -> list[tuple[str, str, str]]:
-        lines = map(json.loads, log.read_text().splitlines() if log.exists() else [])
-        mine = [one for one in lines if one["alert"] == "held_deletions"]
-        return [(one["state"], one["subject"], one["severity"]) for one in mine]
+    def told() -> dict[str, list[str]]:
+        """What was told of each alert."""
+        lines = log.read_text().splitlines()[before:] if log.exists() else []
+        mine = [json.loads(line) for line in lines]
+        assert all("larder " in one["message"] and one["severity"] == ALERTS[one["alert"]][1] for one in mine)
+        return {name: [one["state"] for one in mine if one["alert"] == name] for name in ALERTS}
 
-    sql("update source set held = 7 where name = 'backlog' returning 1")
-    assert until(lambda: told() == [("firing", "default/backlog", "warning")], 30)
-    raised = 'larder_alerts{alert="held_deletions",severity="warning"} 1.0'
-    assert until(lambda: raised in shown_by(harbour), 15)
-    sql("update source set held = 0 where name = 'backlog' returning 1")
-    assert until(lambda: [one[0] for one in told()] == ["firing", "cleared"], 30)
+    def otherwise(names: Iterable[str], states: list[str]) -> dict[str, list[str]]:
+        """Of which something else was told."""
+        return {name: told()[name] for name in names if told()[name] != states}
+
+    def looked_anew() -> bool:
+        """The chain is looked at when a control worker begins, and each hour."""
+        [control] = [one["pid"] for one in state(harbour)["processes"] if one["name"] == "worker-control"]
+        psutil.Process(control).kill()
+        return until(lambda: control not in state(harbour)["pids"] and len(state(harbour)["pids"]) > 9, 60)
+
+    assert until(lambda: sql("select count(*) > 2 from document where state = 'done'") == [(True,)], 60)
+    assert harbour.larder("search", "bollards").code == 0
+    assert until(lambda: sql("select 1 from audit") != [], 30)
+    sql(RUNNING["audit_broken"][0])
+    assert looked_anew()
+    assert until(lambda: told()["audit_broken"] == ["firing"], 60)
+    for name in set(RUNNING) - {"audit_broken"}:
+        sql(RUNNING[name][0])
+    assert until(lambda: not otherwise(RUNNING, ["firing"]), 60), otherwise(RUNNING, ["firing"])
+    page = shown_by(harbour)
+    shown = {
+        name for name in RUNNING if f'larder_alerts{{alert="{name}",severity="{ALERTS[name][1]}"}}' in page
+    }
+    assert shown == set(RUNNING)
+    assert {one["name"] for one in harbour.larder("status", "--json").data["alerts"]} >= set(RUNNING)
+    for _, mended in RUNNING.values():
+        sql(mended)
+    assert looked_anew()
+    break_off(harbour, sql, until, lambda name: "firing" in told()[name])
+    over = ["firing", "cleared"]
+    assert until(lambda: not otherwise(ALERTS, over), 60), otherwise(ALERTS, over)
 
 
 def test_no_text_reaches_a_log(harbour: Any) -> None:
