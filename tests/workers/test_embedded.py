@@ -12,8 +12,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import psutil
@@ -234,12 +235,12 @@ def test_and_runs_with_it(servers: embedded.Servers) -> None:
 
 
 def test_it_takes_the_connections_of_as_many_processes_as_embed_on_a_large_machine(
-    servers: embedded.Servers,
+    superuser: Callable[[str], psycopg.Connection[Any]],
 ) -> None:
     kept, fixed = 3, 32  # of a process that embeds, and of all others, as counted in a running installation
     for cores in (2, 64, 256):
         assert int(connections_for(cores)) > fixed + kept * embedders("minilm", cores, 1e15)
-    with psycopg.connect(servers.database_url) as connection:
+    with superuser("postgres") as connection:
         assert connection.execute("show max_connections").fetchone() == (
             connections_for(os.cpu_count() or 1),
         )
