@@ -14,7 +14,8 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 MINUTES ?= 60
-.PHONY: help demo wheel test lint manifests bench drill drills soak requirements contract lock clean
+TEXTS ?=
+.PHONY: help demo wheel test lint manifests bench scale drill drills soak requirements contract lock clean
 
 help:            ## This list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -82,6 +83,10 @@ manifests: $(VENV)/tools/.made   ## hadolint, the schemas of compose and Kuberne
 
 bench: $(VENV)/.dev   ## Speed and memory as ratios: a table, and JSON in tests/benchmarks/out
 	@$(BIN)/python tests/benchmarks/bench.py
+
+scale: $(VENV)/.dev   ## A thousand to a million documents and chunks, hours: JSON in tests/benchmarks/out, plots in docs (TEXTS=SET...)
+	@$(BIN)/python -m tests.benchmarks.scale $(if $(TEXTS),--texts $(TEXTS))
+	@$(BIN)/python -m tests.benchmarks.scale --plots docs
 
 drill: $(VENV)/.dev   ## Break everything for a long while and count what is lost: a table, and JSON in tests/benchmarks/out
 	@LARDER_DRILL=10 $(BIN)/python -m pytest -q -s -m 'not drill' --timeout 3600 tests/end_to_end/test_drill.py

@@ -63,33 +63,38 @@ def load(url: str, documents: int, *, done: bool) -> None:
         connection.execute("vacuum analyze")
 
 
+def _limited(embed: int | None) -> Callable[[Connection], object]:
+    return lambda c: work.pump_once(c, Limits(), embed=work.EmbedRoom(documents=embed))
+
+
+def _progress(c: Connection) -> object:
+    return runs.progress(c, list(range(1, 21)))
+
+
+def _build(c: Connection) -> object:
+    return [term_statistics.build_due(c, i, exact_below=10_000, build_at=10**9) for i in indexes(c)[:1]]
+
+
+LOOKED: dict[str, Callable[[Connection], object]] = {
+    "pump": _limited(None),
+    "pump, embedder held": _limited(0),
+    "settled runs": runs.list_settled,
+    "what an index lacks": lambda c: fills.choose(c, 2, Limits()),
+    "words to count?": upkeep.tenants_to_count,
+    "indexes to build?": _build,
+    "status: sources": overview.sources,
+    "status: backlog": lambda c: overview.backlog(c, resend=240),
+    "status: index": overview.index,
+    "status: waiting": overview.waiting,
+    "progress of runs": _progress,
+    "progress of an index": lambda c: search_indexes.progress(c, 2),
+}
+"""What is looked at on every tick and for the operator's screen."""
+
+
 def measure(database: Database) -> None:
     """Print what each look takes."""
-
-    def limited(embed: int | None) -> Callable[[Connection], object]:
-        return lambda c: work.pump_once(c, Limits(), embed=work.EmbedRoom(documents=embed))
-
-    def progress(c: Connection) -> object:
-        return runs.progress(c, list(range(1, 21)))
-
-    def build(c: Connection) -> object:
-        return [term_statistics.build_due(c, i, exact_below=10_000, build_at=10**9) for i in indexes(c)[:1]]
-
-    looks: dict[str, Callable[[Connection], object]] = {
-        "pump": limited(None),
-        "pump, embedder held": limited(0),
-        "settled runs": runs.list_settled,
-        "what an index lacks": lambda c: fills.choose(c, 2, Limits()),
-        "words to count?": upkeep.tenants_to_count,
-        "indexes to build?": build,
-        "status: sources": overview.sources,
-        "status: backlog": lambda c: overview.backlog(c, resend=240),
-        "status: index": overview.index,
-        "status: waiting": overview.waiting,
-        "progress of runs": progress,
-        "progress of an index": lambda c: search_indexes.progress(c, 2),
-    }
-    for name, look in looks.items():
+    for name, look in LOOKED.items():
         took = []
         for _ in range(LOOKS):
             with database.controller.connect() as connection:  # and nothing is committed: each finds the same
