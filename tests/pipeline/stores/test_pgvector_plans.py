@@ -38,6 +38,7 @@ def full(shared_database: Database) -> Depot:
         words = [f"common{names.randint(0, 9)} word{names.randint(0, 800)} item{n} part{m}" for m in range(4)]
         stock.append((of, [Chunk(ord=m, content=content) for m, content in enumerate(words)]))
     depot.put_all(stock, vectors)
+    depot.sql("update document set chunk_count = 4")
     depot.count()
     depot.build()
     return depot
