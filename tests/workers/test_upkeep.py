@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,28 @@ def test_each_index_is_built_by_one_at_a_time_as_long_as_that_one_lives(
         search_indexes.ask_builds(connection)
         search_indexes.finish_build(connection, second)
     assert claimed() is not None, "somebody asked while the second one was at it"
+
+
+def test_a_build_stays_with_who_is_at_it_however_long_it_takes(
+    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pages(tmp_path, 2)
+    parts = build()
+    index(parts)
+    maintenance.ask_builds(parts)
+    monkeypatch.setitem(vars(parts.rag.queue), "lease_seconds", 1.0)
+    ((number,),) = omniscient.execute("select id from search_index").fetchall()
+    with ThreadPoolExecutor() as pool:
+        with omniscient.transaction():
+            omniscient.execute("lock table chunk in access exclusive mode")
+            building = pool.submit(maintenance.build_asked, parts)
+            time.sleep(4)
+            assert not building.done(), "it waits for the table"
+            with parts.database.control() as connection:
+                search_indexes.ask_builds(connection)
+                assert search_indexes.claim_build(connection, number, lease=60) is None
+        building.result(60)
+    assert built(omniscient) == 1
 
 
 def test_a_build_that_fails_keeps_no_writes_waiting_and_is_done_when_asked_for_again(
