@@ -224,7 +224,10 @@ def _index(i: Json) -> str:
 def _embedding(e: Json) -> str:
     used = {key: sum(row[key] for row in e["today"]) for key in ("texts", "tokens", "cache_hits", "cost")}
     cost = used.pop("cost")
-    said = "today " + ", ".join(f"{n:,.0f} {key.replace('_', ' ')}" for key, n in used.items())
+    shown = {
+        key: n for key, n in used.items() if n or key == "texts"
+    }  # models of this machine count no tokens
+    said = "today " + ", ".join(f"{n:,.0f} {key.replace('_', ' ')}" for key, n in shown.items())
     said += f", cost {cost:,.2f}" if cost else ""
     if e["state"] == "held":
         return f"[bold red]held[/], tried again in {_until(e['until'])}: {escape(e['error'])}; {said}"
