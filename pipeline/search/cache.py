@@ -172,16 +172,6 @@ def read_snapshot(database: Database, tenant_id: UUID) -> IndexSnapshot | None:
     return found
 
 
-def most_compared(snapshot: IndexSnapshot, wanted: int) -> int:
-    """Up to how many chunks comparing them all is sooner than following the vector index to `wanted` of them.
-
-    Comparing a chunk takes 2.5 us here, and a step of the vector index 20 us, of which it takes `wanted * among /
-    passing`: both take the same at `passing = sqrt(8 * wanted * among)`. The index holds the chunks of all tenants.
-    """
-    among = max(snapshot.chunks, snapshot.index.indexed_rows or 0)
-    return max(math.isqrt(8 * wanted * among), wanted * among // MOST_STEPS)
-
-
 def is_narrow(
     database: Database,
     tenant_id: UUID,
@@ -190,12 +180,18 @@ def is_narrow(
     values: Mapping[str, Any],
     wanted: int,
 ) -> bool:
-    """Whether a filter lets so few chunks through that all of them are compared.
+    """Whether comparing all chunks that are let through is sooner than following the vector index to `wanted` of them.
 
-    Counted once a minute, since the same few filters come again and again. `names` and `values` are those of the
-    filter's parts on documents.
+    Comparing a chunk takes 2.5 us here, and a step of the vector index, which holds the chunks of all tenants, 20 us,
+    of which it takes `wanted * among / passing`: both take the same at `passing = sqrt(8 * wanted * among)`. Counted
+    once a minute, since the same few filters come again and again. `names` and `values` are those of the filter's parts
+    on documents; without any, what passes is the tenant's own.
     """
-    most = most_compared(snapshot, wanted)
+    among = max(snapshot.chunks, snapshot.index.indexed_rows or 0)
+    most = max(math.isqrt(8 * wanted * among), wanted * among // MOST_STEPS)
+    small = snapshot.chunks < among and snapshot.chunks <= most
+    if small or not names:
+        return small
     kept, key = _SEEN.setdefault(database, _Seen()).passing, f"{tenant_id} {snapshot.index.id} {values!r}"
     passing = kept.get("", key)
     if passing is None:

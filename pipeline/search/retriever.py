@@ -259,11 +259,7 @@ class Retriever:
         if asked.vector is not None and not exact:
             own = statement.of_documents(names)
             given = statement.values_of(asked.request.filter, own)
-            among = snapshot.index.indexed_rows or 0
-            few = snapshot.chunks < among and snapshot.chunks <= cache.most_compared(snapshot, near)
-            exact = few or bool(
-                own and cache.is_narrow(self.database, self.tenant, snapshot, own, given, near)
-            )
+            exact = cache.is_narrow(self.database, self.tenant, snapshot, own, given, near)
         return statement.Shape(
             number=snapshot.index.id,
             dimensions=snapshot.index.dimensions,

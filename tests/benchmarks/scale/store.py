@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -222,11 +222,9 @@ class Store:
         own = server.cpu_times()
         spent = own.user + own.system + own.children_user + own.children_system
         for child in server.children():
-            try:
+            with suppress(psutil.NoSuchProcess):
                 times = child.cpu_times()
                 spent += times.user + times.system
-            except psutil.NoSuchProcess:
-                continue
         return float(spent)
 
     @contextmanager
@@ -239,8 +237,11 @@ class Store:
 
     def memory(self) -> int:
         """Bytes of all processes of the server, shared pages counted once."""
-        server = psutil.Process(self.servers.postgres_pid)
-        return sum(p.memory_full_info().pss for p in (server, *server.children()))
+        server, held = psutil.Process(self.servers.postgres_pid), 0
+        for process in (server, *server.children()):
+            with suppress(psutil.NoSuchProcess):  # a connection that ends
+                held += process.memory_full_info().pss
+        return held
 
     def sizes(self) -> dict[str, float]:
         """Bytes per chunk: rows, texts beside them, both indexes and all, and the rest of its document."""
