@@ -65,6 +65,7 @@ def searches(report: Report, folder: Path, args: argparse.Namespace) -> None:
     for size in args.chunks:
         took = {"loaded": store.grow(size), **store.build()}
         row = {"took": {name: asdict(t) for name, t in took.items()}, "bytes": store.sizes()}
+        report.put("search", str(size), row)
         row |= search.measure(store, args.processes)
         report.put("search", str(size), row | {"memory_mb": store.memory() / 1e6})
         if size in args.levers:

@@ -32,6 +32,8 @@ BATCH = 2500
 """Documents that are written at once."""
 BUILD_MEMORY = "2600MB"
 """Room for the graph of a million vectors while it is built."""
+BUILD_HELPERS = 2
+"""Processes beside the one that builds an index."""
 
 _TABLES = """
 create unlogged table bench_text (
@@ -204,6 +206,7 @@ class Store:
                 with self.database.tenant(tenant) as connection:
                     term_statistics.refresh(connection, tenant, self.index.id)
         self.owner.execute(f"alter role larder_control set maintenance_work_mem = '{BUILD_MEMORY}'")
+        self.owner.execute(f"alter role larder_control set max_parallel_maintenance_workers = {BUILD_HELPERS}")
         self.database.controller.dispose()
         for name, which in (("keyword index", "keyword"), ("vector index", "vector")):
             with self.measured() as took[name], self.database.control() as connection:
