@@ -12,7 +12,8 @@ from uuid import uuid4
 import psycopg
 from sqlalchemy import Connection, text
 
-from pipeline.chunking import ChunkingOptions, open_chunker
+from pipeline.chunking.splitting import ChunkingOptions
+from pipeline.chunking.strategies import open_chunker
 from pipeline.database import migrations
 from pipeline.database.engine import Database
 from pipeline.ledger import Limits, overview, work

@@ -21,7 +21,8 @@ from pipeline.database.engine import Database
 from pipeline.embedding import Vectors
 from pipeline.ledger import document_id, project_id, source_id, sources, tenant_id
 from pipeline.search import term_statistics
-from pipeline.search.chunk_store import SearchIndex, counted, indexes, open_index
+from pipeline.search.chunk_store import SearchIndex, indexes, open_index
+from pipeline.search.question import counted
 from tests.benchmarks.library import DIMENSIONS
 from tests.benchmarks.scale.clock import Took
 from tests.benchmarks.scale.vectors import CHUNKS_PER_DOCUMENT, Batch, Blend
@@ -206,7 +207,9 @@ class Store:
                 with self.database.tenant(tenant) as connection:
                     term_statistics.refresh(connection, tenant, self.index.id)
         self.owner.execute(f"alter role larder_control set maintenance_work_mem = '{BUILD_MEMORY}'")
-        self.owner.execute(f"alter role larder_control set max_parallel_maintenance_workers = {BUILD_HELPERS}")
+        self.owner.execute(
+            f"alter role larder_control set max_parallel_maintenance_workers = {BUILD_HELPERS}"
+        )
         self.database.controller.dispose()
         for name, which in (("keyword index", "keyword"), ("vector index", "vector")):
             with self.measured() as took[name], self.database.control() as connection:
