@@ -41,6 +41,8 @@ PLANTED = {
     "metrics": "canary-metrics-token",
     "hook": "canary-webhook-token",
     "mail": "canary-mail-password",
+    "tracing": "canary-tracing-token",
+    "oauth": "canary-oauth-secret",
 }
 CONFIG = """
 rag:
@@ -48,8 +50,12 @@ rag:
   embedding: {{provider: hashing, previous: {{provider: openai, baseUrl: '{url}/v1', apiKey: {previous}}}}}
   stories: {{embedding: {{provider: openai, baseUrl: '{url}/v1', apiKey: {key}}}}}
   security: {{encrypt: [author], encryptionKeys: {fernet}}}
+  flower:
+    oauth:
+      {{provider: okta, server: '{url}/oauth', key: flower, secret: {oauth}, redirectUrl: '{url}/login', emails: [a@b.example]}}
   monitoring:
     metrics: {{token: {metrics}}}
+    tracing: {{endpoint: '{url}/v1/traces', token: {tracing}}}
     alerts:
       channels:
         - {{type: webhook, url: '{url}/hook', token: {hook}}}
@@ -138,7 +144,7 @@ def watched(make_site: Callable[[Path], Any]) -> Iterator[Watched]:
             site.write(f"docs/{name}", content)
         watched = Watched(site=site, settings=load(file, {"LARDER_DATA": str(site.data)}))
         site.prepare()
-        started = site.larder("up", "--detach", "--no-flower", "--json")
+        started = site.larder("up", "--detach", "--json")
         assert started.code == 0, started.err
         state = json.loads((site.data / "state.json").read_text())
         heard: list[str] = []
