@@ -211,6 +211,14 @@ def test_a_killed_server_is_started_again(folder: Path, running: embedded.Server
     assert valkey(again, f"AUTH {password(again)}", "PING") == "+PONG"
 
 
+def test_no_connection_is_given_the_port_of_a_server_that_begins_anew(running: embedded.Servers) -> None:
+    """Each connection of the machine has a port of this range, and may keep it while the server is away."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+    servers = (running.database_url, running.broker_url)
+    ports = [*(embedded.free_port() for _ in range(20)), *(urlsplit(url).port or 0 for url in servers)]
+    assert 0 < min(ports) <= max(ports) < first
+
+
 def test_another_folder_has_servers_of_its_own(folder: Path, running: embedded.Servers) -> None:
     assert embedded.free_port() not in {
         urlsplit(running.database_url).port,

@@ -180,11 +180,25 @@ def _ends(process: psutil.Process, seconds: float) -> bool:
     return True
 
 
+_LOCAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+LEAST_PORT = 10_000
+
+
 def free_port() -> int:
-    """A TCP port on loopback that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port on loopback that nobody listens on right now, below those that the system gives to connections.
+
+    Among those, a server that begins anew could find a connection in its place, even one of its own clients to itself
+    (a TCP connect to a port of this machine may be given that very port), and its clients would look for it in vain.
+    """
+    least_local = 32_768
+    with suppress(OSError, ValueError):
+        least_local = int(_LOCAL_PORTS.read_text(encoding="ascii").split()[0])
+    wanted = [LEAST_PORT + secrets.randbelow(max(1, least_local - LEAST_PORT)) for _ in range(100)]
+    for port in (*wanted, 0):  # where none is below, any
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
+    raise StoreUnavailable("this machine has no free TCP port", fix="end programs that hold many of them")
 
 
 def is_taken(port: int) -> bool:
