@@ -188,8 +188,9 @@ class Runtime:
         Raises:
             LarderError: it cannot be opened with this configuration.
         """
-        options = self.embedding_options
-        return self.embedder_with(options if index.model == self.model else self.embedding_options_for(index))
+        if index.model == self.model:
+            return self.embedder
+        return self.embedder_with(self.embedding_options_for(index))
 
     def embedder_with(self, options: EmbeddingOptions) -> Embedder:
         """The model of these options, opened once in a process; raises as `open_embedder` does."""

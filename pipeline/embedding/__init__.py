@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,17 +35,6 @@ class EmbedderLimits:
     """False: the provider has no vector for a text of nothing but white space."""
     oversize: Oversize = "split"
     """What becomes of a longer document; `cut`: this embedder itself reads the beginning only, and callers let it."""
-
-
-def unit(rows: NDArray[np.floating[Any]]) -> Vectors:
-    """The rows at length 1; what has no length, or is no table, stays as it is, for the caller to refuse."""
-    if rows.ndim != 2:  # noqa: PLR2004 - rows and columns
-        return rows.astype(np.float32)
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as that
-        lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))[:, np.newaxis]
-        usable = np.isfinite(lengths) & (lengths > 0.0)
-        vectors: Vectors = (rows / np.where(usable, lengths, 1.0)).astype(np.float32)
-    return vectors
 
 
 def readable(text: str) -> str:

@@ -6,11 +6,13 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential, wait_random
 
-from pipeline.embedding import Embedder, EmbedderLimits, Vectors, unit
+from pipeline.embedding import Embedder, EmbedderLimits, Vectors
 from pipeline.errors import (
     AnswerMalformed,
     ConfigurationError,
@@ -49,6 +51,17 @@ ATTEMPTS = Retrying(
     retry=retry_if_exception(lambda e: isinstance(e, EmbedderUnavailable) and e.retry_after is None),
     reraise=True,
 )
+
+
+def unit(rows: NDArray[np.floating[Any]]) -> Vectors:
+    """The rows at length 1; what has no length, or is no table, stays as it is, for the caller to refuse."""
+    if rows.ndim != 2:  # noqa: PLR2004 - rows and columns
+        return rows.astype(np.float32)
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as that
+        lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))[:, np.newaxis]
+        usable = np.isfinite(lengths) & (lengths > 0.0)
+        vectors: Vectors = (rows / np.where(usable, lengths, 1.0)).astype(np.float32)
+    return vectors
 
 
 def embed_checked(embedder: Embedder, texts: Sequence[str], *, attempts: Retrying = ATTEMPTS) -> Vectors:

@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain, islice, takewhile
 from pathlib import PurePosixPath
 from typing import Any
@@ -15,6 +16,7 @@ from uuid import UUID
 
 from pipeline.documents import Kind
 from pipeline.enrichment.context import (
+    Citation,
     Duplicate,
     EnrichedContext,
     PastDecision,
@@ -25,7 +27,6 @@ from pipeline.enrichment.context import (
 )
 from pipeline.enrichment.degradation import CACHED
 from pipeline.enrichment.extraction import (
-    Citations,
     best_passages,
     constraints_of,
     decision_of,
@@ -58,7 +59,7 @@ from pipeline.enrichment.text import (
 from pipeline.errors import StoreUnavailable
 from pipeline.search import SearchRequest, SearchResults
 from pipeline.search.question import key_of
-from pipeline.search.validity import duplicate_of, validity_note
+from pipeline.search.records import duplicate_of, validity_note
 
 MOST_SUGGESTIONS = 5
 CLOSE = 80
@@ -85,6 +86,37 @@ _EVERYWHERE = re.compile(
     re.IGNORECASE,
 )
 """Criteria that any item has."""
+
+
+class Citations:
+    """The numbered list of places that an answer was taken from; the same words of the same chunk have one number."""
+
+    def __init__(self) -> None:
+        self._by_place: dict[tuple[str, str], Citation] = {}
+
+    def cite(self, found: FoundDocument, *sentences: Sentence) -> tuple[int, ...]:
+        """The numbers of sentences, each short enough to be quoted, in order."""
+        numbers = []
+        for sentence in sentences:
+            place = f"{found.document.id}:{sentence.ord}", sentence.text
+            if place not in self._by_place:
+                self._by_place[place] = Citation(
+                    n=len(self._by_place) + 1,
+                    ref=found.external_id,
+                    title=found.title,
+                    link=found.link,
+                    document_id=str(found.document.id),
+                    chunk=place[0],
+                    source_type=found.document.source_type.value,
+                    quoted=place[1],
+                )
+            numbers.append(self._by_place[place].n)
+        return tuple(numbers)
+
+    @property
+    def listed(self) -> list[Citation]:
+        """All so far, by number."""
+        return list(self._by_place.values())
 
 
 def suggestions_of(
@@ -156,7 +188,7 @@ def _criteria(
         if found.similarity < CLOSE or not found.done:
             continue
         told = (replace(s, text=_NUMBER.sub("", s.text)) for s in found.parts[Part.CRITERIA])
-        for sentence in sorted(told, key=found.fits, reverse=True):
+        for sentence in sorted(told, key=partial(Sentence.has_of, words=found.question), reverse=True):
             if _is_lacking(sentence.text, own, had):
                 quoted = truncated(sentence.text, SHORT)
                 text = f"Add what {named(found)} asked for and this item lacks: “{quoted}”"

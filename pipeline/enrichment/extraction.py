@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import MAXYEAR, MINYEAR, UTC, datetime
+from functools import partial
 from itertools import chain
 from statistics import median
 from typing import Any, NamedTuple
 
 from pipeline.documents import DECISION_STATUSES
-from pipeline.enrichment.context import UNKNOWN, Citation, SimilarEffort
+from pipeline.enrichment.context import UNKNOWN, SimilarEffort
 from pipeline.enrichment.found import FoundDocument
 from pipeline.enrichment.text import (
     CUT,
@@ -38,37 +39,6 @@ _TARGET = re.compile(r"https?://\S+")
 """Where a link leads: its words are those of a site's folders, not of the text."""
 
 
-class Citations:
-    """The numbered list of places that an answer was taken from; the same words of the same chunk have one number."""
-
-    def __init__(self) -> None:
-        self._by_place: dict[tuple[str, str], Citation] = {}
-
-    def cite(self, found: FoundDocument, *sentences: Sentence) -> tuple[int, ...]:
-        """The numbers of sentences, each short enough to be quoted, in order."""
-        numbers = []
-        for sentence in sentences:
-            place = f"{found.document.id}:{sentence.ord}", sentence.text
-            if place not in self._by_place:
-                self._by_place[place] = Citation(
-                    n=len(self._by_place) + 1,
-                    ref=found.external_id,
-                    title=found.title,
-                    link=found.link,
-                    document_id=str(found.document.id),
-                    chunk=place[0],
-                    source_type=found.document.source_type.value,
-                    quoted=place[1],
-                )
-            numbers.append(self._by_place[place].n)
-        return tuple(numbers)
-
-    @property
-    def listed(self) -> list[Citation]:
-        """All so far, by number."""
-        return list(self._by_place.values())
-
-
 class Excerpt(NamedTuple):
     """A place of a document that matters for a question, short enough to be read at a glance."""
 
@@ -83,20 +53,17 @@ def best_passages(found: FoundDocument, *, most: int) -> list[Excerpt]:
     sentences, question, here = found.sentences, found.question, found.hit.chunk.ord
     if not sentences:
         return []
-    words, headed = {}, {}
+    words, headed, of_part = {}, {}, {}
     for s in sentences:
         words[s] = stems(_TARGET.sub(" ", s.text)) & question
         headed[s.headings] = len(stems("".join(s.headings[-1:])) & question)
+        of_part[s.headings] = OF_LINKS if part_of(s.headings) is Part.ELSEWHERE else 1
 
     def score(window: Sequence[Sentence]) -> float:
         """How many different words of the question it has, those under a fitting heading a little more."""
         first, had = window[0], frozenset[str]().union(*(words[s] for s in window))
         value = len(had) + 0.5 * headed[first.headings]
-        return (
-            value
-            * (OF_LINKS if part_of(first.headings) is Part.ELSEWHERE else 1)
-            * (OF_THE_HIT if first.ord == here else 1)
-        )
+        return value * of_part[first.headings] * (OF_THE_HIT if first.ord == here else 1)
 
     windows = _windows(sentences)
     scored = sorted(((score(window), -n) for n, window in enumerate(windows)), reverse=True)
@@ -191,7 +158,7 @@ def learnings(found: FoundDocument) -> list[Sentence]:
         told = _telling(found.parts[part])
         if part is Part.NOTES:
             long = (s for s in told if len(s.text) >= _FEWEST_CHARACTERS and s.text[-1] != ":")
-            told = [s for s in long if found.fits(s) > 0]
+            told = [s for s in long if s.has_of(found.question) > 0]
         elif part is not Part.LESSONS and len(told) > 1:
             told = [s for s in told if len(stems(s.text) & found.question) >= fewest]
         kept += told
@@ -200,7 +167,8 @@ def learnings(found: FoundDocument) -> list[Sentence]:
         last = _telling(s for s in comments if s.headings == comments[-1].headings)
         kept += [s for s in last if _TELLS.search(s.text)]
     kept = list({s.text: s for s in kept}.values())
-    closest = sorted(kept[1:], key=found.fits, reverse=True)[: MOST - 1] if len(kept) > MOST else kept
+    fits = partial(Sentence.has_of, words=found.question)
+    closest = sorted(kept[1:], key=fits, reverse=True)[: MOST - 1] if len(kept) > MOST else kept
     return [truncated_sentence(s) for s in kept if s is kept[0] or s in closest]
 
 

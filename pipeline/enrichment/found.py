@@ -20,15 +20,13 @@ from pipeline.enrichment.text import (
     Part,
     Sentence,
     by_part,
-    covered,
     sentences_of,
     single_line,
     stems,
     word_similarity,
 )
 from pipeline.search import Hit, SearchResults, statement
-from pipeline.search.records import Filter
-from pipeline.search.validity import repeats
+from pipeline.search.records import Filter, repeats
 
 CANDIDATES = 15
 """Documents of a kind that are looked at: the first may be shown, the others tell what is usual for the question."""
@@ -287,7 +285,3 @@ class FoundDocument:
             if isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip():
                 return " ".join(str(value).split())
         return None
-
-    def fits(self, sentence: Sentence) -> float:
-        """The share of the question's words that a sentence has."""
-        return covered(self.question, stems(sentence.text))

@@ -166,6 +166,10 @@ class Sentence:
     paragraph: int = 0
     """Sentences of one paragraph or list item share it."""
 
+    def has_of(self, words: frozenset[str]) -> float:
+        """The share of these words, such as a question's, that it has; 0 to 1."""
+        return covered(words, stems(self.text))
+
 
 def sentences_of(chunks: Sequence[Chunk]) -> list[Sentence]:
     """All sentences of prose in order, in words without marks; what overlapping chunks repeat is there once."""

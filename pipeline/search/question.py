@@ -66,6 +66,10 @@ class Synonyms:
                 found |= dict.fromkeys(word for word in group if word not in there)
         return tuple(found)
 
+    def searchable(self, question: str) -> str:
+        """What the keyword search reads of a question: its words and those that mean the same."""
+        return searchable(" ".join([question, *self.added_to(question)])[:MOST_READ])
+
 
 def keywords(text: str, most: int = MOST_KEYWORDS) -> tuple[str, ...]:
     """The words that carry a question, the most repeated first; names such as HADOOP-123 stay whole."""

@@ -1,14 +1,15 @@
-"""Records of search: what is stored, how to search, what is asked, what comes back."""
+"""Records of search: what is stored and whether it still holds, how to search, what is asked, what comes back."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from pipeline.documents import DEFAULT, Chunk, Json, Kind, SourceType
+from pipeline.documents import DECISION_STATUSES, DEFAULT, Chunk, Json, Kind, SourceType
 from pipeline.embedding import Vectors
 from pipeline.embedding.known_models import model_of
 from pipeline.ledger.overview import Partial
@@ -146,13 +147,6 @@ class RetrievalOptions:
     languages: tuple[str, ...] = (DEFAULT,)
     """Of the documents; each word of a question is stemmed in all of them."""
 
-    def threshold(self, model: str, wanted: float | None = None) -> float:
-        """The least similarity of a hit that no word of the question brought."""
-        if wanted is None:
-            measured = MEASURED_THRESHOLDS.get(model_of(model), 0.0)
-            wanted = measured if self.min_similarity == "auto" else self.min_similarity
-        return wanted if self.max_distance is None else max(wanted, 1 - self.max_distance)
-
 
 @dataclass(frozen=True, kw_only=True)
 class SearchRequest:
@@ -273,6 +267,28 @@ class Hit:
         """`document_id:ord`."""
         return f"{self.document.id}:{self.chunk.ord}"
 
+    @classmethod
+    def of_row(cls, row: dict[str, Any], least: float, model: str) -> Hit:
+        """A row of `statement.search`."""
+        row |= {"id": row["document_id"], "tags": tuple(row["tags"])}
+        row |= {"source_type": SourceType(row["source_type"]), "kind": Kind(row["kind"])}
+        document = StoredDocument(**{name: row[name] for name in StoredDocument.__dataclass_fields__})
+        marks = Marks(*row["marks"]) if row["marks"] else None
+        scores = {name: row[name] for name in Explanation.__dataclass_fields__ if name in row}
+        scores |= {"title": row["title_overlap"], "min_similarity": least}
+        if marks:
+            scores |= {"feedback": marks.shift, "feedback_why": marks.why}
+        explanation = Explanation(**scores)
+        return cls(
+            document=document,
+            chunk=Chunk(ord=row["ord"], content=row["content"], context=row["context"]),
+            score=row["score"],
+            outdated=outdated(document),
+            marks=marks,
+            explanation=explanation,
+            weak=explanation.weak(model),
+        )
+
     def rescored(self, score: float, part: str, **parts: Any) -> Hit:
         """The same with another score; its explanation tells the difference as `part`."""
         e = self.explanation
@@ -303,3 +319,91 @@ class SearchResults:
     def weak(self) -> bool:
         """Whether nothing close was found: each hit is weak."""
         return bool(self.hits) and all(hit.weak for hit in self.hits)
+
+
+# -- whether a document still holds: replaced decisions, abandoned work, and what to say of them -------
+
+_NO_LETTERS = re.compile(r"[^a-z]+")
+_ENDED = re.compile(r"(?:closed|resolved|done)(?:as)?")
+_REPEATS = re.compile(r"(?:closed|resolved|done)?(?:asan?|as|an?)?dup(?:e|licated?)?(?:of.*)?")
+
+# Words as they are written in trackers and front matter, letters only.
+_DECISIONS: Mapping[str, str] = {
+    word: status for status in ("superseded", "rejected", "deprecated") for word in DECISION_STATUSES[status]
+}
+_ENDS: Mapping[str, str] = {
+    "closed without being done": "wontfix wontdo willnotfix notplanned abandoned cancelled canceled cut",
+    "removed from the backlog": "removed",
+    "rejected": "rejected declined",
+    "closed as invalid": "invalid notabug",
+    "closed as designed": "asdesigned bydesign",
+    "closed, could not be reproduced": "cannotreproduce couldnotreproduce notreproducible worksforme",
+    "closed as obsolete": "obsolete",
+    "superseded": "superseded",
+}
+_WORK = {word: end for end, words in _ENDS.items() for word in words.split()}
+_PAGES: Mapping[str, str] = {**_DECISIONS, "archived": "archived", "outdated": "deprecated"}
+
+_WORDS: Mapping[Kind, tuple[tuple[str, ...], Mapping[str, str]]] = {
+    Kind.DECISION: (("decision_status",), _DECISIONS),
+    Kind.WORK: (("resolution", "outcome", "reason", "status", "state"), _WORK),
+    Kind.REFERENCE: (("decision_status", "status"), _PAGES),
+}
+"""Kind -> the metadata that tell, the surest first, and what their words mean."""
+_DUPLICATE = "closed as a duplicate"
+
+
+def outdated(document: StoredDocument) -> str:
+    """Why it no longer holds, in a few words (`superseded by ADR-12`); empty if it does.
+
+    A duplicate holds: it tells of the same thing as the item it repeats.
+    """
+    return "" if repeats(document) else _why(document) or ""
+
+
+def repeats(document: StoredDocument) -> bool:
+    """Whether it is a duplicate, be its master known or not."""
+    return duplicate_of(document) is not None or _why(document) == _DUPLICATE
+
+
+def duplicate_of(document: StoredDocument) -> str | None:
+    """The item that this one repeats, as its source names it; None if it repeats none, or none is known."""
+    master = document.metadata.get("duplicate_of") if document.kind is Kind.WORK else None
+    return str(master).strip() or None if isinstance(master, str | int) else None
+
+
+def validity_note(document: StoredDocument) -> str | None:
+    """What a reader should know of how it stands: why it no longer holds, or `closed as duplicate of X`."""
+    why, master = _why(document), duplicate_of(document)
+    if master is None:
+        return why
+    state = str(document.metadata.get("status") or document.metadata.get("state") or "")
+    ended = why or _ENDED.match(_NO_LETTERS.sub("", state.lower()))
+    return f"closed as duplicate of {master}" if ended else f"duplicate of {master}"
+
+
+def _why(document: StoredDocument) -> str | None:
+    keys, words = _WORDS[document.kind]
+    successor = str(document.metadata.get("superseded_by") or "").strip()
+    if successor and document.kind is not Kind.WORK:
+        return f"superseded by {successor}"
+    for key in keys:
+        value = document.metadata.get(key)
+        if isinstance(value, str) and (found := _meaning(value, words)):
+            return found
+    return None
+
+
+def _meaning(value: str, words: Mapping[str, str]) -> str | None:
+    """What a state says, be it written alone or behind the state it ended in: `Closed (won't fix)`."""
+    letters = _NO_LETTERS.sub("", value.lower())
+    if words is _WORK and _REPEATS.fullmatch(letters):
+        return _DUPLICATE
+    ended = _ENDED.match(letters)
+    return words.get(letters) or (words.get(letters[ended.end() :]) if ended else None)
+
+
+def age_days(document: StoredDocument, now: datetime | None = None) -> int | None:
+    """Whole days since it was last changed, or made if that is all that is known."""
+    moment = document.updated_at or document.created_at
+    return None if moment is None else max(0, ((now or datetime.now(UTC)) - moment).days)

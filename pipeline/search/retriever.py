@@ -10,40 +10,37 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import filterfalse
-from typing import Any
 from uuid import UUID
 
 from pgvector import HalfVector
 
 from pipeline.database.engine import Database
-from pipeline.documents import Chunk, Json, Kind, SourceType
+from pipeline.documents import Json
 from pipeline.embedding import Embedder, Vectors
 from pipeline.embedding.calls import embed_query_checked
+from pipeline.embedding.known_models import model_of
 from pipeline.enrichment.degradation import Part
 from pipeline.errors import EmbeddingError, StoreRejected, StoreUnavailable
 from pipeline.reranking import Reranker, RerankOptions
 from pipeline.search import cache, statement
 from pipeline.search.cache import Caches, IndexSnapshot
 from pipeline.search.chunk_store import SearchIndex
-from pipeline.search.feedback import Marks
-from pipeline.search.question import MOST_READ, key_of, searchable
+from pipeline.search.question import key_of
 from pipeline.search.records import (
     CACHED_ONLY,
     FULL,
     KEYWORD_ONLY,
+    MEASURED_THRESHOLDS,
     NO_RERANKING,
     STATIC_ONLY,
-    Explanation,
     Filter,
     Hit,
     Mode,
     RetrievalOptions,
     SearchRequest,
     SearchResults,
-    StoredDocument,
     Weights,
 )
-from pipeline.search.validity import outdated
 
 Watch = Callable[[Part], AbstractContextManager[None]]
 """Wraps each call to a part, and so learns how it went and how long it took."""
@@ -69,8 +66,6 @@ class _Asked:
 
     request: SearchRequest
     text: str
-    words: str
-    """What the keyword search reads: the text and its synonyms."""
     mode: Mode
     level: int
     k: int
@@ -144,7 +139,6 @@ class Retriever:
         return _Asked(
             request=request,
             text=question,
-            words=" ".join([question, *self.options.synonyms.added_to(question)]),
             mode=mode,
             level=level,
             k=max(0, min(self.options.top_k if request.k is None else request.k, self.options.max_top_k)),
@@ -209,16 +203,17 @@ class Retriever:
         """
         by_meaning, o, request = asked.mode == "vector", self.options, asked.request
         names = statement.names_of(request.filter)
-        least = o.threshold(snapshot.index.model, request.min_similarity)
+        given = statement.values_of(request.filter, names)
+        least = least_similarity(o, snapshot.index.model, request.min_similarity)
         shape = self._shape(snapshot, asked, names)
-        values = statement.values_of(request.filter, names) | {
+        values = given | {
             **_weights(o.weights, asked.mode),
             # By meaning alone the first are the most similar; whether they are similar enough is seen afterwards.
             "least": ANY if by_meaning or request.trace else least,
             "dedupe": request.dedupe and not request.trace,
             "asked": request.feedback_key or key_of(request.text),
             "vector": None if asked.vector is None else HalfVector(asked.vector),
-            "words": "" if by_meaning else searchable(asked.words[:MOST_READ]),
+            "words": "" if by_meaning else o.synonyms.searchable(asked.text),
             "languages": list(o.languages),
             "tenant": self.tenant,
             "index": snapshot.index.id,
@@ -240,7 +235,7 @@ class Retriever:
                 one_plan=True,
             )
             model = snapshot.index.model
-            found = (_hit(dict(zip(statement.COLUMNS, row, strict=True)), least, model) for row in rows)
+            found = (Hit.of_row(dict(zip(statement.COLUMNS, row, strict=True)), least, model) for row in rows)
             hits = sorted(found, key=lambda hit: (-hit.score, hit.document.id, hit.chunk.ord))
             holding = len(hits) if by_meaning else sum(not hit.outdated for hit in hits)
             if len(hits) == top < most and holding < asked.k:
@@ -284,7 +279,8 @@ class Retriever:
             hits=kept[: asked.k],
             degradation_level=level,
             model=snapshot.index.model,
-            partial=cache.partial_for(self.database, self.tenant, snapshot, request.filter),
+            partial=snapshot.partial
+            and cache.partial_for(self.database, self.tenant, snapshot, request.filter),
         )
         if request.trace:
             return replace(answer, below=list(filterfalse(_reaches, found)), beyond=kept[asked.k :])
@@ -340,26 +336,12 @@ def _weights(w: Weights, mode: Mode) -> dict[str, float]:
     }
 
 
-def _hit(row: dict[str, Any], least: float, model: str) -> Hit:
-    """A row of `statement.search`."""
-    row |= {"id": row["document_id"], "tags": tuple(row["tags"])}
-    row |= {"source_type": SourceType(row["source_type"]), "kind": Kind(row["kind"])}
-    document = StoredDocument(**{name: row[name] for name in StoredDocument.__dataclass_fields__})
-    marks = Marks(*row["marks"]) if row["marks"] else None
-    scores = {name: row[name] for name in Explanation.__dataclass_fields__ if name in row}
-    scores |= {"title": row["title_overlap"], "min_similarity": least}
-    if marks:
-        scores |= {"feedback": marks.shift, "feedback_why": marks.why}
-    explanation = Explanation(**scores)
-    return Hit(
-        document=document,
-        chunk=Chunk(ord=row["ord"], content=row["content"], context=row["context"]),
-        score=row["score"],
-        outdated=outdated(document),
-        marks=marks,
-        explanation=explanation,
-        weak=explanation.weak(model),
-    )
+def least_similarity(options: RetrievalOptions, model: str, wanted: float | None = None) -> float:
+    """Of a hit that no word of the question brought."""
+    if wanted is None:
+        measured = MEASURED_THRESHOLDS.get(model_of(model), 0.0)
+        wanted = measured if options.min_similarity == "auto" else options.min_similarity
+    return wanted if options.max_distance is None else max(wanted, 1 - options.max_distance)
 
 
 def _reaches(hit: Hit) -> bool:

@@ -11,8 +11,7 @@ import pytest
 
 from connectors import open_source
 from pipeline.documents import Document
-from pipeline.search.records import StoredDocument
-from pipeline.search.validity import outdated
+from pipeline.search.records import StoredDocument, outdated
 from tests.connectors.folders import file_options
 
 

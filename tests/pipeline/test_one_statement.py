@@ -14,7 +14,8 @@ from pgvector import HalfVector
 
 from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Kind
-from pipeline.embedding import Vectors, unit
+from pipeline.embedding import Vectors
+from pipeline.embedding.calls import unit
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights, cache
 from pipeline.search.records import Filter
 from pipeline.search.retriever import SPARE

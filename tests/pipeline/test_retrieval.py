@@ -17,6 +17,7 @@ from pipeline.errors import EmbedderUnavailable, EmbeddingError, StoreRejected, 
 from pipeline.search import RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
 from pipeline.search.chunk_store import SearchIndex, open_index
 from pipeline.search.records import Filter, Mode
+from pipeline.search.retriever import least_similarity
 from tests.pipeline.stores.depot import DIMENSIONS, MODEL, Depot
 
 
@@ -230,7 +231,7 @@ def test_what_is_less_similar_is_left_out_unless_a_word_matches(depot: Depot) ->
 def test_the_stricter_of_both_thresholds_holds(
     options: RetrievalOptions, model: str, wanted: float | None, threshold: float
 ) -> None:
-    assert options.threshold(model, wanted) == pytest.approx(threshold)
+    assert least_similarity(options, model, wanted) == pytest.approx(threshold)
 
 
 def test_what_lies_beyond_the_last_hit_is_told_on_request(depot: Depot) -> None:

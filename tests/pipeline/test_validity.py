@@ -9,8 +9,7 @@ from uuid import uuid4
 import pytest
 
 from pipeline.documents import Kind, SourceType
-from pipeline.search.records import StoredDocument
-from pipeline.search.validity import age_days, duplicate_of, outdated, validity_note
+from pipeline.search.records import StoredDocument, age_days, duplicate_of, outdated, validity_note
 
 
 def document(kind: Kind, **changes: Any) -> StoredDocument:

@@ -12,8 +12,7 @@ from pipeline.enrichment.text import truncated
 from pipeline.errors import LarderError
 from pipeline.ledger import documents, search_indexes
 from pipeline.search import Hit, SearchRequest, SearchResults
-from pipeline.search.records import Filter
-from pipeline.search.validity import validity_note
+from pipeline.search.records import Filter, validity_note
 from workers import search
 from workers.runtime import Runtime, current_user
 

@@ -248,7 +248,7 @@ def _explained(parts: Runtime, results: Sequence[Json], hits: Sequence[Any]) -> 
 def _lines(console: Console, rank: int, hit: Any, question: str) -> Iterator[Text]:
     """A hit: title, where it comes from, what speaks against it, and the passage that answers."""
     from pipeline.enrichment.text import passage
-    from pipeline.search.validity import validity_note
+    from pipeline.search.records import validity_note
 
     width, d, indent = min(console.width, WIDEST), hit.document, " " * INDENT
     colour, mark = ("dim", "weak  ") if hit.weak else ("green", "")
@@ -275,7 +275,7 @@ def _lines(console: Console, rank: int, hit: Any, question: str) -> Iterator[Tex
 
 def _place(d: Any) -> tuple[str, str, str]:
     """Source and kind, when it was last changed, and its link."""
-    from pipeline.search.validity import age_days
+    from pipeline.search.records import age_days
 
     day, days = d.updated_at or d.created_at, age_days(d) or 0
     years = round(days / 365.25)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.embedding import Embedder, EmbedderLimits, EmbeddingOptions, Vectors, readable, unit
+from pipeline.embedding import Embedder, EmbedderLimits, EmbeddingOptions, Vectors, readable
+from pipeline.embedding.calls import unit
 from pipeline.embedding.known_models import KNOWN, refuse_misfits
 from pipeline.embedding.providers import http_service
 from pipeline.embedding.token_bound import most_tokens

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.embedding import Embedder, EmbedderLimits, EmbeddingOptions, Vectors, unit
+from pipeline.embedding import Embedder, EmbedderLimits, EmbeddingOptions, Vectors
+from pipeline.embedding.calls import unit
 from pipeline.embedding.known_models import KNOWN, refuse_misfits
 from pipeline.embedding.providers.http_service import LASTS, HttpService
 from pipeline.embedding.token_bound import MARKS, counter

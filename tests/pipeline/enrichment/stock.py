@@ -13,8 +13,7 @@ from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.text import worded
 from pipeline.errors import StoreUnavailable
 from pipeline.search import Hit, SearchRequest, SearchResults
-from pipeline.search.records import Explanation, Filter, StoredDocument
-from pipeline.search.validity import outdated
+from pipeline.search.records import Explanation, Filter, StoredDocument, outdated
 from tests.pipeline.enrichment.library import NOW, sound
 
 MINILM = "all-MiniLM-L6-v2"

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.enrichment.context import AnswerItem, PastDecision
+from pipeline.enrichment.enricher import Citations
 from pipeline.enrichment.extraction import (
-    Citations,
     best_passages,
     constraints_of,
     decision_of,

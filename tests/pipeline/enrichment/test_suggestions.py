@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.documents import Json, Kind
-from pipeline.enrichment.enricher import CLOSE, SURE, risks_of, suggestions_of
-from pipeline.enrichment.extraction import Citations
+from pipeline.enrichment.enricher import CLOSE, SURE, Citations, risks_of, suggestions_of
 from pipeline.enrichment.found import FoundDocument, LikelyDocument
 from pipeline.enrichment.prompt import prompt_block
 from pipeline.enrichment.request import EnrichmentRequest
