@@ -16,8 +16,7 @@ from pydantic import AliasPath, BaseModel, BeforeValidator, Field
 from connectors.confluence.options import ConfluenceOptions
 from connectors.documents.decisions import Evidence, headings_of, kind_and_facts
 from connectors.documents.redaction import redact
-from connectors.documents.values import clean_text, json_text, parse_json, parse_time
-from connectors.files.source import is_blank
+from connectors.documents.values import clean_text, is_blank, json_text, parse_json, parse_time
 from connectors.markup.elements import to_markdown
 from pipeline.documents import DEFAULT_KIND, Document, Json, Kind, SourceType
 

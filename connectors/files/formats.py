@@ -37,7 +37,7 @@ class NotReadable(Exception):
 
 
 def markdown_of(name: str, text: str) -> str:
-    """The Markdown of a file of one of these formats; any other's text as it is.
+    """The Markdown of a file of one of `READERS`.
 
     `text` of a PDF or DOCX are its bytes, one character each.
 
@@ -46,10 +46,7 @@ def markdown_of(name: str, text: str) -> str:
     """
     from pipeline.errors import DocumentRejected
 
-    ending = PurePosixPath(name).suffix.lower()
-    if ending not in READERS:
-        return text
-    library, read = READERS[ending]
+    library, read = READERS[PurePosixPath(name).suffix.lower()]
     if library and find_spec(library) is None:
         raise DocumentRejected(
             f"{name} needs {library}, which is not installed", fix="install larder[office]"

@@ -17,10 +17,10 @@ import yaml
 from frontmatter.default_handlers import YAMLHandler
 
 from connectors.documents.decisions import Evidence, code_lines, headings_of, plain_title, title_of
-from connectors.documents.values import BoundedLoader, json_able, parse_time, scalar_text, tags_of
+from connectors.documents.values import BoundedLoader, is_blank, json_able, parse_time, scalar_text, tags_of
 from connectors.files.formats import READERS
 from connectors.files.options import FileOptions, MarkdownOptions
-from connectors.files.source import FileSource, FileText, file_document, is_blank
+from connectors.files.source import FileSource, FileText, file_document
 from connectors.files.walk import external_id
 from pipeline.documents import LEVEL, Document, SourceType
 from pipeline.errors import DocumentRejected

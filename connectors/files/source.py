@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import codecs
 import errno
 import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import attrgetter
@@ -18,8 +16,8 @@ from typing import Any
 
 from connectors.documents.decisions import Evidence, kind_and_facts
 from connectors.documents.options import Globs
-from connectors.documents.values import build_document, from_epoch
-from connectors.files.formats import BINARY, markdown_of
+from connectors.documents.values import Unreadable, build_document, decode, from_epoch, is_blank
+from connectors.files.formats import BINARY, READERS, markdown_of
 from connectors.files.options import FileOptions
 from connectors.files.walk import FileListing, FoundFile, Skipped, list_files
 from pipeline.documents import Cursor, Document, Finding, Listing, Page, Problem, SourceType
@@ -65,22 +63,7 @@ def _page(batch: list[Entry], cursor: Cursor) -> Page:
     )
 
 
-BOMS: tuple[tuple[bytes, str, str], ...] = (
-    (codecs.BOM_UTF8, "utf-8", "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le", "utf-32"),  # begins like UTF-16, so it is asked for first
-    (codecs.BOM_UTF32_BE, "utf-32-be", "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16-le", "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16-be", "utf-16"),
-)
-"""Byte order mark, codec of what follows, name of the encoding."""
-CONTROLS = bytes({*range(32), 127} - {*b"\t\n\r\f\b\x1b"})
-CONTROL_SHARE = 0.1
-"""A text with more control characters than this is a binary file."""
 TINY_BYTES = 64
-
-
-class Unreadable(Exception):
-    """These bytes are no text; the message says why. Never leaves the connectors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,11 +115,6 @@ def blank(external_id: str, url: str) -> Skipped:
     return Skipped(external_id=external_id, reason=reason, url=url, because="holds no text")
 
 
-def is_blank(text: str) -> bool:
-    """True if there is nothing to see: white space, byte order marks, zero-width spaces."""
-    return not text.strip("\ufeff\u200b \t\r\n") or not text.strip()
-
-
 def holds_nothing(file: FoundFile, root: str) -> bool:
     """True if the file is empty or a few blanks, so that a document made of it earlier has no text any more.
 
@@ -160,48 +138,6 @@ def open_problem(file: FoundFile, root: str) -> str:
     except (OSError, Unreadable) as error:
         return _reason(file, error)
     return ""
-
-
-def decode(data: bytes) -> tuple[str, str]:
-    """Text and encoding of a file's bytes.
-
-    Raises:
-        Unreadable: they are binary or in no encoding we know; the message gives the byte position.
-    """
-    for bom, codec, name in BOMS:
-        if data.startswith(bom):
-            try:
-                text = data[len(bom) :].decode(codec)
-            except UnicodeDecodeError as error:
-                at = len(bom) + error.start
-                raise Unreadable(f"is not valid {name} at byte {at}; save it as UTF-8") from None
-            _refuse_binary(text.encode())
-            return _plain_lines(text), name
-    _refuse_binary(data)
-    try:
-        return _plain_lines(data.decode()), "utf-8"
-    except UnicodeDecodeError as error:
-        position = error.start
-    # Any byte is a letter of some old encoding; control characters show that this is not one of them.
-    if data.translate(None, CONTROLS) == data:
-        with suppress(UnicodeDecodeError):
-            return _plain_lines(data.decode("cp1252")), "windows-1252"
-    raise Unreadable(f"is not valid UTF-8 at byte {position}; save it as UTF-8")
-
-
-def _refuse_binary(data: bytes) -> None:
-    at = data.find(b"\0")
-    if at >= 0:
-        raise Unreadable(f"is a binary file: NUL character at byte {at}; exclude it, or save it as UTF-8")
-    controls = len(data) - len(data.translate(None, CONTROLS))
-    if controls > CONTROL_SHARE * len(data):
-        raise Unreadable(
-            f"is a binary file: {controls} of {len(data)} bytes are control characters; exclude it"
-        )
-
-
-def _plain_lines(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _read(file: FoundFile, root: str, limit: int) -> tuple[bytes, os.stat_result]:
@@ -322,6 +258,8 @@ class FileSource:
 
 
 def _as_markdown(file: FileText) -> FileText:
+    if PurePosixPath(file.external_id).suffix.lower() not in READERS:
+        return file
     return replace(file, text=markdown_of(file.external_id, file.text))
 
 

@@ -223,35 +223,6 @@ def embedded_texts(connection: Connection) -> Json:
     return dict(connection.execute(statement).mappings().one())
 
 
-def add_up(connection: Connection) -> None:
-    """Bring what statements noted of figures into one row of each; by one at a time, on the control role."""
-    for table, keys, added, kept in _FIGURES:
-        key, same = ", ".join(keys), " and ".join(f"c.{k} is not distinct from m.{k}" for k in keys)
-        statement = text(f"""
-            with many as (select {key} from {table} group by {key} having count(*) > 1),
-            gone as (delete from {table} c using many m where {same} returning c.*)
-            insert into {table} ({key}, {", ".join(added)})
-            select {key}, {", ".join(added.values())} from gone group by {key} having {kept}""")
-        connection.execute(statement)
-
-
-_FIGURES: tuple[tuple[str, Sequence[str], Mapping[str, str], str], ...] = (
-    (
-        "document_count",
-        ("tenant_id", "source_id", "state", "stage", "hidden", "indexed"),
-        {"documents": "sum(documents)", "chunks": "sum(chunks)", "at": "max(at)"},
-        "sum(documents) <> 0 or state = 'done'",  # when the last one went is still to be known
-    ),
-    (
-        "run_count",
-        ("run_id", "tenant_id", "outcome"),
-        {name: f"sum({name})" for name in ("items", *runs.SUMS)},
-        "sum(items) <> 0",
-    ),
-)
-"""Tables of figures: their keys, what becomes of several rows of a key, and which are kept."""
-
-
 def workers(connection: Connection) -> list[Json]:
     """Workers that gave a sign of life in the last minutes, with its age in seconds."""
     statement = text("""

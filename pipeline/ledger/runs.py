@@ -384,6 +384,35 @@ def close(connection: Connection, run_ids: Sequence[int]) -> list[Json]:
     return closed
 
 
+def add_up(connection: Connection) -> None:
+    """Bring what statements noted of figures into one row of each; by one at a time, on the control role."""
+    for table, keys, added, kept in _FIGURES:
+        key, same = ", ".join(keys), " and ".join(f"c.{k} is not distinct from m.{k}" for k in keys)
+        statement = text(f"""
+            with many as (select {key} from {table} group by {key} having count(*) > 1),
+            gone as (delete from {table} c using many m where {same} returning c.*)
+            insert into {table} ({key}, {", ".join(added)})
+            select {key}, {", ".join(added.values())} from gone group by {key} having {kept}""")
+        connection.execute(statement)
+
+
+_FIGURES: tuple[tuple[str, Sequence[str], Mapping[str, str], str], ...] = (
+    (
+        "document_count",
+        ("tenant_id", "source_id", "state", "stage", "hidden", "indexed"),
+        {"documents": "sum(documents)", "chunks": "sum(chunks)", "at": "max(at)"},
+        "sum(documents) <> 0 or state = 'done'",  # when the last one went is still to be known
+    ),
+    (
+        "run_count",
+        ("run_id", "tenant_id", "outcome"),
+        {name: f"sum({name})" for name in ("items", *SUMS)},
+        "sum(items) <> 0",
+    ),
+)
+"""Tables of figures: their keys, what becomes of several rows of a key, and which are kept."""
+
+
 def sync_due(connection: Connection, *, resend: float) -> list[tuple[UUID, UUID, int]]:
     """(tenant, source, run) whose walk should go on and has no message under way: never sent, lost, or put back."""
     statement = text("""

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import Connection, Row, RowMapping, text
 
 from pipeline.errors import LarderError
-from pipeline.ledger import Item, Limits, Stage, overview, runs, search_indexes
+from pipeline.ledger import Item, Limits, Stage, runs, search_indexes
 from pipeline.ledger.dead import record, resolve
 from pipeline.ledger.leases import UNCOUNTED, Lease, Leased
 from pipeline.search.records import StoredDocument
@@ -312,7 +312,7 @@ def pump_once(
     """
     if not connection.execute(text("select pg_try_advisory_xact_lock(hashtext('larder.pump'))")).scalar():
         return None
-    overview.add_up(connection)
+    runs.add_up(connection)
     crashed = _expire(connection, limits)
     syncs = runs.sync_due(connection, resend=resend_syncs or limits.resend)
     connection.execute(_LOST, {"resend": limits.resend})

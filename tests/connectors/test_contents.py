@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from connectors import open_source
-from connectors.files.source import CONTROLS, FileText, Unreadable, decode, read_file
+from connectors.documents.values import CONTROLS, Unreadable, decode
+from connectors.files.source import FileText, read_file
 from pipeline.documents import Problem
 from tests.connectors.folders import listing, options, walk, write
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from connectors import protected
 from connectors.documents.options import USUAL, LevelRule, SourceContext
-from connectors.documents.protection import protected
 from pipeline.documents import Document, Kind, SourceType
 from tests.connectors.folders import file_options, walk
 

@@ -17,8 +17,8 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 import connectors
+from connectors import protected
 from connectors.documents.options import SourceOptions
-from connectors.documents.protection import protected
 from connectors.documents.values import build_document
 from connectors.web.limiter import LocalRequestLimiter
 from pipeline.access import Caller

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from connectors import ProtectedSource
 from connectors.azure_devops.client import BoardsClient
 from connectors.azure_devops.options import AzureDevOpsOptions
 from connectors.azure_devops.source import AzureDevOpsSource
 from connectors.documents.options import DecisionRules, SourceContext
-from connectors.documents.protection import ProtectedSource
 from connectors.web.limiter import LocalRequestLimiter
 from pipeline.errors import LarderError
 from tests.connectors.worlds import Clock, SourceStore, World, options_facts, with_access

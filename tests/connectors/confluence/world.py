@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from connectors import ProtectedSource
 from connectors.confluence.options import ConfluenceOptions
 from connectors.confluence.source import ConfluenceSource
 from connectors.documents.options import DecisionRules, SourceContext
-from connectors.documents.protection import ProtectedSource
 from connectors.web.limiter import LocalRequestLimiter
 from pipeline.documents import Listing, Page, Source
 from pipeline.errors import LarderError
