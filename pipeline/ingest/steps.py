@@ -36,7 +36,7 @@ from pipeline.ingest.work_in_progress import (
     missing,
     write_each,
 )
-from pipeline.ledger import Item, Stage, embedding_use, search_indexes, work
+from pipeline.ledger import Item, Stage, embedding_use, runs, search_indexes, work
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex
 from pipeline.search.records import Replacement, StoredDocument
 
@@ -319,7 +319,8 @@ class Indexer:
             slow = todo.of(late, [i for i in ours if i not in bad])
             cut_short, _ = _attributed(todo.hashes, todo.cut, late)
             ready_made = {i: n for i, n in reused.items() if i not in slow}
-            work.count_texts(connection, claim, embedded, ready_made, cut_short)
+            versions = {i: document.version for i, document in claim.documents.items()}
+            runs.count_texts(connection, versions, embedded, ready_made, cut_short)
             if bad:
                 refusal = TextRejected("the embedding provider refuses one of its texts")
                 self._decided(connection, claim, bad, refusal)

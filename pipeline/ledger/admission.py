@@ -13,9 +13,10 @@ from sqlalchemy import Connection, Row, text
 from pipeline.database.encryption import Keyring
 from pipeline.database.engine import Transfer, transfer
 from pipeline.documents import Document, Listing, Page, Problem
-from pipeline.ledger import dead, document_id, runs, storable
+from pipeline.ledger import document_id, runs, storable
 from pipeline.ledger.leases import RESTARTED
 from pipeline.ledger.runs import Counts
+from pipeline.ledger.work import resolve_letters
 
 LONGEST_ID = 1000
 """Bytes of an external id: what an index row can hold, with room for the rest of the key."""
@@ -247,7 +248,7 @@ def remove(connection: Connection, ids: Sequence[UUID]) -> int:
     for table in ("index_document", "chunk", "chunk_stage", "document_body"):
         connection.execute(text(f"delete from {table} where document_id = any(:ids)"), {"ids": found})
     runs.settle_items(connection, found, "superseded")
-    dead.resolve(connection, found, "document deleted")
+    resolve_letters(connection, found, "document deleted")
     return len(found)
 
 

@@ -10,8 +10,8 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from pipeline.documents import Json
-from pipeline.ledger import runs
 from pipeline.ledger.leases import RESTARTED
+from pipeline.ledger.work import resolve_letters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,42 +147,10 @@ def replay(connection: Connection, document_ids: Sequence[UUID]) -> list[UUID]:
         update index_document set dead_version = null, {RESTARTED}
         where document_id = any(:ids) and dead_version is not null returning document_id""")
     replayed |= set(connection.execute(statement, values).scalars())
-    resolve(connection, sorted(replayed), "replayed")
+    resolve_letters(connection, sorted(replayed), "replayed")
     return sorted(replayed)
 
 
 def drop(connection: Connection, document_ids: Sequence[UUID]) -> int:
     """Take documents off the list; they stay dead until they change or are replayed. Returns how many letters."""
-    return resolve(connection, document_ids, "dropped")
-
-
-def resolve(
-    connection: Connection, document_ids: Sequence[UUID], how: str, *, index: int | None = None
-) -> int:
-    """Nobody need look at what these documents' letters say any more, or at those of one search index."""
-    statement = text("""
-        update dead_letter set resolved_at = now(), resolution = :how
-        where document_id = any(:ids) and resolved_at is null
-          and index_id is not distinct from coalesce(:index, index_id)""")
-    return connection.execute(statement, {"ids": list(document_ids), "how": how, "index": index}).rowcount
-
-
-def record(connection: Connection, ids: Sequence[UUID], *, code: str, reason: str) -> None:
-    """Write dead letters for documents in state dead, and settle them in their runs.
-
-    What was said of versions before is settled, too: nobody can act on it any more.
-    """
-    statement = text("""
-        update dead_letter l set resolved_at = now(), resolution = 'replaced' from document d
-        where d.id = l.document_id and d.id = any(:ids) and l.resolved_at is null and l.version < d.desired_version
-          and l.index_id is null""")
-    connection.execute(statement, {"ids": list(ids)})
-    statement = text("""
-        insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts,
-                                 crash_count)
-        select tenant_id, source_id, id, desired_version, stage, :code, :reason, attempts, crash_count
-        from document d where id = any(:ids)
-          and not exists (select from dead_letter l where l.document_id = d.id and l.resolved_at is null
-                          and l.version = d.desired_version)""")
-    connection.execute(statement, {"ids": list(ids), "code": code, "reason": reason})
-    runs.settle_items(connection, ids, "dead")
+    return resolve_letters(connection, document_ids, "dropped")

@@ -159,6 +159,15 @@ def release_other_holds(connection: Connection, name: str) -> None:
     connection.execute(text("delete from embedding_hold where fingerprint <> :name"), {"name": name})
 
 
+def resume_waiting(connection: Connection) -> None:
+    """Let all that waits try again now: what it waited for may be another one."""
+    statement = text("""
+        update document set due_at = now()
+        where id in (select id from document where state = 'pending' and waits > 0
+                     and due_at > now() and lease_token is null order by id for update)""")
+    connection.execute(statement)
+
+
 def hold_on(connection: Connection, name: str, *, probe_seconds: float) -> Hold | None:
     """The hold on this configuration, if there is one that is not long forgotten."""
     found = latest_hold(connection, name, probe_seconds=probe_seconds)

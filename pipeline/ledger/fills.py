@@ -12,10 +12,10 @@ from pydantic import TypeAdapter
 from sqlalchemy import Connection, Row, text
 
 from pipeline.documents import Chunk
-from pipeline.ledger import Item, Limits, dead
+from pipeline.ledger import Item, Limits
 from pipeline.ledger.leases import SENDABLE, UNCOUNTED, Lease, Leased
 from pipeline.ledger.search_indexes import IndexedDocument, compare, lock_active, record_indexed
-from pipeline.ledger.work import STORED
+from pipeline.ledger.work import STORED, resolve_letters
 from pipeline.search.records import StoredDocument
 
 IN_FLIGHT = 1024
@@ -246,7 +246,7 @@ def finish(connection: Connection, claimed: FillClaim, held: Sequence[IndexedDoc
     """These documents are in the index now; the caller holds their rows."""
     record_indexed(connection, claimed.tenant_id, claimed.index, held)
     ids = [h.document_id for h in held]
-    dead.resolve(connection, ids, "indexed", index=claimed.index)
+    resolve_letters(connection, ids, "indexed", index=claimed.index)
     # If it is the one that is read, answers that were kept from before no longer hold, nor does the number of chunks.
     statement = text("""
         update document d set indexed_version = d.indexed_version,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -179,34 +178,6 @@ def waiting(connection: Connection) -> Row[Any] | None:
             order by due_at limit :most) d having count(*) > 0""")
     values = {"stages": list(Stage), "shown": SHOWN_SECONDS, "most": WAITING_COUNTED}
     return connection.execute(statement, values).one_or_none()
-
-
-PARTIAL = """
-    select cast(coalesce(sum(documents), 0) as bigint) as documents,
-           cast(coalesce(sum(documents) filter (where state = 'pending' and not indexed), 0) as bigint)
-               as without_vectors
-    from document_count where not hidden"""
-"""Of whom may be seen: all documents, and those that are found by words alone, or not at all yet."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Partial:
-    """While documents are loaded: how many are not found by meaning yet."""
-
-    without_vectors: int | None = None
-    documents: int | None = None
-    """Of all; None for whoever may not see all."""
-
-    def __str__(self) -> str:
-        if self.documents is None:
-            return "some documents have no vectors yet"
-        return f"{self.without_vectors:,} of {self.documents:,} documents have no vectors yet"
-
-
-def partial(connection: Connection) -> Partial | None:
-    """Over all tenants; None if every document is found by meaning."""
-    row = connection.execute(text(PARTIAL)).mappings().one()
-    return Partial(**row) if row["without_vectors"] else None
 
 
 def embedded_texts(connection: Connection) -> Json:

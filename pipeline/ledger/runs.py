@@ -298,6 +298,32 @@ def settle_items(connection: Connection, ids: Sequence[UUID], outcome: str) -> N
     connection.execute(statement, {"ids": list(ids), "outcome": outcome})
 
 
+def count_texts(
+    connection: Connection,
+    versions: Mapping[UUID, int],
+    embedded: Mapping[UUID, int],
+    reused: Mapping[UUID, int],
+    cut: Mapping[UUID, int],
+) -> None:
+    """Add to their run what embedding cost and what the cache saved, per document of these versions.
+
+    `cut` are those of the embedded that were longer than the model reads.
+    """
+    # What this run itself embedded, in an earlier slice or try, comes from the cache now.
+    statement = text("""
+        update run_item i set texts_embedded = texts_embedded + r.embedded, texts_cut = texts_cut + r.cut,
+               texts_reused = texts_reused + greatest(r.reused - texts_embedded, 0)
+        from jsonb_to_recordset(cast(:rows as jsonb)) as r(
+            id uuid, version integer, embedded integer, reused integer, cut integer)
+        where i.document_id = r.id and i.version = r.version and i.outcome is null""")
+    counts = {"embedded": embedded, "reused": reused, "cut": cut}
+    rows = [
+        {"id": i, "version": version, **{name: count.get(i, 0) for name, count in counts.items()}}
+        for i, version in versions.items()
+    ]
+    connection.execute(statement, {"rows": json.dumps(rows, default=str)})
+
+
 SUMS = ("chunks", "chunks_written", "chunks_kept", "texts_embedded", "texts_reused", "texts_cut")
 TOTALS = ("indexed", "dead", "superseded", *SUMS)
 _COUNT = f"""

@@ -15,7 +15,6 @@ from sqlalchemy import Connection, Row, RowMapping, text
 
 from pipeline.errors import LarderError
 from pipeline.ledger import Item, Limits, Stage, runs, search_indexes
-from pipeline.ledger.dead import record, resolve
 from pipeline.ledger.leases import UNCOUNTED, Lease, Leased
 from pipeline.search.records import StoredDocument
 
@@ -195,35 +194,9 @@ def finish(connection: Connection, claimed: Claim, results: Sequence[Indexed]) -
         where i.document_id = r.document_id and i.version = r.version and i.outcome is null""")
     connection.execute(statement, {"rows": json.dumps([rows[i] for i in done], default=str)})
     connection.execute(text("delete from chunk_stage where document_id = any(:ids)"), {"ids": done})
-    resolve(connection, done, "indexed")
+    resolve_letters(connection, done, "indexed")
     search_indexes.enqueue_lacking(connection, done)
     return len(done)
-
-
-def count_texts(
-    connection: Connection,
-    claimed: Claim,
-    embedded: Mapping[UUID, int],
-    reused: Mapping[UUID, int],
-    cut: Mapping[UUID, int],
-) -> None:
-    """Add to the run what embedding cost and what the cache saved, per document.
-
-    `cut` are those of the embedded that were longer than the model reads.
-    """
-    # What this run itself embedded, in an earlier slice or try, comes from the cache now.
-    statement = text("""
-        update run_item i set texts_embedded = texts_embedded + r.embedded, texts_cut = texts_cut + r.cut,
-               texts_reused = texts_reused + greatest(r.reused - texts_embedded, 0)
-        from jsonb_to_recordset(cast(:rows as jsonb)) as r(
-            id uuid, version integer, embedded integer, reused integer, cut integer)
-        where i.document_id = r.id and i.version = r.version and i.outcome is null""")
-    counts = {"embedded": embedded, "reused": reused, "cut": cut}
-    rows = [
-        {"id": i, "version": document.version, **{name: count.get(i, 0) for name, count in counts.items()}}
-        for i, document in claimed.documents.items()
-    ]
-    connection.execute(statement, {"rows": json.dumps(rows, default=str)})
 
 
 def fail(
@@ -239,16 +212,39 @@ def fail(
     values = claimed.mine(ids, delay=delay, reason=str(error), dead=dead)
     found = list(connection.execute(_FAIL, values).scalars())
     if dead and found:
-        record(connection, found, code=error.code, reason=str(error))
+        write_letters(connection, found, code=error.code, reason=str(error))
 
 
-def resume_waiting(connection: Connection) -> None:
-    """Let all that waits try again now: what it waited for may be another one."""
+def write_letters(connection: Connection, ids: Sequence[UUID], *, code: str, reason: str) -> None:
+    """Write dead letters for documents in state dead, and settle them in their runs.
+
+    What was said of versions before is settled, too: nobody can act on it any more.
+    """
     statement = text("""
-        update document set due_at = now()
-        where id in (select id from document where state = 'pending' and waits > 0
-                     and due_at > now() and lease_token is null order by id for update)""")
-    connection.execute(statement)
+        update dead_letter l set resolved_at = now(), resolution = 'replaced' from document d
+        where d.id = l.document_id and d.id = any(:ids) and l.resolved_at is null and l.version < d.desired_version
+          and l.index_id is null""")
+    connection.execute(statement, {"ids": list(ids)})
+    statement = text("""
+        insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts,
+                                 crash_count)
+        select tenant_id, source_id, id, desired_version, stage, :code, :reason, attempts, crash_count
+        from document d where id = any(:ids)
+          and not exists (select from dead_letter l where l.document_id = d.id and l.resolved_at is null
+                          and l.version = d.desired_version)""")
+    connection.execute(statement, {"ids": list(ids), "code": code, "reason": reason})
+    runs.settle_items(connection, ids, "dead")
+
+
+def resolve_letters(
+    connection: Connection, document_ids: Sequence[UUID], how: str, *, index: int | None = None
+) -> int:
+    """Nobody need look at what these documents' letters say any more, or at those of one search index."""
+    statement = text("""
+        update dead_letter set resolved_at = now(), resolution = :how
+        where document_id = any(:ids) and resolved_at is null
+          and index_id is not distinct from coalesce(:index, index_id)""")
+    return connection.execute(statement, {"ids": list(document_ids), "how": how, "index": index}).rowcount
 
 
 class Lane(IntEnum):
@@ -334,7 +330,7 @@ def _expire(connection: Connection, limits: Limits) -> int:
     dead = [row.id for row in rows if row.state == "dead"]
     if dead:
         reason = f"its worker died {limits.crashes} times while working on it"
-        record(connection, dead, code="E003", reason=reason)
+        write_letters(connection, dead, code="E003", reason=reason)
     return len(rows)
 
 

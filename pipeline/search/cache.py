@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from pipeline.database.engine import Database
-from pipeline.ledger import overview
 from pipeline.search import statement, term_statistics
 from pipeline.search.chunk_store import INDEX_COLUMNS, SearchIndex
-from pipeline.search.records import Filter
+from pipeline.search.records import Filter, Partial
 
 if TYPE_CHECKING:
     from pipeline.embedding import Vectors
@@ -103,7 +102,7 @@ class IndexSnapshot:
     mean_length: float
     state: str
     """Of all that the tenant's searches may show: another one after each change. Empty if nothing was ever indexed."""
-    partial: overview.Partial | None = None
+    partial: Partial | None = None
     """As of the look."""
 
 
@@ -118,13 +117,19 @@ class _Seen:
 
 _SEEN: WeakKeyDictionary[Database, _Seen] = WeakKeyDictionary()
 
+PARTIAL = """
+    select cast(coalesce(sum(documents), 0) as bigint) as documents,
+           cast(coalesce(sum(documents) filter (where state = 'pending' and not indexed), 0) as bigint)
+               as without_vectors
+    from document_count where not hidden"""
+"""Of whom may be seen: all documents, and those that are found by words alone, or not at all yet."""
 _LOOK = text(f"""
     select {", ".join(f"i.{name}" for name in INDEX_COLUMNS)}, coalesce(s.chunks, 0) as chunks,
            coalesce(s.mean_length, 0) as mean_length,
            (select md5(string_agg(cast(x.stamp as text), ' ' order by x.slot)) from change_stamp x) as state,
            d.documents, d.without_vectors
     from search_index i left join index_stat s on s.tenant_id = :tenant and s.index_id = i.id
-    cross join ({overview.PARTIAL}) d
+    cross join ({PARTIAL}) d
     where i.status = 'active'""")
 
 
@@ -163,7 +168,7 @@ def read_snapshot(database: Database, tenant_id: UUID) -> IndexSnapshot | None:
         chunks=row["chunks"],
         mean_length=row["mean_length"],
         state=row["state"] or "",
-        partial=overview.Partial(without_vectors=row["without_vectors"], documents=row["documents"])
+        partial=Partial(without_vectors=row["without_vectors"], documents=row["documents"])
         if row["without_vectors"]
         else None,
     )
@@ -211,16 +216,22 @@ def sees_all(database: Database, tenant_id: UUID, rights: Filter) -> bool:
     return not (names and _is_any(database, tenant_id, statement.any_kept_back, rights, names))
 
 
+def partial_of_all(connection: Connection) -> Partial | None:
+    """Of all tenants' documents; None if every document is found by meaning."""
+    row = connection.execute(text(PARTIAL)).mappings().one()
+    return Partial(**row) if row["without_vectors"] else None
+
+
 def partial_for(
     database: Database, tenant_id: UUID, snapshot: IndexSnapshot | None, wanted: Filter
-) -> overview.Partial | None:
+) -> Partial | None:
     """As it may be told to who asks so: what is loaded and kept from them is neither counted nor mentioned."""
     if snapshot is None or snapshot.partial is None or not (wanted.security_levels or wanted.readers):
         return snapshot.partial if snapshot else None
     rights = Filter(projects=wanted.projects, security_levels=wanted.security_levels, readers=wanted.readers)
     names = statement.names_of(rights)
     waits = _is_any(database, tenant_id, statement.any_without_vectors, rights, names)
-    return overview.Partial() if waits else None
+    return Partial() if waits else None
 
 
 def _is_any(

@@ -12,7 +12,6 @@ from uuid import UUID
 from pipeline.documents import DECISION_STATUSES, DEFAULT, Chunk, Json, Kind, SourceType
 from pipeline.embedding import Vectors
 from pipeline.embedding.known_models import model_of
-from pipeline.ledger.overview import Partial
 from pipeline.search.feedback import Marks
 from pipeline.search.question import Synonyms
 
@@ -296,6 +295,20 @@ class Hit:
             parts[part] = getattr(e, part) + score - self.score
             e = replace(e, **parts)
         return replace(self, score=score, explanation=e)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partial:
+    """While documents are loaded: how many are not found by meaning yet."""
+
+    without_vectors: int | None = None
+    documents: int | None = None
+    """Of all; None for whoever may not see all."""
+
+    def __str__(self) -> str:
+        if self.documents is None:
+            return "some documents have no vectors yet"
+        return f"{self.without_vectors:,} of {self.documents:,} documents have no vectors yet"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -208,7 +208,7 @@ class TestWaits:
             found = overview.waiting(connection)
             assert found is not None
             assert (found.documents, found.reason) == (2, "nothing left")
-            work.resume_waiting(connection)
+            embedding_use.resume_waiting(connection)
             assert overview.waiting(connection) is None
 
     def test_each_grant_ends_once(self, shop: Workshop) -> None:

@@ -9,10 +9,11 @@ from uuid import uuid4
 import pytest
 
 from pipeline.documents import Listing
-from pipeline.ledger import admission, documents, overview, project_id, search_indexes, upkeep
+from pipeline.ledger import admission, documents, project_id, search_indexes, upkeep
 from pipeline.search import RetrievalOptions, Retriever, SearchRequest, SearchResults, term_statistics
+from pipeline.search.cache import partial_of_all
 from pipeline.search.chunk_store import active_index
-from pipeline.search.records import Filter
+from pipeline.search.records import Filter, Partial
 from tests.pipeline.workshop import Workshop, document
 
 
@@ -52,15 +53,15 @@ def test_words_are_found_before_the_vectors_are_there(shop: Workshop) -> None:
     for mode in ("hybrid", "keyword"):
         found = search(shop, "kestrel", mode)
         assert titles(found)[0] == "new"
-        assert found.partial == overview.Partial(without_vectors=1, documents=2)
+        assert found.partial == Partial(without_vectors=1, documents=2)
         assert found.hits[0].explanation is not None
         assert found.hits[0].explanation.similarity is None
     assert titles(search(shop, "kestrel or heron", "vector")) == ["old"]
     assert str(found.partial) == "1 of 2 documents have no vectors yet"
     with shop.database.control() as connection:
-        assert overview.partial(connection) == found.partial
+        assert partial_of_all(connection) == found.partial
     # Whoever may not see all is not told how much there is.
-    assert search(shop, "kestrel", readers=("unnamed",)).partial == overview.Partial()
+    assert search(shop, "kestrel", readers=("unnamed",)).partial == Partial()
 
     embed(shop)
     found = search(shop, "kestrel")
@@ -70,7 +71,7 @@ def test_words_are_found_before_the_vectors_are_there(shop: Workshop) -> None:
     assert sorted(titles(search(shop, "kestrel or heron", "vector"))) == ["new", "old"]
     assert not shop.value("select count(*) from chunk where embedding is null")
     with shop.database.control() as connection:
-        assert overview.partial(connection) is None
+        assert partial_of_all(connection) is None
 
 
 def test_nobody_is_told_that_something_is_loaded_that_they_may_not_see(shop: Workshop) -> None:
@@ -82,7 +83,7 @@ def test_nobody_is_told_that_something_is_loaded_that_they_may_not_see(shop: Wor
         search(shop, "kestrel", security_levels=levels, readers=("user:ann",), projects=projects).partial
         for levels, projects in ((low, ()), (high, ()), (high, elsewhere))
     ]
-    assert told == [None, overview.Partial(), None]
+    assert told == [None, Partial(), None]
 
 
 def test_the_vectors_come_to_the_very_rows(shop: Workshop) -> None:

@@ -19,6 +19,7 @@ from pipeline.documents import Json
 from pipeline.enrichment.degradation import HealthOptions
 from pipeline.errors import LarderError, NotFound, StoreError, StoreRefused
 from pipeline.ledger import dead, embedding_use, overview, runs, sources, upkeep
+from pipeline.search.cache import partial_of_all
 from pipeline.search.chunk_store import active_index
 from pipeline.search.retriever import indexed_since
 from workers.admin import reindex
@@ -59,7 +60,7 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
             "workers": overview.workers(connection),
             "canaries": overview.canaries(connection),
             "index": overview.index(connection),
-            "partial": vars(partial) if (partial := overview.partial(connection)) else None,
+            "partial": vars(partial) if (partial := partial_of_all(connection)) else None,
             "embedding": embedding_state(parts, connection),
             "other_indexes": reindex.inactive_indexes(connection),
             "index_mismatch": reindex.mismatch(parts, active_index(connection)),

@@ -166,7 +166,7 @@ def _troubles(sources: list[Json]) -> list[Text]:
 
 def _figures(found: Json) -> Iterator[tuple[str, str]]:
     """Labels, and what is said of each as markup."""
-    from pipeline.ledger.overview import Partial
+    from pipeline.search.records import Partial
     from workers.processes.liveness import DEAF_SECONDS
 
     b, e = found["backlog"], found.get("enrichment") or {}

@@ -20,7 +20,7 @@ from connectors.documents.values import describe_error
 from pipeline.documents import Source
 from pipeline.errors import ConfigurationError, IndexingError, LarderError, RateLimited, SourceUnavailable
 from pipeline.ingest.sync import Schedule
-from pipeline.ledger import admission, embedding_use, project_id, runs, source_id, sources, tenant_id, work
+from pipeline.ledger import admission, embedding_use, project_id, runs, source_id, sources, tenant_id
 from workers.control import steps
 from workers.processes import tracing
 from workers.queue import dispatch
@@ -239,7 +239,7 @@ def register(parts: Runtime) -> None:
     with parts.database.control() as connection:
         # Whoever starts has perhaps mended what was refused, or raised what was used up.
         embedding_use.release_other_holds(connection, parts.allowance.fingerprint)
-        work.resume_waiting(connection)
+        embedding_use.resume_waiting(connection)
     for tenant, ones in by_tenant.items():
         with parts.database.tenant(tenant) as connection:
             if tenant == own:

@@ -16,7 +16,7 @@ from pipeline.chunking.splitting import ChunkingOptions
 from pipeline.chunking.strategies import open_chunker
 from pipeline.database import migrations
 from pipeline.database.engine import Database
-from pipeline.ledger import Limits, overview, work
+from pipeline.ledger import Limits, overview, runs, work
 from tests.benchmarks.corpus import Pages
 from tests.benchmarks.ledger_bench import LOOKED
 from tests.benchmarks.scale.clock import Took, each, measured
@@ -117,7 +117,7 @@ class Backlog:
             cursor.execute(statement, values)
         self.waiting = each_source
         with self.database.control() as connection:
-            overview.add_up(connection)
+            runs.add_up(connection)
         self.owner.execute("vacuum (analyze, parallel 0)")
 
     # -- looks ---------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from pipeline.documents import Document, Page
 from pipeline.errors import LeaseLost
-from pipeline.ledger import Stage, admission, dead, runs, sources, work
+from pipeline.ledger import Stage, admission, runs, sources, work
 from tests.pipeline.workshop import LEASE, PIPELINE, Workshop, document, paragraphs, problem
 
 
@@ -219,7 +219,7 @@ class TestDeletion:
     def test_its_dead_letter_is_resolved(self, shop: Workshop) -> None:
         shop.admit(document("a"))
         with shop.database.tenant(shop.tenant) as connection:
-            dead.record(connection, [shop.id("a")], code="E003", reason="poison")
+            work.write_letters(connection, [shop.id("a")], code="E003", reason="poison")
         shop.admit_page(Page(cursor={}, deleted=("a",)))
         assert shop.dead_letters() == []
 

@@ -51,7 +51,7 @@ class Graveyard:
                 "update document set state = 'dead', attempts = 8, crash_count = 2, last_error = 'no' where id = %s",
                 (key,),
             )
-            dead.record(connection, [key], code="E002", reason="the model refuses it")
+            work.write_letters(connection, [key], code="E002", reason="the model refuses it")
         return key
 
     def listed(self, **how: Any) -> list[str]:

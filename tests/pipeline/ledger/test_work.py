@@ -280,20 +280,23 @@ class TestCounting:
     def test_texts_are_told_per_document_and_version(self, shop: Workshop) -> None:
         run = shop.open_run()
         shop.admit(document("a"), document("b"), run=run)
-        claimed = shop.claim("a", "b")
+        shop.claim("a", "b")
         a, b = shop.id("a"), shop.id("b")
+        versions = {a: 1, b: 1}
         with shop.database.tenant(shop.tenant) as connection:
-            work.count_texts(connection, claimed, {a: 3}, {a: 1, b: 2}, {a: 2})
-            work.count_texts(connection, claimed, {b: 1}, {}, {b: 1})
+            runs.count_texts(connection, versions, {a: 3}, {a: 1, b: 2}, {a: 2})
+            runs.count_texts(connection, versions, {b: 1}, {}, {b: 1})
             found = runs.progress(connection, [run])[run]
         assert (found["texts_embedded"], found["texts_reused"], found["texts_cut"]) == (4, 3, 3)
 
     def test_what_this_run_embedded_itself_is_not_reused_later(self, shop: Workshop) -> None:
         shop.admit(document("a"))
-        claimed, a = shop.claim("a"), shop.id("a")
+        shop.claim("a")
+        a = shop.id("a")
+        versions = {a: 1}
         with shop.database.tenant(shop.tenant) as connection:
-            work.count_texts(connection, claimed, {a: 3}, {}, {})
-            work.count_texts(connection, claimed, {a: 2}, {a: 4}, {})
+            runs.count_texts(connection, versions, {a: 3}, {}, {})
+            runs.count_texts(connection, versions, {a: 2}, {a: 4}, {})
         (row,) = shop.sql("select texts_embedded, texts_reused from run_item")
         assert (row["texts_embedded"], row["texts_reused"]) == (5, 1)
 
