@@ -16,7 +16,7 @@ from pipeline.chunking.splitting import ChunkingOptions
 from pipeline.chunking.strategies import open_chunker
 from pipeline.database import migrations
 from pipeline.database.engine import Database
-from pipeline.ledger import Limits, overview, runs, work
+from pipeline.ledger import Limits, runs, work
 from tests.benchmarks.corpus import Pages
 from tests.benchmarks.ledger_bench import LOOKED
 from tests.benchmarks.scale.clock import Took, each, measured
