@@ -115,17 +115,23 @@ _SINCE = frozenset({"versionadded", "versionchanged", "versionremoved", "depreca
 """Directives of a version, behind which a sentence may stand."""
 
 
+def _without_mail_head(text: str) -> tuple[str, str]:
+    """The title that a head as of a mail tells, as PEPs begin, else none; and the text with that head as a list."""
+    head = _MAIL_HEAD.match(text)
+    if head is None:
+        return "", text
+    said = re.search(r"^(?:Title|Subject): (.+)", head[0], re.MULTILINE)
+    listed = re.sub(r"^(?=\S)", "* ", head[0], flags=re.MULTILINE)
+    return said[1] if said else "", listed + text[head.end() :]
+
+
 def _rst(text: str) -> str:
     from docutils.core import publish_parts
     from docutils.parsers.rst import directives, roles
     from docutils.parsers.rst.directives.images import Figure, Image
     from docutils.parsers.rst.languages import en
 
-    title = ""
-    if head := _MAIL_HEAD.match(text):  # as PEPs begin
-        said = re.search(r"^(?:Title|Subject): (.+)", head[0], re.MULTILINE)
-        title = said[1] if said else ""
-        text = re.sub(r"^(?=\S)", "* ", head[0], flags=re.MULTILINE) + text[head.end() :]
+    title, text = _without_mail_head(text)
     before = [(kept, dict(kept)) for kept in (directives._directives, roles._roles)]  # noqa: SLF001
     try:
         for name in {*map(str.lower, _DIRECTIVE.findall(text))} - {*en.directives} | _CODE:

@@ -209,12 +209,16 @@ class Health:
         with self._lock:
             return frozenset(part for part, state in self._states.items() if state.trouble == "down")
 
-    def _settle(self, now: float) -> None:
-        """Forget troubles that are over, and tell of a new level."""
+    def _troubles(self, now: float) -> dict[Part, Trouble]:
+        """Those that are not over."""
         for state in self._states.values():
             if state.well and now - state.last_trouble >= self.options.calm_seconds:
                 state.trouble = None
-        troubles = {part: state.trouble for part, state in self._states.items() if state.trouble}
+        return {part: state.trouble for part, state in self._states.items() if state.trouble}
+
+    def _settle(self, now: float) -> None:
+        """Forget troubles that are over, and tell of a new level."""
+        troubles = self._troubles(now)
         new = max((self._causes[one] for one in troubles.items()), default=FULL) if self._on else DISABLED
         if new != self._level:
             old, self._level = self._level, new

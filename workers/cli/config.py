@@ -123,10 +123,9 @@ def _told(understood: Json) -> Text:
     if not understood["sources"]:
         lines.append("no sources: `larder config init` shows how one looks")
     said = Text("\n".join(lines))
-    for warning in understood["warnings"]:
-        said.append("\nwarning", style="yellow").append(f" {warning}")
-    for line in understood["not_running"]:
-        said.append("\ndiffers", style="yellow").append(f" {line}")
+    for word, key in (("warning", "warnings"), ("differs", "not_running")):
+        for line in understood[key]:
+            said.append(f"\n{word}", style="yellow").append(f" {line}")
     if understood["not_running"]:
         said.append("\nnext  larder reload")
     return said

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from pipeline.documents import Json
 from pipeline.errors import LarderError, StoreError
 from pipeline.ledger import Item, Stage, fills, jobs, runs, sources, upkeep, work
 from pipeline.search.chunk_store import SearchIndex, indexes
@@ -121,6 +122,12 @@ def _has_changed(parts: Runtime, configured: Configured, row: sources.SourceRow)
         return False  # the next scheduled sync tells what is wrong
 
 
+def _log_closed(closed: Sequence[Json]) -> None:
+    for one in closed:
+        if one["documents"] or one["errors"]:
+            logger.info("indexing_complete", extra=one)
+
+
 def _close_settled(parts: Runtime) -> None:
     """Close runs whose documents are settled, once their words are counted, and build what was put off meanwhile.
 
@@ -131,9 +138,7 @@ def _close_settled(parts: Runtime) -> None:
         counted = [s for s in settled if not s.uncounted]
         closed = runs.close(connection, [s.id for s in counted]) if counted else []
         outgrown = upkeep.have_outgrown_counts(connection)
-    for one in closed:
-        if one["documents"] or one["errors"]:
-            logger.info("indexing_complete", extra=one)
+    _log_closed(closed)
     if outgrown or len(counted) < len(settled):
         dispatch.send("larder.upkeep.statistics")
     if any(s.changed for s in settled):
