@@ -148,6 +148,8 @@ def _rst(text: str) -> str:
             if name not in en.roles:
                 roles.register_local_role(name, _foreign_role)
         parts = publish_parts(text, writer="html5", settings_overrides=_RST_SAFE)
+    except ValueError:  # as for the number of an item with thousands of digits
+        raise NotReadable("has a number that nobody can read; shorten it, or exclude it") from None
     finally:
         for kept, was in before:  # what one file defines is nothing to the next
             kept.clear()
