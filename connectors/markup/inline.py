@@ -6,11 +6,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from connectors.markup.parsing import Element
 
+MOST_LOOKED_AT = 1000
+"""Elements of a link, for what it leads to."""
 _INVISIBLE = re.compile("[\u200b\ufeff\u00ad]")
 _TYPED_CODE = re.compile(r"(`[^`\n]++`)")
 _MEANT_AS_TEXT = re.compile(
@@ -283,7 +286,8 @@ class LinkResolver:
 
     def target(self, elements: Iterable[Element]) -> Target:
         """What the first `ri:` element among these names."""
-        for element in elements:
+        # It stands first; links in links would be read again and again.
+        for element in islice(elements, MOST_LOOKED_AT):
             get = element.get
             if title := get("ri:content-title"):
                 return self.page(title, element.attributes.get("ri:space-key"))
