@@ -34,6 +34,10 @@ class Limits:
 
     resend: float = 240.0
     in_flight: int = 2000
+    at_once: int = 500
+    """Documents that a tick of the pump sends at most, so that none takes long."""
+    queues: int = 400
+    """Of so many sources and stages messages are under way at most: thousands of tenants take turns."""
     batch: int = 32
     crashes: int = 3
 

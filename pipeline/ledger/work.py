@@ -341,7 +341,8 @@ _LOST = text("""
                  where state = 'pending' and enqueued_at < now() - make_interval(secs => :resend)
                  and (lease_until is null or lease_until < now()) order by id for update skip locked)""")
 _FLYING = text("""
-    select count(*) as documents, count(distinct lease_token) filter (where stage = 'chunked') as embedding
+    select count(*) as documents, count(distinct lease_token) filter (where stage = 'chunked') as embedding,
+           count(distinct (source_id, stage)) filter (where stage <> 'chunked') as queues
     from document where state = 'pending' and enqueued_at is not null""")
 _WAITS = "state = 'pending' and enqueued_at is null and due_at <= now()"
 _OF_LANE = {
@@ -362,13 +363,14 @@ _QUEUES = {
         cross join lateral (select due_at from document where source_id = s.id and stage = q.stage and {waits}
                             order by due_at limit 1) w
         left join (select source_id, max(enqueued_at) as at from document
-                   where state = 'pending' and enqueued_at is not null and stage = 'chunked' and :turns
+                   where state = 'pending' and enqueued_at is not null and (stage = 'chunked') = :embed
                    group by source_id) t on t.source_id = s.id
         order by max(t.at) over (partition by s.tenant_id) nulls first, t.at nulls first,
-                 case when :turns then random() end, w.due_at""")
+                 case when count(*) over () > :most then random() end, w.due_at""")
     for lane, waits in _OF_LANE.items()
 }
-"""The longest due first; in `turns`, for embedding, whose last message is the oldest: tenants, then their sources."""
+"""First whose last message is the oldest: tenants, then their sources; then the longest due, or, where not all have
+their turn now, anyone: what is over is not remembered."""
 _ONLY = {Lane.CHANGED: " and indexed_version is not null", Lane.FEW: "", Lane.BULK: ""}
 _SEND = {
     lane: text(f"""
@@ -404,12 +406,15 @@ def _choose(connection: Connection, limits: Limits) -> list[Batch]:
 
     In each lane tenants take turns, then the sources of each, then the stages of a source, the longest due first.
     """
-    room = limits.in_flight - connection.execute(_FLYING).one().documents
+    flying = connection.execute(_FLYING).one()
+    left, queues = limits.in_flight - flying.documents, limits.queues - flying.queues
+    room = limits.at_once
     groups: dict[tuple[Lane, UUID, str, UUID | None], list[Item]] = defaultdict(list)
     for lane in Lane:
         kept = limits.in_flight // 10 if lane is Lane.BULK else 0  # for what comes later and overtakes
-        rows = _stamp(connection, lane, room - kept)
-        room -= len(rows)
+        rows = _stamp(connection, limits, lane, min(room, left - kept), queues)
+        left, room = left - len(rows), room - len(rows)
+        queues -= len({(row.source_id, row.stage) for row in rows})
         for row in rows:
             alone = row.id if row.crash_count else None
             groups[lane, row.tenant_id, row.stage, alone].append(Item(row.id, row.desired_version))
@@ -437,7 +442,7 @@ def choose_embeds(connection: Connection, limits: Limits, room: EmbedRoom) -> li
     batches: list[Batch] = []
     for lane in Lane:
         more = left if room.waiting is None else flying.embedding + AHEAD - room.waiting.get(lane, 0)
-        values = {"stages": [Stage.CHUNKED], "turns": True}
+        values = {"stages": [Stage.CHUNKED], "embed": True, "most": 0}
         queues = deque(connection.execute(_QUEUES[lane], values) if min(more, left) > 0 else ())
         while queues and more > 0 and left > 0:
             queue = queues.popleft()
@@ -451,13 +456,21 @@ def choose_embeds(connection: Connection, limits: Limits, room: EmbedRoom) -> li
     return batches
 
 
-def _stamp(connection: Connection, lane: Lane, room: int) -> list[Row[Any]]:
-    """Note of at most `room` documents of a lane that a message about them is under way."""
+def _stamp(connection: Connection, limits: Limits, lane: Lane, room: int, most: int) -> list[Row[Any]]:
+    """Note of at most `room` documents of a lane, of `most` queues, that a message about them is under way."""
     chosen: list[Row[Any]] = []
-    stages = [stage for stage in Stage if stage is not Stage.CHUNKED]
-    queues = connection.execute(_QUEUES[lane], {"stages": stages, "turns": False}).all() if room > 0 else []
+    least = max(1, limits.in_flight // limits.queues)
+    if room <= 0 or most <= 0:
+        return chosen
+    most = min(most, -(-limits.at_once // least))
+    values: dict[str, Any] = {
+        "stages": [s for s in Stage if s is not Stage.CHUNKED],
+        "embed": False,
+        "most": most,
+    }
+    queues = connection.execute(_QUEUES[lane], values).fetchmany(most)
     while queues and len(chosen) < room:
-        shares = _shares(queues, room - len(chosen))
+        shares = _shares(queues, room - len(chosen), least)
         values = {
             "sources": [queue.source_id for queue in queues],
             "stages": [queue.stage for queue in queues],
@@ -475,15 +488,15 @@ def _stamp(connection: Connection, lane: Lane, room: int) -> list[Row[Any]]:
     return chosen
 
 
-def _shares(queues: Sequence[Row[Any]], room: int) -> list[int]:
-    """How many documents each queue may send; the sum is at most `room`, and the first ones get something."""
+def _shares(queues: Sequence[Row[Any]], room: int, least: int) -> list[int]:
+    """How many documents each queue may send, `least` or nothing; the sum is at most `room`."""
     sources = {(queue.tenant_id, queue.source_id) for queue in queues}
     of_tenant = Counter(tenant for tenant, _ in sources)
     of_source = Counter(queue.source_id for queue in queues)
     shares, left = [], room
     for queue in queues:
         fair = room // (len(of_tenant) * of_tenant[queue.tenant_id] * of_source[queue.source_id])
-        shares.append(min(max(1, fair), left))
+        shares.append(min(max(least, fair), left))
         left -= shares[-1]
     return shares
 

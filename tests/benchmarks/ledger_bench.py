@@ -64,7 +64,8 @@ def load(url: str, documents: int, *, done: bool) -> None:
 
 
 def _limited(embed: int | None) -> Callable[[Connection], object]:
-    return lambda c: work.pump_once(c, Limits(), embed=work.EmbedRoom(documents=embed))
+    room = work.EmbedRoom(documents=embed, waiting={})  # as a tick that finds empty queues in the broker
+    return lambda c: work.pump_once(c, Limits(), embed=room)
 
 
 def _progress(c: Connection) -> object:

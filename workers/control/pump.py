@@ -50,6 +50,8 @@ def pump_once(parts: Runtime, sent: float | None = None) -> None:
     for tenant, source, run in found.syncs if found else ():
         dispatch.send_sync(parts.database, tenant, source, run)
     _send(parts, found.batches if found else ())
+    if found and sum(len(batch.items) for batch in found.batches) >= limits.at_once:
+        dispatch.wake_pump()  # more may wait
     _open_due(parts, sent)
     _close_settled(parts)
     with parts.database.control() as connection:

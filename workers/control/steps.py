@@ -163,6 +163,7 @@ def limits(rag: Configuration) -> Limits:
     return Limits(
         resend=q.resend_after,
         in_flight=q.max_in_flight,
+        at_once=max(Limits.at_once, q.max_in_flight // 4),
         batch=q.batch_documents,
         crashes=q.max_crashes,
     )

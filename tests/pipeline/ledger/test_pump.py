@@ -259,6 +259,25 @@ class TestBounds:
         assert pump_once(shop, in_flight=3) == work.PumpResult()
         assert len(pump_once(shop, in_flight=4).batches[0].items) == 1
 
+    def test_a_tick_sends_so_many_and_the_next_one_the_rest(self, shop: Workshop) -> None:
+        shop.admit(*(document(f"d{n}") for n in range(5)))
+        sent = [sum(len(b.items) for b in pump_once(shop, at_once=3).batches) for _ in range(3)]
+        assert sent == [3, 2, 0]
+
+    def test_of_many_tenants_some_send_and_then_others(self, shop: Workshop) -> None:
+        shops = [Workshop(shop.database, uuid4(), uuid4()) for _ in range(5)]
+        for one in shops:
+            one.admit(*(document(f"d{n}") for n in range(work.SHORT_OF)))
+        turns: list[UUID] = []
+        for _ in range(work.SHORT_OF // 4):
+            batches = pump_once(shop, in_flight=6, queues=3).batches
+            assert [len(b.items) for b in batches] == [2, 2, 2]
+            assert pump_once(shop, in_flight=1000, queues=3).batches == ()
+            turns += [b.tenant_id for b in batches]
+            for one in shops:
+                one.sql("update document set state = 'done' where enqueued_at is not null")
+        assert set(turns) == {one.tenant for one in shops}, "those whose documents are older go on for ever"
+
     def test_settled_documents_give_their_room_back(self, shop: Workshop) -> None:
         shop.admit(*(document(f"d{n}") for n in range(4)))
         pump_once(shop, in_flight=2)
