@@ -40,11 +40,6 @@ def pytest_configure(config: pytest.Config) -> None:
         template.choose()
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
-        template.remove()
-
-
 def pytest_collection_finish() -> None:
     """From here on rubbish is looked for again, among what tests make."""
     gc.freeze()

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from contextlib import suppress
+from multiprocessing import util
 from pathlib import Path
 
 import psutil
@@ -24,7 +25,7 @@ ROOM = 6 << 30
 
 
 def choose() -> None:
-    """Make the folder of this run, and let it be where temporary files lie.
+    """Make the folder of this run, and let it be where temporary files lie until this process ends.
 
     It is in memory where there is room: each test's database is some 500 small files, which ext4 makes and removes
     at .3 s of a core, and memory at .02. Whoever sets TMPDIR decides otherwise.
@@ -41,6 +42,8 @@ def choose() -> None:
     os.environ |= {"TMPDIR": str(folder), FOLDER: str(folder / "template")}
     Path(os.environ[FOLDER]).mkdir()
     tempfile.tempdir = None  # which remembers where it was
+    # Last of all, since multiprocessing removes a folder of its own in it (-100).
+    util.Finalize(None, shutil.rmtree, args=(folder,), kwargs={"ignore_errors": True}, exitpriority=-101)
 
 
 def _roomy() -> bool:
@@ -49,11 +52,6 @@ def _roomy() -> bool:
     found = os.statvfs(MEMORY)
     runs_programs = not found.f_flag & os.ST_NOEXEC
     return runs_programs and min(found.f_bavail * found.f_frsize, psutil.virtual_memory().available) >= ROOM
-
-
-def remove() -> None:
-    """Remove it with all that was made."""
-    shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
 
 
 def prepare(data: Path) -> None:

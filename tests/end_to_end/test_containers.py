@@ -155,7 +155,8 @@ def test_the_containers_of_compose_do_the_whole_job_and_leave_softly(
     assert until(answered, 60), containers.said("worker-ingest")
     with pytest.raises(HTTPError) as refused:
         urlopen(f"http://127.0.0.1:{containers.ports['5555']}/", timeout=10)
-    assert refused.value.code == 401
+    with refused.value as error:
+        assert error.code == 401
     with urlopen(f"http://127.0.0.1:{containers.ports['9464']}/metrics", timeout=10) as answer:
         assert b"larder_task_duration_seconds" in answer.read()
 
