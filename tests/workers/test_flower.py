@@ -23,6 +23,7 @@ CONFIG = """
 rag:
   flower:
     urlPrefix: /queue
+    unprotected: [healthcheck]
     oauth: {{provider: okta, server: '{server}', key: larder, secret: "the secret",
             redirectUrl: 'http://127.0.0.1:{port}/queue/login', emails: ['*@example.com']}}
 """
@@ -83,7 +84,8 @@ def test_whom_the_provider_names_is_let_in_and_nobody_else(shown: tuple[str, Pro
     jar = CookieJar()
     assert asked(f"{url}/api/workers", jar)[0] == 401
     provider.email = "eve@elsewhere.com"
-    for page in ("/tasks", "/metrics", "/healthcheck"):
+    assert asked(f"{url}/healthcheck") == (200, "/queue/healthcheck"), "the configuration opens it"
+    for page in ("/tasks", "/metrics"):
         assert asked(f"{url}{page}", jar) == (403, "/queue/login")
     assert asked(f"{url}/api/workers", jar)[0] == 401
     provider.email = "ann@example.com"

@@ -229,7 +229,8 @@ def run_flower(parts: Runtime, port: int, address: str, environ: Mapping[str, st
     else:
         os.environ["FLOWER_BASIC_AUTH"] = flower_login(environ, parts.settings.data)
     prefix = parts.rag.flower.url_prefix
-    _guard_flower({"localhost", "127.0.0.1", "::1", address, *parts.rag.flower.hosts}, prefix.strip("/"))
+    hosts = {"localhost", "127.0.0.1", "::1", address, *parts.rag.flower.hosts}
+    _guard_flower(hosts, prefix.strip("/"), parts.rag.flower.unprotected)
     options = ["--read_only=true", "--inspect_timeout=5000", "--persistent=true"]
     options += [
         "--tasks_columns=name,state,received,runtime,worker,args"
@@ -265,8 +266,8 @@ def _oauth(told: OAuthSettings) -> dict[str, str]:
     }
 
 
-def _guard_flower(hosts: Collection[str], prefix: str) -> None:
-    """Have every page of Flower ask for the password or the provider's login, and answer by these names only.
+def _guard_flower(hosts: Collection[str], prefix: str, unprotected: Collection[str]) -> None:
+    """Have every other page of Flower ask for the password or the provider's login, and answer by these names only.
 
     Flower itself gives its metrics and its health to anybody. A page of another site that has its own name resolved
     to this machine would read them in a visitor's browser.
@@ -281,6 +282,8 @@ def _guard_flower(hosts: Collection[str], prefix: str) -> None:
                 return handler.send_error(421)  # Misdirected Request
             if prefix and handler.request.path == f"/{prefix}":
                 return handler.redirect(f"/{prefix}/")  # where logins lead back to
+            if handler.request.path.removeprefix(f"/{prefix}").strip("/") in unprotected:
+                return prepare(handler)
             # Raises for whoever has not the password.
             if handler.get_current_user() or isinstance(handler, OAuth2StateMixin):
                 return prepare(handler)

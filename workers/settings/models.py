@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -213,7 +213,11 @@ class FlowerSettings(ConfigSection):
     hosts: Texts = Field(default=(), examples=[["flower.example.com"]])
     """Names by which it is asked, as behind a proxy, besides localhost and the address it listens on."""
     oauth: OAuthSettings = OAuthSettings()
-    """Have a provider tell who sees it; a scraper cannot ask Flower then."""
+    """Have a provider tell who sees it; a scraper cannot log in then."""
+    unprotected: Annotated[
+        tuple[Literal["metrics", "healthcheck"], ...], Expected("a list of metrics and healthcheck")
+    ] = ()
+    """Pages that anybody may read who reaches it: `metrics` names queues, tasks and workers, `healthcheck` says OK."""
     max_tasks: Whole = Field(default=10_000, ge=100, le=1_000_000)
     """Tasks it keeps in memory and in its file, the newest; about 8 KB of memory each."""
 
