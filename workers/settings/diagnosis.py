@@ -43,7 +43,7 @@ def explain(error: ValidationError, tree: Tree, model: type[ConfigSection]) -> N
             continue
         words = described(field.annotation, field.metadata) if field else "a mapping"
         if field and path and isinstance(path[-1], int):
-            words = "a mapping" if inner_section(field) else "text"
+            words = "a mapping" if inner_section(field) else context.get("expected", "text")
         found = _found(path, tree, field) or context.get("found", "nothing")
         allowed = context["expected"] if detail["type"] == "larder" else words
         tree.complain(path, SettingsProblem(found=found, allowed=allowed, fix=context.get("fix", "")))

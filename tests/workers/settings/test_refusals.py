@@ -87,6 +87,7 @@ WRONG = [
         3,
         ("found amqps:// and a rest", "name a Valkey"),
     ),
+    ("rag:\n  flower: {unprotected: [tasks]}\n", 2, ("unprotected[0]", "'metrics' or 'healthcheck'")),
     ("rag:\n  metadata: {}\n", 2, ("metadata: found an unknown key",)),
     (
         "rag:\n  enabled: true\n  tenant: a\n  enabled: false\n",
