@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from html import escape
 from importlib.util import find_spec
 from pathlib import PurePosixPath
@@ -37,16 +38,17 @@ class NotReadable(Exception):
 
 
 def markdown_of(name: str, text: str) -> str:
-    """The Markdown of a file of one of `READERS`.
+    """The Markdown of a file of one of the `FORMATS`.
 
     `text` of a PDF or DOCX are its bytes, one character each.
 
     Raises:
         DocumentRejected: it cannot be read; the message says why.
     """
+    from connectors.files.options import FORMATS
     from pipeline.errors import DocumentRejected
 
-    library, read = READERS[PurePosixPath(name).suffix.lower()]
+    library, read = READERS[FORMATS[PurePosixPath(name).suffix.lower()]]
     if library and find_spec(library) is None:
         raise DocumentRejected(
             f"{name} needs {library}, which is not installed", fix="install larder[office]"
@@ -258,23 +260,20 @@ def _adoc_line(line: str) -> str:
 # PDF and DOCX ---------------------------------------------------------------------------------------
 
 
-def _apart(kind: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        command = [sys.executable, "-I", __file__, kind]
-        try:
-            done = subprocess.run(  # noqa: S603 (this very file)
-                command, input=text.encode("latin-1"), capture_output=True, timeout=2 * MOST_SECONDS, env={},
-                check=False,
-            )  # fmt: skip
-            told = json.loads(done.stdout)
-        except (subprocess.TimeoutExpired, ValueError):
-            bounds = f"{MOST_SECONDS} seconds or {MOST_BYTES // 1024**2} MB of memory"
-            raise NotReadable(f"takes more than {bounds} to read; split it, or exclude it") from None
-        if "why" in told:
-            raise NotReadable(told["why"])
-        return _html(told["html"]) if "html" in told else str(told["text"])
-
-    return read
+def _apart(kind: str, text: str) -> str:
+    command = [sys.executable, "-I", __file__, kind]
+    try:
+        done = subprocess.run(  # noqa: S603 (this very file)
+            command, input=text.encode("latin-1"), capture_output=True, timeout=2 * MOST_SECONDS, env={},
+            check=False,
+        )  # fmt: skip
+        told = json.loads(done.stdout)
+    except (subprocess.TimeoutExpired, ValueError):
+        bounds = f"{MOST_SECONDS} seconds or {MOST_BYTES // 1024**2} MB of memory"
+        raise NotReadable(f"takes more than {bounds} to read; split it, or exclude it") from None
+    if "why" in told:
+        raise NotReadable(told["why"])
+    return _html(told["html"]) if "html" in told else str(told["text"])
 
 
 def _docx(data: bytes) -> Mapping[str, str]:
@@ -356,15 +355,13 @@ def _literal(line: str) -> str:
 
 
 READERS: Mapping[str, tuple[str, Callable[[str], str]]] = {
-    **dict.fromkeys((".html", ".htm", ".xhtml"), ("", _html)),
-    ".rst": ("docutils", _rst),
-    **dict.fromkeys((".adoc", ".asciidoc"), ("", _asciidoc)),
-    ".pdf": ("pypdf", _apart("pdf")),
-    ".docx": ("mammoth", _apart("docx")),
+    "html": ("", _html),
+    "rst": ("docutils", _rst),
+    "asciidoc": ("", _asciidoc),
+    "pdf": ("pypdf", partial(_apart, "pdf")),
+    "docx": ("mammoth", partial(_apart, "docx")),
 }
-"""End of a file's name -> the library that it takes, and what reads it."""
-BINARY = (".pdf", ".docx")
-"""Those that are no text."""
+"""Format -> the library that it takes, and what reads it."""
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 from urllib.parse import quote_from_bytes
@@ -12,6 +13,17 @@ from pydantic import Field
 
 from connectors.documents.options import SourceContext, SourceOptions
 from connectors.sections import Expected, Flag, Folder, Size, Texts, WebUrl
+
+FORMATS: Mapping[str, str] = {
+    **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
+    ".rst": "rst",
+    **dict.fromkeys((".adoc", ".asciidoc"), "asciidoc"),
+    ".pdf": "pdf",
+    ".docx": "docx",
+}
+"""End of a file's name -> its format, of which `connectors.files.formats` makes Markdown."""
+BINARY = (".pdf", ".docx")
+"""Those that are no text."""
 
 
 class FileOptions(SourceOptions):

@@ -1,16 +1,19 @@
-"""The files below a root that match a source's globs, found without opening any of them."""
+"""The files below a root that match a source's globs: found without opening any of them, then read one by one."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
 import unicodedata
 from dataclasses import dataclass
+from datetime import datetime
 from operator import attrgetter
 
 from connectors.documents.options import Globs, Pattern
-from connectors.files.options import FileOptions
+from connectors.documents.values import Unreadable, decode, from_epoch, is_blank
+from connectors.files.options import BINARY, FileOptions
 from pipeline.documents import Problem
 from pipeline.errors import ConfigurationError, IndexingError, SourceDenied, SourceUnavailable
 
@@ -242,3 +245,104 @@ def _root_error(root: str, error: OSError) -> IndexingError:
 
 def _below(path: str, root: str) -> bool:
     return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+# One file ------------------------------------------------------------------------------------------
+
+TINY_BYTES = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileText:
+    """A file that was read."""
+
+    external_id: str
+    relative: str
+    url: str
+    text: str
+    """Line ends are `\\n`, a byte order mark is gone; of a PDF or DOCX its bytes, one character each."""
+    encoding: str
+    """`utf-8` unless the file says or shows otherwise."""
+    modified: datetime | None
+
+
+def read_file(file: FoundFile, root: str, options: FileOptions) -> FileText | Problem | None:
+    """The file as text, a problem that says why not, or None if it is not there any more."""
+    url = options.url_of(file.relative)
+    try:
+        data, status = _read(file, root, options.max_bytes)
+        if status.st_size > options.max_bytes:
+            too_large = f"has {status.st_size} bytes, the limit is {options.max_bytes}"
+            reason = f"{file.external_id} {too_large}; raise maxBytes or split the file"
+            return Skipped(
+                external_id=file.external_id, reason=reason, url=url, because="larger than maxBytes"
+            )
+        binary = file.external_id.lower().endswith(BINARY)
+        text, encoding = (data.decode("latin-1"), "utf-8") if binary else decode(data)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, Unreadable) as error:
+        return Problem(external_id=file.external_id, reason=_reason(file, error), url=url)
+    if is_blank(text):
+        return blank(file.external_id, url)
+    return FileText(
+        external_id=file.external_id,
+        relative=file.relative,
+        url=url,
+        text=text,
+        encoding=encoding,
+        modified=from_epoch(status.st_mtime),
+    )
+
+
+def blank(external_id: str, url: str) -> Skipped:
+    """What is said of a file without text."""
+    reason = f"{external_id} holds no text; nothing of it can be found"
+    return Skipped(external_id=external_id, reason=reason, url=url, because="holds no text")
+
+
+def holds_nothing(file: FoundFile, root: str) -> bool:
+    """True if the file is empty or a few blanks, so that a document made of it earlier has no text any more.
+
+    Only tiny files are opened: a walk for ids must cost no more than a look at each file.
+    """
+    if file.status.st_size > TINY_BYTES:
+        return False
+    try:
+        data, _ = _read(file, root, TINY_BYTES)
+        return is_blank(decode(data)[0])
+    except (OSError, Unreadable):
+        return False
+
+
+def open_problem(file: FoundFile, root: str) -> str:
+    """Why the file cannot be opened; empty if it can."""
+    try:
+        _read(file, root, 0)
+    except FileNotFoundError:
+        return ""
+    except (OSError, Unreadable) as error:
+        return _reason(file, error)
+    return ""
+
+
+def _read(file: FoundFile, root: str, limit: int) -> tuple[bytes, os.stat_result]:
+    """The bytes, unless they are more than `limit`; the file may have been replaced since it was found."""
+    # Without O_NONBLOCK a pipe put in the file's place would hold us for ever.
+    handle = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as stream:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise Unreadable("is not a regular file any more; move it away or exclude it")
+        replaced = (status.st_dev, status.st_ino) != (file.status.st_dev, file.status.st_ino)
+        if replaced and not os.path.realpath(file.path).startswith(root.rstrip("/") + "/"):
+            raise Unreadable("lies outside the source's root since a folder became a link")
+        return stream.read(status.st_size if status.st_size <= limit else 0), status
+
+
+def _reason(file: FoundFile, error: OSError | Unreadable) -> str:
+    if isinstance(error, Unreadable):
+        return f"{file.external_id} {error}"
+    if error.errno == errno.ELOOP:
+        return f"{file.external_id} became a link while it was read; it is looked at again next time"
+    return f"{file.external_id} cannot be read: {error.strerror}; let the worker's user read it"

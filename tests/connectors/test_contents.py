@@ -11,7 +11,7 @@ import pytest
 
 from connectors import open_source
 from connectors.documents.values import CONTROLS, Unreadable, decode
-from connectors.files.source import FileText, read_file
+from connectors.files.walk import FileText, read_file
 from pipeline.documents import Problem
 from tests.connectors.folders import listing, options, walk, write
 

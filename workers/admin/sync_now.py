@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from connectors.files.formats import READERS
+from connectors.files.options import FORMATS
 from pipeline.documents import Json
 from pipeline.errors import BudgetSpent, ConfigurationError, EmbedderRefused, LarderError, StoreUnavailable
 from pipeline.ledger import admission, audit, embedding_use, overview, runs, sources
@@ -238,7 +238,7 @@ def exit_code(report_: Json) -> int:
 
 # A folder that no source names --------------------------------------------------------------------
 
-SUFFIXES = {"markdown": (".md", ".markdown", *READERS), "text": (".txt",), "json": (".json",)}
+SUFFIXES = {"markdown": (".md", ".markdown", *FORMATS), "text": (".txt",), "json": (".json",)}
 """Type of source -> ends of the names of its files."""
 _LEFT_OUT = frozenset(
     {
