@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.database.encryption import Keyring
 from pipeline.database.engine import Database, ServerTimeouts
-from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
+from pipeline.embedding import Embedder, EmbeddingOptions
+from pipeline.embedding.calls import open_embedder
 from pipeline.embedding.known_models import options_for, vector_key
 from pipeline.enrichment.degradation import Health
 from pipeline.errors import ConfigurationError, LarderError

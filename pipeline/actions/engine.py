@@ -139,7 +139,7 @@ class EngineParts:
     def embedder(self, model: str | None, dimensions: int | None) -> Embedder:
         """The embedder for a model; None takes that of the settings; raises as `Parts` says."""
         try:
-            from pipeline.embedding import open_embedder
+            from pipeline.embedding.calls import open_embedder
         except ModuleNotFoundError as error:
             # Every provider of ours answers with arrays: without numpy, vectors come from the caller.
             raise ConfigurationError(

@@ -1,17 +1,14 @@
-"""Turning text into vectors: the port, its limits, and the table of embedders."""
+"""Turning text into vectors: the port and its limits, and what an embedder is told."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from importlib import import_module
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-from pipeline.errors import ConfigurationError
 
 Vectors = NDArray[np.float32]
 """Shape (texts, dimensions), every row of length 1."""
@@ -94,45 +91,3 @@ class EmbeddingOptions:
     """What becomes of a document's text that is longer than the model reads; None: what is best for the model."""
     max_tokens: int | None = None
     """How much of a text a service's model reads, if it is not the model's usual length or not known here."""
-
-
-PROVIDERS: Mapping[str, str] = {
-    "minilm": "minilm",
-    "hashing": "hashing",
-    "gemini": "gemini",
-    "openai": "remote",
-    "ollama": "remote",
-    "huggingface": "remote",
-    "transformers": "transformers",
-}
-"""Name in the configuration -> the module of `providers` whose `open_provider` builds it, imported only then."""
-
-
-def open_embedder(options: EmbeddingOptions) -> Embedder:
-    """The embedder the options name.
-
-    Raises:
-        ConfigurationError: unknown provider or model, a size below 1, or dimensions the model does not have.
-        ModelMissing: the model's files are absent or not the expected ones.
-    """
-    if options.provider not in PROVIDERS:
-        raise ConfigurationError(
-            f"embedding.provider is {options.provider!r}", fix=f"use one of {', '.join(PROVIDERS)}"
-        )
-    for key, value in (("dimensions", options.dimensions), ("batchSize", options.batch_size)):
-        if value is not None and value < 1:
-            raise ConfigurationError(f"embedding.{key} is {value}", fix="use a number of at least 1")
-    module = import_module(f"pipeline.embedding.providers.{PROVIDERS[options.provider]}")
-    embedder: Embedder = module.open_provider(options)
-    if options.dimensions not in {None, embedder.dimensions}:
-        raise ConfigurationError(
-            f"embedding.dimensions is {options.dimensions}, but {embedder.model} gives {embedder.dimensions}",
-            fix=f"set embedding.dimensions to {embedder.dimensions} or leave it out",
-        )
-    if options.oversize == "cut" != embedder.limits.oversize:
-        raise ConfigurationError(
-            f"embedding.oversize is cut, and the provider {options.provider} is not sent half a text",
-            fix="use split or refuse, or leave it out",
-        )
-    embedder.limits = replace(embedder.limits, oversize=options.oversize or embedder.limits.oversize)
-    return embedder

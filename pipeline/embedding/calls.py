@@ -1,18 +1,19 @@
-"""Calling an embedder safely: in pieces it can take, with one short retry, and never trusting its answer."""
+"""Opening an embedder, and calling it safely: in pieces it can take, tried again shortly, its answer never trusted."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential, wait_random
 
-from pipeline.embedding import Embedder, EmbedderLimits, Vectors
+from pipeline.embedding import Embedder, EmbedderLimits, EmbeddingOptions, Vectors
 from pipeline.errors import (
     AnswerMalformed,
     ConfigurationError,
@@ -20,6 +21,48 @@ from pipeline.errors import (
     TextRejected,
     TextTooLong,
 )
+
+PROVIDERS: Mapping[str, str] = {
+    "minilm": "minilm",
+    "hashing": "hashing",
+    "gemini": "gemini",
+    "openai": "remote",
+    "ollama": "remote",
+    "huggingface": "remote",
+    "transformers": "transformers",
+}
+"""Name in the configuration -> the module of `providers` whose `open_provider` builds it, imported only then."""
+
+
+def open_embedder(options: EmbeddingOptions) -> Embedder:
+    """The embedder the options name.
+
+    Raises:
+        ConfigurationError: unknown provider or model, a size below 1, or dimensions the model does not have.
+        ModelMissing: the model's files are absent or not the expected ones.
+    """
+    if options.provider not in PROVIDERS:
+        raise ConfigurationError(
+            f"embedding.provider is {options.provider!r}", fix=f"use one of {', '.join(PROVIDERS)}"
+        )
+    for key, value in (("dimensions", options.dimensions), ("batchSize", options.batch_size)):
+        if value is not None and value < 1:
+            raise ConfigurationError(f"embedding.{key} is {value}", fix="use a number of at least 1")
+    module = import_module(f"pipeline.embedding.providers.{PROVIDERS[options.provider]}")
+    embedder: Embedder = module.open_provider(options)
+    if options.dimensions not in {None, embedder.dimensions}:
+        raise ConfigurationError(
+            f"embedding.dimensions is {options.dimensions}, but {embedder.model} gives {embedder.dimensions}",
+            fix=f"set embedding.dimensions to {embedder.dimensions} or leave it out",
+        )
+    if options.oversize == "cut" != embedder.limits.oversize:
+        raise ConfigurationError(
+            f"embedding.oversize is cut, and the provider {options.provider} is not sent half a text",
+            fix="use split or refuse, or leave it out",
+        )
+    embedder.limits = replace(embedder.limits, oversize=options.oversize or embedder.limits.oversize)
+    return embedder
+
 
 _NAMED = 10
 """How many bad texts a message names; `indexes` has them all."""

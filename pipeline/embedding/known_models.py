@@ -66,6 +66,8 @@ class ProviderFacts:
     """What a model surely reads that is not known here; most read this much or more."""
     base_url: str = ""
     """Its public address; empty: it runs in this process."""
+    remote: bool = False
+    """Whether texts are sent to it over the network."""
     timeout: float = 30.0
     """Seconds one call may take unless the configuration says otherwise."""
     needs_key: Literal["never", "public", "always"] = "never"
@@ -76,11 +78,6 @@ class ProviderFacts:
     """Model names may end with `:tag`, and `:latest` is what a bare name means."""
     install: str = ""
     """What to do about a model that it does not have."""
-
-    @property
-    def remote(self) -> bool:
-        """Whether texts are sent to it over the network."""
-        return bool(self.base_url)
 
     def wants_key(self, base_url: str) -> bool:
         """Whether nothing can be asked of it without a key; an empty address is its public one."""
@@ -113,7 +110,8 @@ def _read() -> Mapping[str, ProviderFacts]:
     every = own | hub | {name: hub[other] for name, other in table["aliases"].items()}
     return {
         name: ProviderFacts(
-            **facts | {"models": hub if facts["models"] == "hub" else {m: every[m] for m in facts["models"]}}
+            **facts | {"models": hub if facts["models"] == "hub" else {m: every[m] for m in facts["models"]}},
+            remote="base_url" in facts,
         )
         for name, facts in table["providers"].items()
     }

@@ -26,8 +26,7 @@ from pipeline.errors import (
     StoreRejected,
     StoreUnavailable,
 )
-from pipeline.ledger import Item, dead, embedding_use
-from pipeline.ledger.leases import Lease, renewed
+from pipeline.ledger import Item, Lease, dead, embedding_use, renewed
 from pipeline.search.chunk_store import SearchIndex
 
 _STAGE = Transfer(

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 from uuid import UUID, uuid5
 
-from pipeline.errors import ConfigurationError
+from pipeline.errors import ConfigurationError, LarderError
 
 NAMESPACE = UUID("6c1f6f0e-3d1b-5a3e-9d53-2b0a6f1a4f10")
 
@@ -127,3 +130,43 @@ def _id(text: str, *, prefix: str) -> UUID:
         raise ConfigurationError(f"the {what} is empty", fix=f"give the {what}'s id or its name")
     # Only the form with hyphens: a project may well be called by 32 hexadecimal digits.
     return UUID(name) if _CANONICAL.fullmatch(name) else uuid5(_NAMESPACE, prefix + name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """Documents that are ours under one token."""
+
+    tenant_id: UUID
+    token: UUID
+
+    def mine(self, ids: Sequence[UUID], **more: Any) -> dict[str, Any]:
+        """What a statement about these documents takes."""
+        return {"token": self.token, "ids": list(ids), **more}
+
+
+@contextmanager
+def renewed(renew: Callable[[], object], *, lease: float, since: float | None = None) -> Iterator[None]:
+    """Call `renew` from a thread as long as the block runs, each third of the lease that was taken at `since`.
+
+    So nobody else takes work whose one call to somebody foreign outlasts the lease, and a lease may be short, so that
+    a dead worker is soon replaced. A `renew` that returns False is not called again: the lease is lost.
+    """
+    over = threading.Event()
+
+    def keep() -> None:
+        begun = (
+            time.monotonic() if since is None else since
+        )  # a slow database has used up a part of it already
+        while not over.wait(max(0.0, begun + lease / 3 - time.monotonic())):
+            begun = time.monotonic()
+            with suppress(LarderError):
+                if renew() is False:
+                    return
+
+    keeper = threading.Thread(target=keep, name="larder-lease", daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        over.set()
+        keeper.join()

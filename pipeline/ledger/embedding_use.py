@@ -14,7 +14,8 @@ from sqlalchemy import Connection, text
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, EmbeddingError, LarderError, TextRejected
-from pipeline.ledger.leases import TERM, Lease, Leased
+from pipeline.ledger import Lease
+from pipeline.ledger.leases import TERM, Leased
 
 UsageKind = Literal["document", "query"]
 

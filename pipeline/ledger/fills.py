@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 from sqlalchemy import Connection, Row, text
 
 from pipeline.documents import Chunk
-from pipeline.ledger import Item, Limits
-from pipeline.ledger.leases import SENDABLE, UNCOUNTED, Lease, Leased
+from pipeline.ledger import Item, Lease, Limits
+from pipeline.ledger.leases import SENDABLE, UNCOUNTED, Leased
 from pipeline.ledger.search_indexes import IndexedDocument, compare, lock_active, record_indexed
 from pipeline.ledger.work import STORED, resolve_letters
 from pipeline.search.records import StoredDocument

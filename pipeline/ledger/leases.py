@@ -6,17 +6,9 @@ the claim counts one before the work, so that a killed process leaves it behind;
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
-from uuid import UUID
 
 from sqlalchemy import TextClause, text
-
-from pipeline.errors import LarderError
 
 TERM = "clock_timestamp() + make_interval(secs => :lease)"
 """The end of a lease of `lease` seconds; from the statement on, since a transaction may have begun long before."""
@@ -28,18 +20,6 @@ RESTARTED = """attempts = 0, crash_count = 0, due_at = now(), enqueued_at = null
 SENDABLE = """due_at <= now() and (lease_until is null or lease_until < now())
     and (enqueued_at is null or enqueued_at < now() - make_interval(secs => :resend))"""
 """Due, nobody is at it, and no message about it is under way: none for `resend` seconds."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lease:
-    """Documents that are ours under one token."""
-
-    tenant_id: UUID
-    token: UUID
-
-    def mine(self, ids: Sequence[UUID], **more: Any) -> dict[str, Any]:
-        """What a statement about these documents takes."""
-        return {"token": self.token, "ids": list(ids), **more}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,31 +90,3 @@ class Leased:
         return text(f"""
             update {self.table} set {assignments} where ({self.key}) in ({self._locked(where, skip)})
             returning {returning}""")
-
-
-@contextmanager
-def renewed(renew: Callable[[], object], *, lease: float, since: float | None = None) -> Iterator[None]:
-    """Call `renew` from a thread as long as the block runs, each third of the lease that was taken at `since`.
-
-    So nobody else takes work whose one call to somebody foreign outlasts the lease, and a lease may be short, so that
-    a dead worker is soon replaced. A `renew` that returns False is not called again: the lease is lost.
-    """
-    over = threading.Event()
-
-    def keep() -> None:
-        begun = (
-            time.monotonic() if since is None else since
-        )  # a slow database has used up a part of it already
-        while not over.wait(max(0.0, begun + lease / 3 - time.monotonic())):
-            begun = time.monotonic()
-            with suppress(LarderError):
-                if renew() is False:
-                    return
-
-    keeper = threading.Thread(target=keep, name="larder-lease", daemon=True)
-    keeper.start()
-    try:
-        yield
-    finally:
-        over.set()
-        keeper.join()

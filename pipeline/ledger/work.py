@@ -14,8 +14,8 @@ from pydantic import TypeAdapter
 from sqlalchemy import Connection, Row, RowMapping, text
 
 from pipeline.errors import LarderError
-from pipeline.ledger import Item, Limits, Stage, runs, search_indexes
-from pipeline.ledger.leases import UNCOUNTED, Lease, Leased
+from pipeline.ledger import Item, Lease, Limits, Stage, runs, search_indexes
+from pipeline.ledger.leases import UNCOUNTED, Leased
 from pipeline.search.records import StoredDocument
 
 MOST_CRASHES = 3

@@ -13,9 +13,8 @@ from pgvector import HalfVector
 from sqlalchemy import Connection, TextClause, text
 
 from pipeline.database.engine import Transfer, transfer
-from pipeline.documents import language_of
+from pipeline.documents import counted, language_of
 from pipeline.errors import StoreRejected
-from pipeline.search.question import counted
 from pipeline.search.records import Replaced, Replacement
 
 

@@ -168,7 +168,7 @@ it), its sharp weight (the same to the power SHARPNESS), and whether candidates 
 A word counts with its stem of each language that is in use. A lexeme that the last count does not list is new since
 then or nowhere at all, as most words of a log are: it counts as being in one chunk.
 
-Parameters: `words` (`lexemes.searchable` of the question), `languages`, `tenant`, `index`, `chunks` (of all).
+Parameters: `words` (`documents.searchable` of the question), `languages`, `tenant`, `index`, `chunks` (of all).
 """
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
-from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
-from pipeline.embedding.calls import embed_checked
+from pipeline.embedding import Embedder, EmbeddingOptions
+from pipeline.embedding.calls import embed_checked, open_embedder
 from pipeline.errors import ConfigurationError, EmbedderUnavailable, EmbeddingError
 from pipeline.stories.memory import LONGEST_WAIT, StoryMemory, in_use
 from pipeline.stories.story import listed

@@ -9,7 +9,7 @@ import psycopg
 from pgvector import HalfVector
 from pgvector.psycopg import register_vector
 
-from pipeline.search.question import searchable
+from pipeline.documents import searchable
 from pipeline.search.statement import TERMS
 from tests.benchmarks.library import DIMENSIONS, Library, Question
 

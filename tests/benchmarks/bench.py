@@ -35,9 +35,14 @@ sys.path.insert(0, str(ROOT))
 
 from pipeline.chunking.splitting import ChunkingOptions  # noqa: E402
 from pipeline.chunking.strategies import open_chunker  # noqa: E402
-from pipeline.documents import Document, Kind, SourceType  # noqa: E402
-from pipeline.embedding import EmbeddingOptions, open_embedder  # noqa: E402
-from pipeline.search.question import searchable  # noqa: E402
+from pipeline.documents import (  # noqa: E402
+    Document,
+    Kind,
+    SourceType,
+    searchable,
+)
+from pipeline.embedding import EmbeddingOptions  # noqa: E402
+from pipeline.embedding.calls import open_embedder  # noqa: E402
 from tests.benchmarks import enrich_bench  # noqa: E402
 from tests.benchmarks import providers as embedding_providers  # noqa: E402
 from tests.benchmarks import reindex as other_index  # noqa: E402

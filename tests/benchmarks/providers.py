@@ -32,7 +32,8 @@ from pipeline.chunking.splitting import ChunkingOptions
 from pipeline.chunking.strategies import open_chunker
 from pipeline.database import migrations
 from pipeline.database.engine import Database
-from pipeline.embedding import EmbeddingOptions, open_embedder
+from pipeline.embedding import EmbeddingOptions
+from pipeline.embedding.calls import open_embedder
 from pipeline.ingest.steps import Indexer
 from pipeline.ingest.work_in_progress import EmbeddingTerms
 from pipeline.ledger import Item, Stage

@@ -30,8 +30,12 @@ from pipeline.chunking.strategies import open_chunker  # noqa: E402
 from pipeline.database import migrations  # noqa: E402
 from pipeline.database.engine import Database  # noqa: E402
 from pipeline.documents import Chunk, Document, Kind  # noqa: E402
-from pipeline.embedding import Embedder, EmbeddingOptions, Vectors, open_embedder  # noqa: E402
-from pipeline.embedding.calls import embed_checked, embed_query_checked  # noqa: E402
+from pipeline.embedding import Embedder, EmbeddingOptions, Vectors  # noqa: E402
+from pipeline.embedding.calls import (  # noqa: E402
+    embed_checked,
+    embed_query_checked,
+    open_embedder,
+)
 from pipeline.ingest.steps import centroid, cut  # noqa: E402
 from pipeline.ledger import document_id, project_id, search_indexes, source_id, sources, tenant_id  # noqa: E402  # noqa: E402
 from pipeline.search import (  # noqa: E402

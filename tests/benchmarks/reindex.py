@@ -16,7 +16,8 @@ import numpy as np
 from pgvector.psycopg import register_vector
 
 from pipeline.documents import Chunk
-from pipeline.embedding import EmbeddingOptions, open_embedder
+from pipeline.embedding import EmbeddingOptions
+from pipeline.embedding.calls import open_embedder
 from pipeline.ledger import tenant_id
 from pipeline.search import SearchRequest, SearchResults
 from workers import search

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from pipeline.embedding import Embedder, EmbeddingOptions, Vectors, open_embedder
+from pipeline.embedding import Embedder, EmbeddingOptions, Vectors
+from pipeline.embedding.calls import open_embedder
 from tests.fakes.faults import Fault
 from tests.fakes.gemini_embedding import FakeGeminiEmbedding
 from tests.fakes.gemini_errors import retry_info

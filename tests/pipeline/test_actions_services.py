@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.embedding import PROVIDERS, Embedder, EmbeddingOptions, open_embedder
+from pipeline.embedding import Embedder, EmbeddingOptions
+from pipeline.embedding.calls import PROVIDERS, open_embedder
 from tests.fakes.faults import Fault
 from tests.fakes.ollama_server import FakeOllama
 from tests.fakes.openai_server import KEY, FakeOpenAI

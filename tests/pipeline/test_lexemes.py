@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.search.question import counted, searchable
+from pipeline.documents import counted, searchable
 from tests.complexity import assert_linear
 
 

@@ -13,8 +13,7 @@ from sqlalchemy import Connection
 
 from pipeline.errors import LarderError
 from pipeline.ingest import work_in_progress
-from pipeline.ledger import audit, embedding_use, search_indexes, upkeep
-from pipeline.ledger.leases import renewed
+from pipeline.ledger import audit, embedding_use, renewed, search_indexes, upkeep
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import SearchIndex, active_index, indexes
 from workers.runtime import Runtime

@@ -26,8 +26,7 @@ from pipeline.enrichment.degradation import (
     answer,
 )
 from pipeline.errors import ConfigurationError, LarderError, LeaseLost, SearchError
-from pipeline.ledger import jobs
-from pipeline.ledger.leases import renewed
+from pipeline.ledger import jobs, renewed
 from workers.control import steps
 from workers.processes import metrics, tracing
 from workers.queue import dispatch

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.documents import Document, Kind, SourceType
-from pipeline.embedding import EmbeddingOptions, Vectors, open_embedder
-from pipeline.embedding.calls import embed_query_checked
+from pipeline.embedding import EmbeddingOptions, Vectors
+from pipeline.embedding.calls import embed_query_checked, open_embedder
 from tests.benchmarks.library import Question, unit
 from tests.benchmarks.quality import chunks_of, read_typed, vectors_of
 from workers.admin.evaluation.dataset import EvalDataset

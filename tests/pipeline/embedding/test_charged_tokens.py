@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
+from pipeline.embedding import Embedder, EmbeddingOptions
+from pipeline.embedding.calls import open_embedder
 from tests.fakes.embedding_words import count_tokens
 from tests.fakes.messages import Answer
 from tests.fakes.ollama_server import FakeOllama

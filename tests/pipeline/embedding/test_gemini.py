@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
-from pipeline.embedding.calls import TextsRejected, embed_checked, embed_query_checked
+from pipeline.embedding import Embedder, EmbeddingOptions
+from pipeline.embedding.calls import TextsRejected, embed_checked, embed_query_checked, open_embedder
 from pipeline.embedding.providers.gemini import MOST_BYTES
 from pipeline.errors import (
     ConfigurationError,
@@ -242,7 +242,7 @@ def test_one_client_serves_all_calls_of_all_threads(fake: FakeGeminiEmbedding) -
 
 def test_nothing_heavy_is_imported_before_the_first_call() -> None:
     code = (
-        "import json, sys; from pipeline.embedding import EmbeddingOptions, open_embedder\n"
+        "import json, sys; from pipeline.embedding import EmbeddingOptions; from pipeline.embedding.calls import open_embedder\n"
         "embedder = open_embedder(EmbeddingOptions(provider='gemini', api_key='k'))\n"
         "embedder.count_tokens('some words')\n"
         "print(json.dumps(sorted({'google', 'httpx2', 'pydantic'} & set(sys.modules))))"

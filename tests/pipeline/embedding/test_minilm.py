@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.embedding import EmbeddingOptions, open_embedder
-from pipeline.embedding.calls import embed_checked, embed_query_checked, in_parts
+from pipeline.embedding import EmbeddingOptions
+from pipeline.embedding.calls import embed_checked, embed_query_checked, in_parts, open_embedder
 from pipeline.embedding.providers import minilm
 from pipeline.embedding.providers.minilm import MODEL_FILE, TOKENIZER_FILE, MiniLmEmbedder, ShippedFile
 from pipeline.errors import EmbedderUnavailable, ModelMissing, TextRejected, TextTooLong

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
+from pipeline.embedding import Embedder, EmbeddingOptions
+from pipeline.embedding.calls import open_embedder
 from pipeline.embedding.known_models import KNOWN
 from pipeline.errors import (
     ConfigurationError,

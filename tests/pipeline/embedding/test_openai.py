@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
-from pipeline.embedding.calls import ATTEMPTS, embed_checked
+from pipeline.embedding import Embedder, EmbeddingOptions
+from pipeline.embedding.calls import ATTEMPTS, embed_checked, open_embedder
 from pipeline.embedding.known_models import KNOWN
 from pipeline.embedding.providers import remote
 from pipeline.errors import (

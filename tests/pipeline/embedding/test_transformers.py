@@ -129,7 +129,8 @@ MISSING = """
 import sys
 sys.modules["sentence_transformers"] = None
 from pipeline.errors import ConfigurationError
-from pipeline.embedding import EmbeddingOptions, open_embedder
+from pipeline.embedding import EmbeddingOptions
+from pipeline.embedding.calls import open_embedder
 try:
     open_embedder(EmbeddingOptions(provider="transformers"))
 except ConfigurationError as error:
@@ -151,7 +152,8 @@ class SentenceTransformer:
 package.SentenceTransformer = SentenceTransformer
 sys.modules["sentence_transformers"] = package
 from pipeline.errors import ConfigurationError, ModelMissing
-from pipeline.embedding import EmbeddingOptions, open_embedder
+from pipeline.embedding import EmbeddingOptions
+from pipeline.embedding.calls import open_embedder
 made = open_embedder(EmbeddingOptions(provider="transformers"))
 print(made.model, made.dimensions, made.limits.texts, made.limits.tokens_per_text)
 try:

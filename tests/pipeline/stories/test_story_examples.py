@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.database.engine import Database
-from pipeline.embedding import EmbeddingOptions, open_embedder
+from pipeline.embedding import EmbeddingOptions
+from pipeline.embedding.calls import open_embedder
 from pipeline.errors import EmbedderUnavailable
 from pipeline.stories import (
     StoryMemory,

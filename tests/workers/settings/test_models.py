@@ -10,7 +10,7 @@ from sqlalchemy import QueuePool
 from connectors.documents.options import DecisionRules
 from pipeline.chunking.splitting import ChunkingOptions
 from pipeline.database.engine import MORE
-from pipeline.embedding import PROVIDERS
+from pipeline.embedding.calls import PROVIDERS
 from pipeline.search import Weights
 from workers.runtime import Addresses, Runtime
 from workers.settings import EMBEDDING_PROVIDERS, Configuration, Settings, SettingsError, SettingsProblem

@@ -12,7 +12,7 @@ from urllib.request import getproxies
 
 from pipeline.database import migrations
 from pipeline.database.engine import APP_ROLE, CONTROL_ROLE, translated
-from pipeline.embedding import open_embedder
+from pipeline.embedding.calls import open_embedder
 from pipeline.embedding.known_models import KNOWN
 from pipeline.enrichment.degradation import HealthOptions
 from pipeline.errors import LarderError, StoreHindered, StoreRefused, StoreSilent, StoreUnavailable
