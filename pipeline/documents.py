@@ -231,6 +231,16 @@ class Listing:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mismatch:
+    """A key of the configuration that is fine alone and wrong beside another."""
+
+    key: str
+    """In snake_case."""
+    expected: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """One line of `larder sources check`."""
 

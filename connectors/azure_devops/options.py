@@ -46,10 +46,6 @@ def _condition(value: str) -> str:
     return value
 
 
-def _nothing_is_empty(value: Any) -> Any:
-    return "" if value is None else value
-
-
 class AzureDevOpsOptions(ServiceOptions):
     """Work items of Azure DevOps Boards, Services or Server. `pat` may stand below `auth`."""
 
@@ -84,7 +80,10 @@ class AzureDevOpsOptions(ServiceOptions):
     include_links: Flag = True
     """Parents, children and related items are named."""
     wiql: Annotated[
-        str, BeforeValidator(_nothing_is_empty), AfterValidator(_condition), Expected("text, or nothing")
+        str,
+        BeforeValidator(lambda value: "" if value is None else value),
+        AfterValidator(_condition),
+        Expected("text, or nothing"),
     ] = Field(default="", examples=["[System.Tags] CONTAINS 'api'"])
     """One more condition in the service's query language, as after WHERE."""
 

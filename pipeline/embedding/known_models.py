@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from pipeline.documents import Mismatch
 from pipeline.embedding import EmbeddingOptions
 from pipeline.errors import ConfigurationError, EmbedderRefused
 
@@ -79,10 +80,6 @@ class ProviderFacts:
     install: str = ""
     """What to do about a model that it does not have."""
 
-    def wants_key(self, base_url: str) -> bool:
-        """Whether nothing can be asked of it without a key; an empty address is its public one."""
-        return self.needs_key == "always" or (self.needs_key == "public" and not base_url)
-
     def named(self, model: str) -> str:
         """The model's full name: the default for an empty one, and with its tag where models have tags."""
         name = model or self.model
@@ -121,17 +118,7 @@ KNOWN = MappingProxyType(_read())
 """Name in the configuration -> what is known of the provider."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Misfit:
-    """A key of the section `embedding` that does not fit the provider or the model."""
-
-    key: str
-    """In snake_case."""
-    expected: str
-    fix: str = ""
-
-
-def misfits(options: EmbeddingOptions) -> list[Misfit]:
+def misfits(options: EmbeddingOptions) -> list[Mismatch]:
     """All of provider, model, dimensions, batch size and key that cannot work together."""
     facts = KNOWN[options.provider]
     known = facts.of(options.model)
@@ -140,15 +127,16 @@ def misfits(options: EmbeddingOptions) -> list[Misfit]:
     if options.dimensions is None:
         if known is None:
             fix = f"known without it are {', '.join(facts.models)}"
-            wrong.append(Misfit(key="dimensions", expected=f"the length of the vectors of {name}", fix=fix))
+            wrong.append(Mismatch(key="dimensions", expected=f"the length of the vectors of {name}", fix=fix))
     elif known is not None and not known.gives(options.dimensions):
-        wrong.append(Misfit(key="dimensions", expected=f"{known.lengths}, which {name} gives"))
+        wrong.append(Mismatch(key="dimensions", expected=f"{known.lengths}, which {name} gives"))
     if options.batch_size is not None and options.batch_size > facts.most_texts:
         expected = f"at most {facts.most_texts}, the most texts that {facts.title} takes in one call"
-        wrong.append(Misfit(key="batch_size", expected=expected))
-    if facts.wants_key(options.base_url) and not options.api_key.strip():
+        wrong.append(Mismatch(key="batch_size", expected=expected))
+    wants_key = facts.needs_key == "always" or (facts.needs_key == "public" and not options.base_url)
+    if wants_key and not options.api_key.strip():
         fix = f"set the variable {facts.variable}, or write apiKey: ${{NAME}} with the variable that holds it"
-        wrong.append(Misfit(key="api_key", expected=f"the key of {facts.title}", fix=fix))
+        wrong.append(Mismatch(key="api_key", expected=f"the key of {facts.title}", fix=fix))
     return wrong
 
 

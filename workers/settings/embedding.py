@@ -92,11 +92,10 @@ class EmbeddingModel(ConfigSection):
         choice = options_from(EmbeddingOptions, self, dimensions=given)
         if self.oversize == "cut" and self.provider != "minilm":
             refuse(self, [Mismatch(key="oversize", expected="split or refuse", fix="only minilm cuts")])
-        if self.model_path is None and self.provider not in _CHECKED_WHEN_OPENED:
-            wrong = [Mismatch(key=m.key, expected=m.expected, fix=m.fix) for m in misfits(choice)]
-            if wrong:
-                # Without the section: what was left out is nothing here, and no default of another provider.
-                raise mismatched(wrong)
+        unopened = self.model_path is None and self.provider not in _CHECKED_WHEN_OPENED
+        if unopened and (wrong := misfits(choice)):
+            # Without the section: what was left out is nothing here, and no default of another provider.
+            raise mismatched(wrong)
         return self
 
 
