@@ -102,9 +102,6 @@ words of the question, one with none. Of a model that is not listed no hit is.""
 WEAK_COVERED = 0.5
 """`Explanation.covered` from which a hit has what was asked for, whatever it means."""
 
-FULL, NO_RERANKING, CACHED_ONLY, KEYWORD_ONLY, STATIC_ONLY = range(5)
-"""Degradation levels that a search can have; at STATIC_ONLY nothing is looked up."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
@@ -316,7 +313,7 @@ class SearchResults:
     """The answer to a question."""
 
     hits: Sequence[Hit] = ()
-    degradation_level: int = FULL
+    degradation_level: int = 0
     model: str = ""
     """Whose vectors were compared; empty before the first document."""
     below: Sequence[Hit] = ()

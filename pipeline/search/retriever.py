@@ -19,7 +19,7 @@ from pipeline.documents import Json
 from pipeline.embedding import Embedder, Vectors
 from pipeline.embedding.calls import embed_query_checked
 from pipeline.embedding.known_models import model_of
-from pipeline.enrichment.degradation import Part
+from pipeline.enrichment.degradation import CACHED, FULL, KEYWORDS, STATIC, UNRANKED, Part
 from pipeline.errors import EmbeddingError, StoreRejected, StoreUnavailable
 from pipeline.reranking import Reranker, RerankOptions
 from pipeline.search import cache, statement
@@ -27,12 +27,7 @@ from pipeline.search.cache import Caches, IndexSnapshot
 from pipeline.search.chunk_store import SearchIndex
 from pipeline.search.question import key_of
 from pipeline.search.records import (
-    CACHED_ONLY,
-    FULL,
-    KEYWORD_ONLY,
     MEASURED_THRESHOLDS,
-    NO_RERANKING,
-    STATIC_ONLY,
     Filter,
     Hit,
     Mode,
@@ -118,9 +113,9 @@ class Retriever:
         return found
 
     def _at(self, request: SearchRequest, level: int) -> SearchResults:
-        if level >= STATIC_ONLY:
+        if level >= STATIC:
             return SearchResults(degradation_level=level)
-        if level == CACHED_ONLY:
+        if level == CACHED:
             last = cache.last_snapshot(self.database, self.tenant)
             return self._from_cache(request) or SearchResults(
                 model=last.index.model if last else "", degradation_level=level
@@ -135,7 +130,7 @@ class Retriever:
 
     def _asked(self, question: str, request: SearchRequest, level: int) -> _Asked:
         """What the options make of a request at a level."""
-        mode: Mode = "keyword" if level >= KEYWORD_ONLY else request.mode
+        mode: Mode = "keyword" if level >= KEYWORDS else request.mode
         return _Asked(
             request=request,
             text=question,
@@ -183,7 +178,7 @@ class Retriever:
             except EmbeddingError:
                 if asked.mode == "vector":
                     raise
-                return replace(asked, mode="keyword", level=max(asked.level, KEYWORD_ONLY), reranks=False)
+                return replace(asked, mode="keyword", level=max(asked.level, KEYWORDS), reranks=False)
             if vector.shape != (index.dimensions,):
                 raise StoreRejected(
                     f"the query's vector has the shape {vector.shape}; the index has {index.dimensions} dimensions",
@@ -301,7 +296,7 @@ class Retriever:
                 texts = [hit.chunk.embedding_text for hit in first]
                 return [*reranked(first, reranker.scores(asked.text, texts)), *rest], asked.level
         except Exception:  # noqa: BLE001 (a model may fail in any way, and a ranking without it is there)
-            return hits, max(asked.level, NO_RERANKING)
+            return hits, max(asked.level, UNRANKED)
 
     def _from_cache(self, request: SearchRequest) -> SearchResults | None:
         """The answer to the same question, if it was given a short while ago and nothing is known to have changed."""
@@ -311,7 +306,7 @@ class Retriever:
         found = self.caches.answers.get(f"answer:{self.tenant}", self._key(request, snapshot))
         if found is None:
             return None
-        found = replace(found, degradation_level=CACHED_ONLY, from_cache=True)
+        found = replace(found, degradation_level=CACHED, from_cache=True)
         return found if request.explain else _unexplained(found)
 
     def _key(self, request: SearchRequest, snapshot: IndexSnapshot) -> str:

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from pipeline.access import LEVELS, Caller
 from pipeline.documents import Document, Json, Kind
+from pipeline.enrichment.degradation import CACHED
 from pipeline.errors import NotFound
 from pipeline.ledger import project_id, sources, tenant_id
 from pipeline.search import SearchRequest
-from pipeline.search.records import CACHED_ONLY, Mode
+from pipeline.search.records import Mode
 from tests.conftest import Addresses
 from tests.pipeline.workshop import Workshop, document
 from tests.workers.installed import installed
@@ -168,7 +169,7 @@ def test_a_caller_is_told_of_what_is_theirs_and_of_nothing_else(
         assert world.told(to_json(parts, caller.tenant, replace(found, hits=hits))) == mine, mode
         # What is remembered for level 2 was given to somebody with just these rights.
         limited = replace(request, filter=permitted(parts, caller), trace=False)
-        kept = retriever(parts, caller.tenant).search(limited, level=CACHED_ONLY)
+        kept = retriever(parts, caller.tenant).search(limited, level=CACHED)
         assert world.told(to_json(parts, caller.tenant, kept)) <= mine
     shared = search_as(parts, caller, replace(request, mode="keyword"), ["default"])
     assert world.told(to_json(parts, caller.tenant, shared)) == world.open_to(caller, "default")
