@@ -95,21 +95,6 @@ def _refused(said: str) -> StoreError:
     return StoreRefused(f"the database refuses the login: {said}", fix=fix)
 
 
-def _no_answer(error: BaseException | None) -> str:
-    """Why nobody answers, in words; empty if the driver's tell nothing."""
-    said = str(error)
-    return next((why for words, why in _NO_ANSWER if words in said), "")
-
-
-def _hindrance(state: str, said: str) -> StoreHindered:
-    """The error of ours for a state of the server in which it can do nothing, or nothing with some of its rows."""
-    kind = StoreDamaged if state.startswith("XX") else StoreHindered
-    return kind(
-        f"the database cannot do this now: {said} ({state})",
-        fix="see its log, its disk and `larder doctor`; the work is kept and tried again",
-    )
-
-
 def message_of(error: BaseException | None) -> str:
     """The server's message without values: the lines after the first quote rows, and that of wrong data quotes them."""
     said = getattr(getattr(error, "diag", None), "message_primary", None)
@@ -150,9 +135,15 @@ def translate(original: BaseException | None, *, lost: bool = False) -> StoreErr
             return refused
         lost |= isinstance(original, psycopg.OperationalError)
     if lost or state in _PASSING_STATES:
-        why = _no_answer(original) or " ".join(filter(None, (type(original).__name__, state)))
+        said, named = str(original), " ".join(filter(None, (type(original).__name__, state)))
+        why = next((why for words, why in _NO_ANSWER if words in said), named)
         return StoreUnavailable(f"the database does not answer: {why}", fix=KEPT)
     what = message_of(original)
     if not state or state.startswith(_OF_THE_VALUE):
         return StoreRejected(f"the database refuses: {what}")
-    return _hindrance(state, what)
+    # A state of the server in which it can do nothing, or nothing with some of its rows.
+    kind = StoreDamaged if state.startswith("XX") else StoreHindered
+    return kind(
+        f"the database cannot do this now: {what} ({state})",
+        fix="see its log, its disk and `larder doctor`; the work is kept and tried again",
+    )

@@ -303,17 +303,14 @@ _AS_TENANT = """
 _MORE = ", set_config('hnsw.ef_search', %(as_ef_search)s, true) as ef_search"
 
 
-class _Numbered:
+class _Numbered(dict[str, str]):
     """Names of values in the order in which a statement uses them first; each is replaced by its number.
 
     The driver does the same, a hundred times slower, and does not remember it for statements of 4,096 characters.
     """
 
-    def __init__(self) -> None:
-        self.names: dict[str, int] = {}
-
-    def __getitem__(self, name: str) -> str:
-        return f"${self.names.setdefault(name, len(self.names) + 1)}"
+    def __missing__(self, name: str) -> str:
+        return self.setdefault(name, f"${len(self) + 1}")
 
 
 @lru_cache(512)
@@ -322,7 +319,7 @@ def _as_tenant(statement: str, usual: bool) -> tuple[str, tuple[str, ...]]:
     numbered = _Numbered()
     more, needs = ("", "") if usual else (_MORE, " and here.ef_search is not null")
     query = _AS_TENANT.format(more=more, needs=needs, statement=statement) % numbered
-    return query, tuple(numbered.names)
+    return query, tuple(numbered)
 
 
 @contextmanager

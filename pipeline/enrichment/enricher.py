@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain, islice, takewhile
@@ -269,22 +269,15 @@ SHARED_WORDS = 3
 """Named as the reason why a document is shown."""
 
 
+@dataclass
 class Enricher:
     """Makes the context of one PBI after the other; knows neither queue nor HTTP."""
 
-    def __init__(
-        self,
-        search: Callable[[SearchRequest], SearchResults],
-        texts: DocumentTexts,
-        *,
-        items: int = 3,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        """`items` is how many a section shows when a request says nothing else."""
-        self.search = search
-        self.texts = texts
-        self.items = items
-        self.now = now
+    search: Callable[[SearchRequest], SearchResults]
+    texts: DocumentTexts
+    items: int = field(default=3, kw_only=True)
+    """How many a section shows when a request says nothing else."""
+    now: Callable[[], datetime] = field(default=partial(datetime.now, UTC), kw_only=True)
 
     def enrich(
         self,

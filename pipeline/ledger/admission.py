@@ -121,7 +121,7 @@ def admit(connection: Connection, where: Admission, page: Page) -> Counts:
             unchanged += 1
         if row.hidden:
             back.append(row.id)
-    _show_again(connection, back)
+    _hide(connection, back, hidden=False)
     queued = note_items(connection, where, [*_write(connection, where, changed), *waiting])
     deleted = remove(connection, [document_id(where.source_id, e) for e in gone])
     runs.note_problems(connection, where.run_id, "failed", failed)
@@ -166,13 +166,13 @@ def _verdict(row: Row[Any] | None, document: Document, where: Admission) -> str:
     return "dead" if row.state == "dead" else "unchanged"
 
 
-def _show_again(connection: Connection, ids: Sequence[UUID]) -> None:
-    """Hidden documents are there again."""
+def _hide(connection: Connection, ids: Sequence[UUID], *, hidden: bool = True) -> None:
+    """Documents are no longer there, or again."""
     if ids:
         statement = text("""
-            update document set hidden = false
+            update document set hidden = :hidden
             where id in (select id from document where id = any(:ids) order by id for no key update)""")
-        connection.execute(statement, {"ids": list(ids)})
+        connection.execute(statement, {"ids": list(ids), "hidden": hidden})
 
 
 def _write(
@@ -325,13 +325,10 @@ def prune(connection: Connection, source_id: UUID, listing: Listing, guard: Dele
         update source set held = :held, released = 0, released_until = null
         where id = :id and (held <> :held or released_until is not null)""")
     connection.execute(statement, {"held": len(newly) if held else 0, "id": source_id})
-    _show_again(connection, back)
+    _hide(connection, back, hidden=False)
     if held:
         return Pruned(restored=len(back), held=len(newly))
-    statement = text("""
-        update document set hidden = true
-        where id in (select id from document where id = any(:ids) order by id for no key update)""")
-    connection.execute(statement, {"ids": newly})
+    _hide(connection, newly)
     return Pruned(hidden=len(newly), deleted=remove(connection, again), restored=len(back))
 
 

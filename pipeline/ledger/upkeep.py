@@ -15,6 +15,7 @@ from pipeline.database.engine import driver_of, lift_statement_timeout
 from pipeline.database.migrations import owner_engine
 from pipeline.documents import Json
 from pipeline.ledger import runs, storable
+from pipeline.ledger.leases import RESTARTED
 
 USAGE_DAYS = 400
 """A bill of a year ago can still be checked."""
@@ -197,9 +198,8 @@ def requeue_damaged(connection: Connection) -> None:
     """Index those that have a body again, as a new version that replaces whatever is there."""
     ids = [row.id for row in damaged(connection) if row.has_body]
     # Above every version that is stored, or the store would take the new chunks for old ones.
-    statement = text("""
-        update document d set state = 'pending', stage = 'fetched', attempts = 0, crash_count = 0,
-               due_at = now(), enqueued_at = null, lease_token = null, lease_until = null,
+    statement = text(f"""
+        update document d set state = 'pending', stage = 'fetched', {RESTARTED},
                desired_version = 1 + greatest(d.desired_version, d.indexed_version, coalesce(
                    (select max(c.version) from chunk c where c.document_id = d.id), 0))
         where d.id in (select id from document where id = any(:ids) and state = 'done' and not deleted

@@ -197,13 +197,9 @@ def is_narrow(
     small = snapshot.chunks < among and snapshot.chunks <= most
     if small or not names:
         return small
-    kept, key = _SEEN.setdefault(database, _Seen()).passing, f"{tenant_id} {snapshot.index.id} {values!r}"
-    passing = kept.get("", key)
-    if passing is None:
-        # A document has a chunk at least; more of them than this let too much through in any case.
-        ((passing,),) = database.ask(tenant_id, statement.passing_count(names, most + 1), values)
-        kept.put("", key, passing)
-    return bool(passing <= most)
+    # A document has a chunk at least; more of them than this let too much through in any case.
+    passing = statement.passing_count(names, most + 1)
+    return _counted(database, tenant_id, f"{snapshot.index.id}", passing, values) <= most
 
 
 def sees_all(database: Database, tenant_id: UUID, rights: Filter) -> bool:
@@ -242,9 +238,14 @@ def _is_any(
     names: tuple[str, ...],
 ) -> bool:
     values = statement.values_of(wanted, names)
-    kept, key = _SEEN.setdefault(database, _Seen()).passing, f"{asked.__name__} {tenant_id} {values!r}"
-    there = kept.get("", key)
-    if there is None:
-        ((there,),) = database.ask(tenant_id, asked(names), values)
-        kept.put("", key, int(there))
-    return bool(there)
+    return bool(_counted(database, tenant_id, asked.__name__, asked(names), values))
+
+
+def _counted(database: Database, tenant_id: UUID, what: str, asked: str, values: Mapping[str, Any]) -> int:
+    """The number that a statement gives, a minute old at most; `what` names it beside its values."""
+    kept, key = _SEEN.setdefault(database, _Seen()).passing, f"{what} {tenant_id} {values!r}"
+    found = kept.get("", key)
+    if found is None:
+        ((found,),) = database.ask(tenant_id, asked, values)
+        kept.put("", key, int(found))
+    return int(found)

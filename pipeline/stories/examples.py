@@ -63,7 +63,8 @@ def retrieve_similar_examples(
     with _non_blocking("retrieval"):
         memory = memory or current()
         options = memory.options
-        if options.enabled and requirement_text.strip() and not _is_cold(memory):
+        asked, least = options.enabled and requirement_text.strip(), options.min_stories
+        if asked and get_story_count(most=least, memory=memory) >= least:
             vector = embed_query_checked(memory.open_embedder(), requirement_text)
             return search_similar_stories(
                 vector.tolist(),
@@ -74,11 +75,6 @@ def retrieve_similar_examples(
                 memory=memory,
             )
     return []
-
-
-def _is_cold(memory: StoryMemory) -> bool:
-    least = memory.options.min_stories
-    return get_story_count(most=least, memory=memory) < least
 
 
 def format_examples_for_prompt(

@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.engine import make_url
 
-from pipeline.database.engine import KEEPALIVES, ServerTimeouts, driver_of
+from pipeline.database.engine import APP_ROLE, CONTROL_ROLE, KEEPALIVES, ServerTimeouts, driver_of
 from pipeline.errors import ConfigurationError
 
 STEPS = {
@@ -21,7 +21,7 @@ UNDOING = {path.name[:3]: path for path in (Path(__file__).parent / "down").glob
 """Revision -> what leads back from it to the one before."""
 NEWEST = max(STEPS)
 """The revision this code needs."""
-ROLES = ("larder_app", "larder_control")
+ROLES = (APP_ROLE, CONTROL_ROLE)
 
 
 def owner_engine(url: str) -> Engine:
