@@ -8,7 +8,6 @@ import json
 import re
 import socket
 import ssl
-from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 from urllib.parse import urljoin, urlsplit
 
@@ -24,6 +23,7 @@ from pipeline.errors import (
     RateLimited,
     SourceDenied,
     SourceUnavailable,
+    causes_of,
 )
 
 LASTS = "it is tried again by itself; if it lasts, look whether the service is up and reachable from here"
@@ -117,7 +117,7 @@ def translate(error: Exception, product: str) -> LarderError:
     """
     if isinstance(error, LarderError):
         return error
-    row = next((ROOT_CAUSES[type(e)] for e in _chain(error) if type(e) in ROOT_CAUSES), None)
+    row = next((ROOT_CAUSES[type(e)] for e in causes_of(error) if type(e) in ROOT_CAUSES), None)
     row = row or next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), None)
     if row is None:
         raise error
@@ -125,22 +125,9 @@ def translate(error: Exception, product: str) -> LarderError:
     return made(f"{product} {what} ({_name(error)})", fix=fix)
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and all that it wraps, each once."""
-    todo, seen = [error], set()
-    while todo:
-        current = todo.pop()
-        if id(current) in seen:
-            continue
-        seen.add(id(current))
-        yield current
-        inner = (current.__cause__, current.__context__, getattr(current, "reason", None), *current.args)
-        todo += [e for e in inner if isinstance(e, BaseException)]
-
-
 def _name(error: BaseException) -> str:
     """The classes at the top and at the bottom, which a person can look up; no text, which may hold secrets."""
-    names = [type(e).__name__ for e in _chain(error)]
+    names = [type(e).__name__ for e in causes_of(error)]
     return names[0] if names[0] == names[-1] else f"{names[0]}, {names[-1]}"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 
 from pipeline.documents import resolves_to_metadata_service
-from pipeline.errors import EmbedderRefused, EmbedderUnavailable, EmbeddingError
+from pipeline.errors import EmbedderRefused, EmbedderUnavailable, EmbeddingError, causes_of
 
 _LASTS = "it is tried again by itself; if it lasts, look whether the service is up and reachable from here"
 _ADDRESS = "check embedding.baseUrl"
@@ -54,17 +54,9 @@ def translated(error: Exception, service: object) -> EmbeddingError:
     `service` is who was called, as messages name it.
     """
     nearest = next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
-    distrusted = any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error))
+    distrusted = any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes_of(error))
     kind, what, fix = _CERTIFICATE if distrusted else nearest
     return kind(f"{service} {what} ({type(error).__name__})", fix=fix)
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    for _ in range(10):  # a chain of causes is short, or a circle
-        if error is None:
-            return
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 class DeadlineTransport(httpx2.BaseTransport):

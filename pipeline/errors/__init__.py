@@ -36,7 +36,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import ClassVar
@@ -83,6 +83,19 @@ class LarderError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} ({self.fix})" if self.fix else self.message
+
+
+def causes_of(error: BaseException) -> Iterator[BaseException]:
+    """The error and all that it wraps, each once."""
+    todo, seen = [error], set()
+    while todo:
+        current = todo.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        inner = (current.__cause__, current.__context__, getattr(current, "reason", None), *current.args)
+        todo += [e for e in inner if isinstance(e, BaseException)]
 
 
 RAGError = LarderError

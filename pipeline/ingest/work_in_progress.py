@@ -63,8 +63,7 @@ def bodies(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, str]:
         select b.document_id, b.body from document_body b
         join document d on d.id = b.document_id and d.desired_version = b.version
         where b.document_id = any(:ids)""")
-    rows = connection.execute(statement, {"ids": list(ids)})
-    return {row.document_id: row.body for row in rows}
+    return {row.document_id: row.body for row in connection.execute(statement, {"ids": list(ids)})}
 
 
 def stage_chunks(

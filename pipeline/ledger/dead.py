@@ -126,8 +126,7 @@ def _letters(connection: Connection, where: str, values: Json) -> list[DeadLette
             select {_COLUMNS}, row_number() over (partition by l.source_id order by l.id desc) as place
             {_FROM} where {where}
         ) x where place <= coalesce(:most, place) order by id desc""")
-    rows = connection.execute(statement, {"most": None, **values}).mappings()
-    return [DeadLetter(**row) for row in rows]
+    return [DeadLetter(**row) for row in connection.execute(statement, {"most": None, **values}).mappings()]
 
 
 def replay(connection: Connection, document_ids: Sequence[UUID]) -> list[UUID]:

@@ -123,8 +123,7 @@ def facts(connection: Connection, ids: Sequence[UUID]) -> Mapping[UUID, Json]:
     statement = text("""
         select id, external_id, chunk_count, coalesce(served_level, security_level) as security_level
         from document where id = any(:ids)""")
-    rows = connection.execute(statement, {"ids": list(ids)})
-    return {row["id"]: dict(row) for row in rows.mappings()}
+    return {row["id"]: dict(row) for row in connection.execute(statement, {"ids": list(ids)}).mappings()}
 
 
 def corpus_names(connection: Connection) -> Mapping[UUID, str]:
@@ -154,8 +153,7 @@ def restart_pending(connection: Connection) -> list[Item]:
         where state = 'pending'""")
     connection.execute(statement)
     statement = text("select id, desired_version from document where state = 'pending' order by number")
-    rows = connection.execute(statement)
-    return [Item(row.id, row.desired_version) for row in rows]
+    return [Item(row.id, row.desired_version) for row in connection.execute(statement)]
 
 
 def seconds_put_off(connection: Connection) -> float | None:
@@ -199,8 +197,7 @@ _OF_SOURCE = "source_id = coalesce(cast(:s as uuid), source_id)"
 def count(connection: Connection, source: UUID | None) -> int:
     """Living documents of a source, of all if none is given."""
     statement = text(f"select count(*) from document where not deleted and {_OF_SOURCE}")
-    found = connection.execute(statement, {"s": source})
-    return int(found.scalar_one())
+    return int(connection.execute(statement, {"s": source}).scalar_one())
 
 
 def clear(connection: Connection, source: UUID | None) -> tuple[int, int]:

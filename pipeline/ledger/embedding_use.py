@@ -89,8 +89,7 @@ def reserve(connection: Connection, meter: Meter, used: Used, ceiling: DailyLimi
 def seconds_to_midnight(connection: Connection) -> float:
     """Until the next day begins, by the database's clock in UTC."""
     statement = text("select extract(epoch from date_trunc('day', now(), 'UTC') + interval '1 day' - now())")
-    left = connection.execute(statement).scalar_one()
-    return float(left)
+    return float(connection.execute(statement).scalar_one())
 
 
 def usage_today(connection: Connection) -> list[Json]:
@@ -100,8 +99,7 @@ def usage_today(connection: Connection) -> list[Json]:
                cast(u.cost as double precision) as cost, u.cache_hits
         from embedding_usage u join tenant t on t.id = u.tenant_id
         where u.day = current_date order by t.name, u.provider, u.model, u.kind""")
-    rows = connection.execute(statement)
-    return [dict(row) for row in rows.mappings()]
+    return [dict(row) for row in connection.execute(statement).mappings()]
 
 
 def cache_bytes(connection: Connection) -> int:
@@ -191,15 +189,13 @@ def claim_probe(connection: Connection, name: str, *, probe_seconds: float) -> b
     statement = text("""
         update embedding_hold set probe_at = now() + make_interval(secs => :probe)
         where fingerprint = :name and probe_at <= now() returning fingerprint""")
-    row = connection.execute(statement, {"name": name, "probe": probe_seconds}).one_or_none()
-    return row is not None
+    return connection.execute(statement, {"name": name, "probe": probe_seconds}).one_or_none() is not None
 
 
 def probe_due(connection: Connection, name: str) -> bool:
     """True if it is time to try again."""
     statement = text("select probe_at <= now() from embedding_hold where fingerprint = :name")
-    found = connection.execute(statement, {"name": name}).scalar()
-    return bool(found)
+    return bool(connection.execute(statement, {"name": name}).scalar())
 
 
 # Rows are made by the claim and deleted by whoever gives back.

@@ -209,8 +209,7 @@ def canaries(connection: Connection) -> dict[str, float]:
     statement = text("""
         select queue, cast(extract(epoch from now() - sung_at) as double precision) as age
         from canary order by queue""")
-    rows = connection.execute(statement)
-    return {row.queue: row.age for row in rows}
+    return {row.queue: row.age for row in connection.execute(statement)}
 
 
 def index(connection: Connection) -> Json | None:
@@ -251,8 +250,7 @@ def enrichment(connection: Connection) -> Json:
                 where state = 'failed' and deadline is null and finished_at is not null) as failed
         from enrichment_job
         where state in ('queued', 'running') or finished_at > now() - interval '1 minute'""")
-    row = connection.execute(statement).mappings()
-    return dict(row.one())
+    return dict(connection.execute(statement).mappings().one())
 
 
 def server_version(connection: Connection) -> str:
@@ -284,8 +282,7 @@ def tables_of_tenants(connection: Connection) -> dict[str, bool]:
               select from pg_attribute a where a.attrelid = c.oid and a.attname = 'tenant_id'
               and not a.attisdropped))
         order by c.relname""")
-    rows = connection.execute(statement)
-    return {row.relname: row.forced for row in rows}
+    return {row.relname: row.forced for row in connection.execute(statement)}
 
 
 def server_time(connection: Connection) -> datetime:

@@ -178,8 +178,7 @@ def progress(connection: Connection, index: int) -> Progress:
         from document d left join index_document x
             on x.tenant_id = d.tenant_id and x.index_id = :index and x.document_id = d.id
         where not d.deleted and d.indexed_version is not null""")
-    row = connection.execute(statement, {"index": index}).mappings()
-    return Progress(**row.one())
+    return Progress(**connection.execute(statement, {"index": index}).mappings().one())
 
 
 def is_behind(connection: Connection, index: int) -> bool:
@@ -285,8 +284,7 @@ def of_document(connection: Connection, document_id: UUID) -> list[dict[str, Any
                coalesce(x.chunk_count, 0) as chunk_count, x.last_error
         from search_index i left join index_document x on x.index_id = i.id and x.document_id = :id
         order by i.status = 'active' desc, i.id desc""")
-    rows = connection.execute(statement, {"id": document_id})
-    return [dict(row) for row in rows.mappings()]
+    return [dict(row) for row in connection.execute(statement, {"id": document_id}).mappings()]
 
 
 # Building what was put off ------------------------------------------------------------------------

@@ -121,8 +121,7 @@ def projects(connection: Connection) -> dict[UUID, str]:
         where exists (select from source s join document d on d.source_id = s.id
                       where s.project_id = p.id and not d.deleted)
         order by p.name""")
-    rows = connection.execute(statement)
-    return {row.id: row.name for row in rows}
+    return {row.id: row.name for row in connection.execute(statement)}
 
 
 def project_name(connection: Connection, project_id: UUID) -> str:
@@ -290,5 +289,4 @@ def release_deletions(connection: Connection, source_id: UUID, *, hours: float =
         update source set held = 0, released = before.held, released_until = now() + make_interval(secs => :seconds)
         from (select held from source where id = :id for no key update) before
         where id = :id returning before.held""")
-    row = connection.execute(statement, {"id": source_id, "seconds": hours * 3600})
-    return int(row.scalar_one())
+    return int(connection.execute(statement, {"id": source_id, "seconds": hours * 3600}).scalar_one())

@@ -75,8 +75,7 @@ def tenants_to_count(connection: Connection) -> list[UUID]:
         having max(d.at) filter (where d.state = 'done' or d.chunks > 0) > coalesce(s.refreshed_at, '-infinity')
            and ({runs.COUNT_DUE} or sum(d.chunks) > 2 * s.chunks)
         order by sum(d.chunks), d.tenant_id""")
-    rows = connection.execute(statement)
-    return list(rows.scalars())
+    return list(connection.execute(statement).scalars())
 
 
 def have_outgrown_counts(connection: Connection) -> bool:
@@ -264,8 +263,7 @@ def sources_being_synced(connection: Connection) -> list[str]:
     statement = text("""
         select s.name from source s
         where exists (select from sync_run r where r.source_id = s.id and r.finished_at is null) order by s.name""")
-    rows = connection.execute(statement)
-    return [row.name for row in rows]
+    return [row.name for row in connection.execute(statement)]
 
 
 def silent_queues(connection: Connection, *, seconds: float) -> list[str]:
@@ -274,8 +272,7 @@ def silent_queues(connection: Connection, *, seconds: float) -> list[str]:
         select queue from canary where sung_at < now() - make_interval(secs => :late)
         and exists (select from worker where queue = any(string_to_array(queues, ','))
                     and started_at < now() - make_interval(secs => :late)) order by queue""")
-    rows = connection.execute(statement, {"late": seconds})
-    return [row.queue for row in rows]
+    return [row.queue for row in connection.execute(statement, {"late": seconds})]
 
 
 def holds_chunks(connection: Connection) -> bool:

@@ -148,16 +148,14 @@ def advance(
     values = claimed.mine(ids, stage=stage)
     if chunks:
         values["chunks"] = json.dumps({str(i): n for i, n in chunks.items()})
-    rows = connection.execute(_CUT if chunks else _ADVANCE, values)
-    return [Item(**row) for row in rows.mappings()]
+    return [Item(**row) for row in connection.execute(_CUT if chunks else _ADVANCE, values).mappings()]
 
 
 def put_back(
     connection: Connection, claimed: Claim, ids: Sequence[UUID], stage: Stage | None = None
 ) -> list[Item]:
     """Give documents back without a fault of theirs, to the same stage or an earlier one."""
-    rows = connection.execute(_PUT_BACK, claimed.mine(ids, stage=stage))
-    return [Item(**row) for row in rows.mappings()]
+    return [Item(**row) for row in connection.execute(_PUT_BACK, claimed.mine(ids, stage=stage)).mappings()]
 
 
 def postpone(
