@@ -213,7 +213,7 @@ class Indexer:
     ) -> None:
         """Wait or fail; documents that have been tried differently often are decided about one by one."""
         error = blamed(connection, ids, error)
-        tried = claim.waits if error.waits else claim.attempts
+        tried = {i: d.waits if error.waits else d.attempts for i, d in claim.documents.items()}
         for count in sorted({tried[i] for i in ids}):
             same = [i for i in ids if tried[i] == count]
             decision = self.decide(error, count + 1)

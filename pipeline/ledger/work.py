@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Any
 from uuid import UUID, uuid4
 
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, Row, RowMapping, text
+from sqlalchemy import Connection, Row, text
 
 from pipeline.errors import LarderError
 from pipeline.ledger import Item, Lease, Limits, Stage, runs, search_indexes
@@ -24,16 +24,22 @@ MOST_CRASHES = 3
 STORED = """document.id, document.title, document.source_type, document.kind, document.url, document.tags,
     document.metadata, document.project_id, document.created_at, document.updated_at,
     (select s.name from source s where s.id = document.source_id) as source"""
-"""What `stored` needs, beside the `version`."""
+"""Of a row of `document`, what a store must know of it beside the `version`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitingDocument(StoredDocument):
+    """A document on its way, in the version that is wanted."""
+
+    attempts: int
+    waits: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim(Lease):
     """Documents that are ours for one stage."""
 
-    documents: Mapping[UUID, StoredDocument]
-    attempts: Mapping[UUID, int] = field(default_factory=dict)
-    waits: Mapping[UUID, int] = field(default_factory=dict)
+    documents: Mapping[UUID, WaitingDocument]
 
     @property
     def ids(self) -> list[UUID]:
@@ -41,7 +47,7 @@ class Claim(Lease):
         return sorted(self.documents)
 
 
-_STORED = TypeAdapter(StoredDocument)
+_WAITING = TypeAdapter(WaitingDocument)
 _LEASED = Leased(table="document")
 _CLAIM = _LEASED.claim(
     """(id, desired_version) in (select * from unnest(cast(:ids as uuid[]), cast(:versions as integer[])))
@@ -71,18 +77,8 @@ def claim(
     ids, versions, token = [i.document_id for i in items], [i.version for i in items], uuid4()
     values = {"ids": ids, "versions": versions, "stage": stage, "lease": lease, "crashes": crashes}
     rows = connection.execute(_CLAIM, {**values, "token": token}).mappings().all()
-    return Claim(
-        tenant_id=tenant_id,
-        token=token,
-        documents={row["id"]: stored(row) for row in rows},
-        attempts={row["id"]: row["attempts"] for row in rows},
-        waits={row["id"]: row["waits"] for row in rows},
-    )
-
-
-def stored(row: RowMapping) -> StoredDocument:
-    """What a store must know of a document, from a row of it with its source's name as `source`."""
-    return _STORED.validate_python(dict(row))
+    documents = {row["id"]: _WAITING.validate_python(dict(row)) for row in rows}
+    return Claim(tenant_id=tenant_id, token=token, documents=documents)
 
 
 def renew(connection: Connection, claimed: Claim, *, lease: float) -> None:

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime
 from itertools import filterfalse
 from uuid import UUID
@@ -69,32 +69,21 @@ class _Asked:
     vector: Vectors | None = None
 
 
+@dataclass
 class Retriever:
     """Searches one tenant's documents."""
 
-    def __init__(
-        self,
-        database: Database,
-        tenant: UUID,
-        embedder_of: Callable[[SearchIndex], Embedder],
-        options: RetrievalOptions | None = None,
-        *,
-        caches: Caches | None = None,
-        reranker: Callable[[], Reranker | None] = lambda: None,
-        rerank: RerankOptions | None = None,
-        watch: Watch = lambda _part: _UNWATCHED,
-        performed: Performed = lambda *_: None,
-    ) -> None:
-        """`reranker` is called at the first search that needs it; None means that there is none."""
-        self.database = database
-        self.tenant = tenant
-        self.embedder_of = embedder_of
-        self.options = options or RetrievalOptions()
-        self.caches = caches or Caches()
-        self.reranker = reranker
-        self.rerank = rerank or RerankOptions()
-        self.watch = watch
-        self.performed = performed
+    database: Database
+    tenant: UUID
+    embedder_of: Callable[[SearchIndex], Embedder]
+    options: RetrievalOptions = field(default_factory=RetrievalOptions)
+    _: KW_ONLY
+    caches: Caches = field(default_factory=Caches)
+    reranker: Callable[[], Reranker | None] = lambda: None
+    """Called at the first search that needs it; None means that there is none."""
+    rerank: RerankOptions = field(default_factory=RerankOptions)
+    watch: Watch = lambda _part: _UNWATCHED
+    performed: Performed = lambda *_: None
 
     def search(self, request: SearchRequest, *, level: int = FULL) -> SearchResults:
         """The best documents for a question; nothing if it is blank or nothing is indexed yet.

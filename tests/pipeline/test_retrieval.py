@@ -34,7 +34,9 @@ def depot(shared_database: Database) -> Depot:
 
 
 def retriever(depot: Depot, options: RetrievalOptions | None = None) -> Retriever:
-    return Retriever(depot.database, depot.tenant, lambda _index: depot.embedder, options)
+    return Retriever(
+        depot.database, depot.tenant, lambda _index: depot.embedder, options or RetrievalOptions()
+    )
 
 
 def search(
