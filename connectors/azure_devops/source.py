@@ -21,13 +21,8 @@ from pipeline.errors import DocumentRejected, LarderError
 HEAD_FIELDS = ("System.Id", "System.Rev", "System.Title", "System.WorkItemType", "System.TeamProject")
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkItemResult:
-    """What became of one id: a document, a failure, or neither: it does not belong to the source any more."""
-
-    id: int
-    document: Document | None = None
-    failed: Problem | None = None
+Result = Document | Problem | None
+"""What became of one id: a document, a failure, or neither: it does not belong to the source any more."""
 
 
 class WorkItemReader:
@@ -37,8 +32,8 @@ class WorkItemReader:
         self._options = options
         self._client = client
 
-    def results(self, ids: Sequence[int], *, queried: bool) -> Iterator[WorkItemResult]:
-        """One for each id, in the order given.
+    def results(self, ids: Sequence[int], *, queried: bool) -> Iterator[tuple[int, Result]]:
+        """Each id with its result, in the order given.
 
         Args:
             ids: of items in any state.
@@ -50,23 +45,22 @@ class WorkItemReader:
             others = self._others(list(items.values()))
             for n in batch:
                 if n in items:
-                    yield self._result(items.pop(n), others)
+                    yield n, self._result(items.pop(n), others)
                 else:
-                    yield self._failure(n, failed[n]) if n in failed else WorkItemResult(id=n)
+                    yield n, self._failure(n, failed[n]) if n in failed else None
 
-    def _result(self, item: WorkItem, others: Mapping[int, WorkItem]) -> WorkItemResult:
+    def _result(self, item: WorkItem, others: Mapping[int, WorkItem]) -> Result:
         try:
             comments = self._comments(item)
-            document = build_document(
+            return build_document(
                 lambda: document_of(item, self._options, others, comments), f"work item {item.id}"
             )
         except DocumentRejected as error:  # one item must not stop all others
             return self._failure(item.id, str(error))
-        return WorkItemResult(id=item.id, document=document)
 
-    def _failure(self, item_id: int, reason: str) -> WorkItemResult:
+    def _failure(self, item_id: int, reason: str) -> Problem:
         url = f"{self._options.organization}/_workitems/edit/{item_id}"
-        return WorkItemResult(id=item_id, failed=Problem(external_id=str(item_id), reason=reason, url=url))
+        return Problem(external_id=str(item_id), reason=reason, url=url)
 
     def _load(self, ids: Sequence[int], *, queried: bool) -> tuple[dict[int, WorkItem], dict[int, str]]:
         """The items that belong to the source, and reasons for those that could not be read."""
@@ -368,13 +362,13 @@ class AzureDevOpsSource:
         results = self._reader.results(cursor.todo, queried=False)
         return (yield from self._paged(cursor, results, done))
 
-    def _paged(self, cursor: BoardsCursor, results: Iterable[WorkItemResult], step: Step) -> Steps:
+    def _paged(self, cursor: BoardsCursor, results: Iterable[tuple[int, Result]], step: Step) -> Steps:
         """Pages of results; if an error ends the reading, what was read before it comes first."""
-        batch: list[WorkItemResult] = []
+        batch: list[tuple[int, Result]] = []
         try:
-            for result in results:
-                batch.append(result)
-                cursor = step(cursor, result.id)
+            for item_id, result in results:
+                batch.append((item_id, result))
+                cursor = step(cursor, item_id)
                 if len(batch) >= PAGE_ITEMS:
                     yield _page(batch, cursor)
                     batch = []
@@ -413,12 +407,12 @@ def listed(
     return id_ranges(lambda more: client.query(project, select([*asked, *more])), above)
 
 
-def _page(batch: Sequence[WorkItemResult], cursor: BoardsCursor) -> Page:
+def _page(batch: Sequence[tuple[int, Result]], cursor: BoardsCursor) -> Page:
     return Page(
         cursor=cursor_json(cursor),
-        documents=tuple(r.document for r in batch if r.document),
-        failed=tuple(r.failed for r in batch if r.failed),
-        deleted=tuple(str(r.id) for r in batch if not r.document and not r.failed),
+        documents=tuple(result for _, result in batch if isinstance(result, Document)),
+        failed=tuple(result for _, result in batch if isinstance(result, Problem)),
+        deleted=tuple(str(item_id) for item_id, result in batch if result is None),
     )
 
 
