@@ -24,7 +24,7 @@ TELL_SECONDS = 10.0
 ForceOption = Annotated[bool, Option("--force", help="Index unchanged documents again, too.")]
 
 
-@command(answer_timeout=LONG_ANSWER_TIMEOUT)
+@command(answer_timeout=LONG_ANSWER_TIMEOUT, makes=True)
 def index(
     context: CommandContext,
     names: Annotated[list[str] | None, Argument(metavar="[SOURCE]...", help="All if none is named.")] = None,
@@ -36,8 +36,8 @@ def index(
     from workers.admin import sync_now
     from workers.control import sync
 
-    context.looks = dry_run
-    wanted = sync_now.configured_sources_named(context.parts, names or [])
+    context.looks, context.makes = dry_run, not dry_run
+    wanted = sync_now.configured_sources_named(context.settings, names or [])
     if not wanted:
         raise ConfigurationError(
             "no sources are configured", fix="`larder config init` writes an example file"
@@ -152,7 +152,7 @@ def _not_empty(folder: str) -> Path:
     return Path(folder)
 
 
-@command(answer_timeout=LONG_ANSWER_TIMEOUT)
+@command(answer_timeout=LONG_ANSWER_TIMEOUT, makes=True)
 def ingest(
     context: CommandContext,
     folder: Annotated[
