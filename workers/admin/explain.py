@@ -72,9 +72,8 @@ def _left_out(connection: Connection, wanted: str) -> str:
     """Why the newest walks did not take an item of this name or path; empty if they met none."""
     every = (one for problems in overview.newest_problems(connection).values() for one in problems)
     fits = (p for p in every if p["item"] and f"/{p['item']}".endswith(f"/{wanted}"))
-    return next(
-        (f"{p['item']} is not indexed: {p['reason'].removeprefix(p['item']).lstrip(': ')}" for p in fits), ""
-    )
+    said = ((p["item"], p["reason"]) for p in fits)
+    return next((f"not indexed: {why if item in why else f'{item}: {why}'}" for item, why in said), "")
 
 
 def _facts(row: Json) -> Json:
