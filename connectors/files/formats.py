@@ -85,7 +85,7 @@ def _html(text: str) -> str:
 
     found = to_markdown(text, most_characters=MOST_CHARACTERS, content=content)
     if found.capped:
-        raise NotReadable("is too large a page; split it, or exclude it")
+        raise NotReadable("is too large to read; split it, or exclude it")
     title = " ".join(" ".join(titles[:1]).split())
     headed = found.text.startswith("# ") or "\n# " in found.text
     return f"# {title}\n\n{found.text}" if title and found.text and not headed else found.text
@@ -285,7 +285,8 @@ def _docx(data: bytes) -> Mapping[str, str]:
         with ZipFile(io.BytesIO(data)) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
         if size > MOST_UNPACKED:
-            raise NotReadable(f"unpacks to {size} bytes; split it, or exclude it")
+            much = f"unpacks to {size // 10**6} MB, and the most is {MOST_UNPACKED // 10**6} MB"
+            raise NotReadable(f"{much}; split it, or exclude it")
         found = mammoth.convert_to_html(
             io.BytesIO(data), style_map="p[style-name='Title'] => h1:fresh", convert_image=lambda _: [],
             external_file_access=False,

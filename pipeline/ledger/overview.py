@@ -66,7 +66,7 @@ def sources(connection: Connection) -> list[Json]:
     for letter in dead.listed(connection, most_per_source=DEAD_SHOWN):
         said = letter.to_json()
         letters[letter.source_id].append({k: said[k] for k in ("id", "item", "stage", "reason", "at")})
-    last, problems = _runs(connection, "true", "started_at desc, id desc"), _problems(connection)
+    last, problems = _runs(connection, "true", "started_at desc, id desc"), newest_problems(connection)
     running = _runs(connection, "finished_at is null", "id")
     found = []
     for row in connection.execute(_SOURCES).mappings():
@@ -116,7 +116,7 @@ def newest_runs(connection: Connection, source_ids: Sequence[UUID], most: int) -
     return [dict(row) for row in rows]
 
 
-def _problems(connection: Connection) -> dict[UUID, list[Json]]:
+def newest_problems(connection: Connection) -> dict[UUID, list[Json]]:
     """What the newest run with any problem could not take, by source, until a later one has taken all."""
     statement = text("""
         select distinct on (source_id) source_id, problems from sync_run r

@@ -59,7 +59,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_command_waits_for_what_an_earlier_run_still_has_to_do(build: Build) -> None:
     """Its own walk finds it unchanged, or does not list it again."""
     parts, looks = build(), []
-    (one, *_) = sync_now.configured_sources_named(parts, [])
+    (one, *_) = sync_now.configured_sources_named(parts.settings, [])
     with parts.database.tenant(one.tenant_id) as connection:
         earlier = runs.open_run(connection, one.tenant_id, one.id, trigger="schedule")
         assert earlier is not None
@@ -81,7 +81,7 @@ def test_its_own_run_is_kept_and_one_that_it_could_not_open_is_to_be_asked_for_a
     with TcpProxy.to(parts.addresses.broker) as proxy:
         parts.addresses = replace(parts.addresses, broker=proxy.url(parts.addresses.broker))
         proxy.cut()
-        every = sync_now.configured_sources_named(parts, [])
+        every = sync_now.configured_sources_named(parts.settings, [])
         opened = sync_now.start(parts, every, force=False)
         with pytest.raises(StoreUnavailable) as own:
             sync_now.wait(parts, opened, lambda _: None)
@@ -97,7 +97,7 @@ def test_its_own_run_is_kept_and_one_that_it_could_not_open_is_to_be_asked_for_a
 def test_a_command_shows_the_run_under_way_and_then_runs_its_own(build: Build) -> None:
     """That walk may have passed a file before it was changed."""
     parts, shown = build(), []
-    (one,) = sync_now.configured_sources_named(parts, [])
+    (one,) = sync_now.configured_sources_named(parts.settings, [])
     earlier = sync_now.start(parts, [one], force=False)[0].run.id
     (attached,) = sync_now.start(parts, [one], force=False)
     assert (attached.own, attached.run.id) == (False, earlier)
@@ -123,7 +123,7 @@ def test_a_command_shows_the_run_under_way_and_then_runs_its_own(build: Build) -
 @pytest.mark.parametrize("walk", [True, False])
 def test_what_a_source_shows_and_yields_not_is_told_by_reason(build: Build, walk: bool) -> None:
     parts = build()
-    (one,) = sync_now.start(parts, sync_now.configured_sources_named(parts, []), force=False)
+    (one,) = sync_now.start(parts, sync_now.configured_sources_named(parts.settings, []), force=False)
     left_out = {"not open to everybody": 2, "restrictions unreadable": 300}
     one.run = replace(one.run, walk=walk, listed=302, skipped=302, left_out=left_out)
     (told,) = sync_now.report([one], 1.0)["stats"]["errors"]

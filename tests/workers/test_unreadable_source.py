@@ -35,7 +35,7 @@ def test_a_source_that_yields_nothing_is_a_warning_everywhere(
         config = CONFIG.format(base=fake.base, user=fake.email, token=fake.token)
         with installed(tmp_path, addresses, servers, config) as parts:
             sync.register(parts)
-            (one,) = sync_now.start(parts, sync_now.configured_sources_named(parts, []), force=False)
+            (one,) = sync_now.start(parts, sync_now.configured_sources_named(parts.settings, []), force=False)
             assert sync.sync(parts, one.source.tenant_id, one.source.id, one.run.id)
             found = status.status(parts)
             (checked,) = operations.check(parts, [])

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
+from sqlalchemy import Connection
+
 from pipeline.access import Caller
 from pipeline.documents import Json
 from pipeline.enrichment.text import truncated
 from pipeline.errors import LarderError
-from pipeline.ledger import documents, search_indexes
+from pipeline.ledger import documents, overview, search_indexes
 from pipeline.search import Hit, SearchRequest, SearchResults
 from pipeline.search.records import Filter, validity_note
 from workers import search
@@ -45,6 +47,8 @@ def find(parts: Runtime, tenant: UUID, name: str) -> Json:
     with parts.database.tenant(tenant) as connection:
         found = documents.find(connection, wanted, most=MOST_NAMED + 1) if wanted else []
         if not found:
+            if why := _left_out(connection, wanted):
+                raise LarderError(why, fix="mend it and run `larder index`")
             raise LarderError(
                 f"no document is called {truncated(name)!r}",
                 fix="give its id, its external id, the end of its path or a part of its title",
@@ -62,6 +66,14 @@ def find(parts: Runtime, tenant: UUID, name: str) -> Json:
         "indexes": held,
         "chunks_cut": None if cut is None else sum(cut),
     }
+
+
+def _left_out(connection: Connection, wanted: str) -> str:
+    """Why the newest walks did not take an item of this name or path; empty if they met none."""
+    every = (one for problems in overview.newest_problems(connection).values() for one in problems)
+    fits = (p for p in every if p["item"] and f"/{p['item']}".endswith(f"/{wanted}"))
+    said = ((p["item"], p["reason"]) for p in fits)
+    return next((f"not indexed: {why if item in why else f'{item}: {why}'}" for item, why in said), "")
 
 
 def _facts(row: Json) -> Json:

@@ -115,7 +115,7 @@ def check(parts: Runtime, names: Sequence[str]) -> list[Json]:
         ConfigurationError: a name is not configured; the message lists those that are.
     """
     checked = []
-    for one in configured_sources_named(parts, names):
+    for one in configured_sources_named(parts.settings, names):
         try:
             findings = open_source(parts, one.settings).check()
         except LarderError as error:

@@ -26,7 +26,7 @@ from workers.processes.liveness import DEAF_SECONDS
 from workers.queue import broker, dispatch
 from workers.queue.celeryconfig import ENRICHING, INDEXING
 from workers.runtime import Runtime, current_user
-from workers.settings import SOURCE_TYPES
+from workers.settings import SOURCE_TYPES, Settings
 
 POLL_SECONDS = 0.2
 TURNS_A_SECOND, TURNS_A_LOOK = 5, 25
@@ -53,13 +53,13 @@ class WatchedRun:
     """It is closed, and so is every earlier one of the source: all that this walk saw unchanged is searchable."""
 
 
-def configured_sources_named(parts: Runtime, names: Sequence[str]) -> list[Configured]:
+def configured_sources_named(settings: Settings, names: Sequence[str]) -> list[Configured]:
     """The configured sources of these names; all of them without names.
 
     Raises:
         ConfigurationError: a name is not configured; the message lists those that are.
     """
-    every = list(configured_sources(parts.settings).values())
+    every = list(configured_sources(settings).values())
     known = {c.settings.name for c in every}
     unknown = [n for n in names if n not in known]
     if unknown:

@@ -44,7 +44,7 @@ def init(
     )
 
 
-@command(app, "show")
+@command(app, "show", looks=True)
 def show(context: CommandContext) -> None:
     """Print the values in force, environment included, with secrets masked."""
     from workers.settings.rendering import effective
@@ -53,7 +53,7 @@ def show(context: CommandContext) -> None:
     context.answer(effective(context.settings), shown(context.settings).rstrip("\n"))
 
 
-@command(app, "check")
+@command(app, "check", looks=True)
 def check(context: CommandContext) -> None:
     """Report everything that is wrong at once; else what was understood."""
     from connectors import FileOptions

@@ -54,7 +54,9 @@ class CommandContext:
     answer_timeout: float | None = ANSWER_TIMEOUT
     """Seconds in which the database must give each answer; None is for work on many rows, and waits."""
     looks: bool = False
-    """True: it only looks, from any folder below that of an installation, and makes none."""
+    """True: it only looks, from any folder below that of an installation."""
+    makes: bool = False
+    """True: it makes an installation where there is none."""
 
     @cached_property
     def settings(self) -> Settings:
@@ -83,10 +85,10 @@ class CommandContext:
         from workers.embedded.locating import open_runtime, uses_embedded
 
         data = self.settings.data
-        if self.looks and uses_embedded(self.settings) and not (data / "credentials.json").exists():
-            where = (
-                f"in {data}" if self.data or self.settings.path else f"in {data.parent} or a folder above it"
-            )
+        if not self.makes and uses_embedded(self.settings) and not (data / "credentials.json").exists():
+            named = self.data or self.settings.path
+            where = f"in {data if named else data.parent}"
+            where += " or a folder above it" if self.looks and not named else ""
             fix = "make one with `larder up --detach`, or name another folder with --data or --config"
             raise ConfigurationError(f"there is no installation {where}", fix=fix)
         parts = open_runtime(self.settings)
@@ -164,11 +166,13 @@ def command(
     answer_timeout: float | None = ANSWER_TIMEOUT,
     without: Collection[str] = (),
     looks: bool = False,
+    makes: bool = False,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function that takes a context first and then its own options; in `group`, if one is given.
 
     --config, --data and --json are added behind them, but for those in `without`. A parameter that is a dataclass
-    stands for its fields, each an option. One that only `looks` makes no installation.
+    stands for its fields, each an option. One that only `looks` does so from any folder of an installation, and only
+    one that `makes` may begin a new one.
     Errors become a sentence and an exit code, never a traceback.
     """
 
@@ -189,7 +193,7 @@ def command(
         ) -> None:
             for name, kind in kinds.items():
                 own[name] = kind(**{option: own.pop(option) for option in fields[name]})
-            context = CommandContext(config, as_json, data, answer_timeout, looks)
+            context = CommandContext(config, as_json, data, answer_timeout, looks, makes)
             try:
                 run(context, **own)
             except LarderError as error:
@@ -235,7 +239,8 @@ def resumable(*, goes_on: bool = False) -> Iterator[None]:
     except KeyboardInterrupt:
         if goes_on:
             warn(
-                "the work goes on in the background: `larder status --watch` shows it, `larder down` stops it"
+                "the work goes on in the background",
+                "  `larder status --watch` shows it, `larder down` stops it",
             )
         else:
             warn("stopping within half a minute, at once with another Ctrl-C; what is done is kept")

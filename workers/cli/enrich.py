@@ -52,7 +52,7 @@ ProjectsOption = Annotated[
 ]
 
 
-@command(answer_timeout=ANSWER_TIMEOUT)
+@command(answer_timeout=ANSWER_TIMEOUT, makes=True)
 def enrich(
     context: CommandContext,
     file: Annotated[Path, Argument(help="What Step 3 wrote, or any JSON with PBIs; - is standard input.")],

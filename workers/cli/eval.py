@@ -87,7 +87,7 @@ class EvalOptions:
                 )
 
 
-@command(app, MEASURE, without={"data"})
+@command(app, MEASURE, without={"data"}, makes=True)
 def evaluate(
     context: CommandContext,
     folder: Annotated[

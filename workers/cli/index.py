@@ -15,7 +15,15 @@ from typer import Argument, Option
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError
 from workers.cli.context import LONG_ANSWER_TIMEOUT, PARTLY, CommandContext, YesOption, command, resumable
-from workers.cli.tables import duration_text, item_and_reason, progress_bars, progress_line, table, warn
+from workers.cli.tables import (
+    duration_text,
+    item_and_reason,
+    progress_bars,
+    progress_line,
+    show_run,
+    table,
+    warn,
+)
 
 MOST_SHOWN = 20
 """Lines of a list on the screen; --json has all."""
@@ -24,7 +32,7 @@ TELL_SECONDS = 10.0
 ForceOption = Annotated[bool, Option("--force", help="Index unchanged documents again, too.")]
 
 
-@command(answer_timeout=LONG_ANSWER_TIMEOUT)
+@command(answer_timeout=LONG_ANSWER_TIMEOUT, makes=True)
 def index(
     context: CommandContext,
     names: Annotated[list[str] | None, Argument(metavar="[SOURCE]...", help="All if none is named.")] = None,
@@ -36,8 +44,8 @@ def index(
     from workers.admin import sync_now
     from workers.control import sync
 
-    context.looks = dry_run
-    wanted = sync_now.configured_sources_named(context.parts, names or [])
+    context.looks, context.makes = dry_run, not dry_run
+    wanted = sync_now.configured_sources_named(context.settings, names or [])
     if not wanted:
         raise ConfigurationError(
             "no sources are configured", fix="`larder config init` writes an example file"
@@ -76,7 +84,7 @@ def _run(context: CommandContext, wanted: Sequence[Any], *, force: bool) -> None
     with context.workers() as borrowed, tracing.span("larder index"):
         watched = sync_now.start(context.parts, wanted, force=force)
         with resumable(goes_on=not borrowed), progress_bars(context.console) as progress:
-            bars = [progress.add_task(w.source.settings.name, total=None, note="") for w in watched]
+            bars = [progress.add_task(w.source.settings.name, total=None, note="", run=0) for w in watched]
 
             def show(all_: list[Any]) -> None:
                 nonlocal told
@@ -84,7 +92,7 @@ def _run(context: CommandContext, wanted: Sequence[Any], *, force: bool) -> None
                     if run := w.shown:
                         total = None if run.state == "discovering" else run.queued
                         note = progress_note(vars(run), earlier=run.id != w.run.id or not w.own)
-                        progress.update(bar, completed=sync_now.settled(run), total=total, note=note)
+                        show_run(progress, bar, run.id, sync_now.settled(run), total, note)
                 if progress.disable and not context.as_json and time.monotonic() - told >= TELL_SECONDS:
                     told = time.monotonic()
                     lines = (
@@ -152,7 +160,7 @@ def _not_empty(folder: str) -> Path:
     return Path(folder)
 
 
-@command(answer_timeout=LONG_ANSWER_TIMEOUT)
+@command(answer_timeout=LONG_ANSWER_TIMEOUT, makes=True)
 def ingest(
     context: CommandContext,
     folder: Annotated[

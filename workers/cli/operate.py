@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -367,7 +368,8 @@ def logs(
     files = sorted(folder.glob(f"{process or '*'}.log"))
     if not files:
         known = ", ".join(path.stem for path in sorted(folder.glob("*.log"))) or "none yet, see `larder up`"
-        raise ConfigurationError(f"there is no log {process or ''} in {folder}", fix=f"there are: {known}")
+        what = f"there is no log {f'of {process} ' if process else ''}in {folder}"
+        raise ConfigurationError(what, fix=f"there are: {known}")
     read = dict.fromkeys(files, 0)
     while True:
         lines: list[tuple[str, str]] = []
@@ -378,24 +380,33 @@ def logs(
                 whole = whole[: whole.rfind(b"\n") + 1]
                 read[path] = begin + len(whole)
             said = whole.decode("utf-8", "replace").splitlines()
-            lines += filter(None, (_log_line(path.stem, line, LEVELS.index(level)) for line in said))
-        context.answer(None, *(line for _, line in sorted(lines)[-number:]))
+            at = ""
+            for line in said:
+                if found := _log_line(path.stem, line, LEVELS.index(level), every=process is not None):
+                    at = found[0] or at
+                    lines.append((at, found[1]))
+        context.answer(None, *(line for _, line in sorted(lines, key=itemgetter(0))[-number:]))
         if not follow:
             return
         number = 0  # from here on all
         time.sleep(FOLLOW_SECONDS)
 
 
-def _log_line(process: str, line: str, least: int) -> tuple[str, str] | None:
-    """Time and line of what is of this level at least; other programs' own lines have none and count as info."""
+def _log_line(process: str, line: str, least: int, *, every: bool) -> tuple[str, str] | None:
+    """Time and line of what is of this level at least.
+
+    Lines of other programs (PostgreSQL, a banner, a traceback) have no level and count as info; only `every` has them.
+    """
     try:
         told = json.loads(line)
         at, level, event = str(told.pop("timestamp", "")), told.pop("level", "info"), told.pop("event", "")
         told.pop("logger", None)
-        more = "".join(f" {name}={value}" for name, value in told.items())
+        # Celery's own lines begin with the task and its id.
+        known = [name for name in ("task", "task_id") if str(told.get(name)) in event]
+        more = "".join(f" {name}={value}" for name, value in told.items() if name not in known)
     except (ValueError, AttributeError):
         if process != "supervisor":
-            return None  # a banner
+            return ("", line) if every and least <= LEVELS.index("info") else None
         noted = re.fullmatch(r"(\d{4}-\S+Z) (.*)", line)
         at, event = noted.groups() if noted else ("", line)
         level, more = "warning" if noted else "info", ""
@@ -417,6 +428,7 @@ def doctor(
     """Look at everything; exit 1 if an error remains."""
     from workers.admin.doctor import doctor as doctors
 
+    context.looks = not repair
     if repair:  # which may take any time
         context.answer_timeout = None
     found = doctors.report(doctors.examine(context.parts, repair=repair))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 READY_SECONDS = 120.0
 
 
-@command()
+@command(makes=True)
 def up(
     context: CommandContext,
     detach: Annotated[bool, Option("--detach", help="Return when everything runs.")] = False,
@@ -160,8 +160,10 @@ def down(context: CommandContext) -> None:
     """
     from workers.processes import supervisor
 
-    stopped = supervisor.shut_down(context.data.resolve() if context.data else context.settings.data)
-    context.answer({"success": True, "stopped": stopped}, f"stopped {len(stopped)} processes")
+    data = context.data.resolve() if context.data else context.settings.data
+    stopped = supervisor.shut_down(data)
+    said = f"stopped {len(stopped)} processes" if stopped else f"nothing runs with {data}"
+    context.answer({"success": True, "stopped": stopped}, said)
 
 
 FIXED = (
@@ -236,7 +238,7 @@ def _log_as_configured(context: CommandContext) -> None:
     logs.as_configured(context.settings)
 
 
-@command(answer_timeout=None, without={"as_json"})
+@command(answer_timeout=None, without={"as_json"}, makes=True)
 def worker(
     context: CommandContext,
     queue: Annotated[str, Argument(help="control, ingest, embed or enrich.")],
@@ -264,7 +266,7 @@ LOADED_FOR_FORKS = (
 """What the commands themselves load when they are called."""
 
 
-@command(answer_timeout=None, without={"as_json"})
+@command(answer_timeout=None, without={"as_json"}, makes=True)
 def serve(context: CommandContext) -> None:
     """Run the commands of this machine's terminals that shall be quick; started by `larder up`."""
     # Forks lose it with the rest of this environment, and what they count is of one command.
@@ -281,7 +283,7 @@ def serve(context: CommandContext) -> None:
     served.serve()
 
 
-@command(answer_timeout=None, without={"as_json"})
+@command(answer_timeout=None, without={"as_json"}, makes=True)
 def beat(context: CommandContext) -> None:
     """Run the clock in the foreground; one per installation is enough, two do no harm."""
     from workers.processes import run as processes
@@ -290,7 +292,7 @@ def beat(context: CommandContext) -> None:
     processes.run_beat(context.parts)
 
 
-@command(answer_timeout=None, without={"as_json"})
+@command(answer_timeout=None, without={"as_json"}, makes=True)
 def api(
     context: CommandContext,
     port: Annotated[
@@ -325,9 +327,10 @@ def token(
     from workers.runtime import current_user
 
     caller = caller_of(context, user, project, group, level, tenant=tenant, permissions=permission)
+    parts = context.parts
     made = tokens.issue_token(context.settings, caller, hours=hours)
     rights = {"permissions": sorted(caller.permissions), "projects": caller.projects, "groups": caller.groups}
-    with context.parts.database.tenant(caller.tenant) as connection:
+    with parts.database.tenant(caller.tenant) as connection:
         told = {**rights, "security_level": level, "hours": hours}
         audit.append(connection, caller.tenant, "token", user, told, by=current_user())
     context.answer({"token": made}, made)
@@ -374,7 +377,7 @@ def caller_of(
     )
 
 
-@command(answer_timeout=None, without={"as_json"})
+@command(answer_timeout=None, without={"as_json"}, makes=True)
 def flower(
     context: CommandContext,
     port: Annotated[
@@ -390,6 +393,7 @@ def flower(
     User and password come from LARDER_FLOWER_AUTH (user:password), else from the data folder.
     """
     if open_:
+        context.looks = True
         from workers.processes import supervisor
 
         state = supervisor.read_state(context.settings.data) or {}

@@ -449,6 +449,7 @@ def feedback(
     if [marks, listing, export is not None].count(True) != 1 or any(wrong):
         usage = "write `larder feedback ITEM REF useful|noise|undo`, or --list, or --export DIR"
         raise ConfigurationError("that is no whole command", fix=usage)
+    context.looks = listing
     with context.parts.database.tenant(context.tenant) as connection:
         if item is not None and ref is not None and said is not None:
             where: dict[str, Any] = {"project": project, "source": source, "by": current_user()}

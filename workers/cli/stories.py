@@ -36,7 +36,7 @@ def _memory(context: CommandContext) -> StoryMemory:
     return memory_of(context.parts, context.tenant, context.settings.tenant)
 
 
-@command(app)
+@command(app, makes=True)
 def seed(
     context: CommandContext,
     file: FileArgument = None,
@@ -109,7 +109,7 @@ def _embedded_anew(client: Any) -> Iterator[tuple[Json, int]]:
         left = done["stored"] > 0
 
 
-@command(app, "search")
+@command(app, "search", looks=True)
 def find(
     context: CommandContext,
     query: Annotated[str, Argument(metavar="TEXT")],
@@ -159,7 +159,7 @@ def _why_none(memory: StoryMemory, *, prompt: bool) -> str:
     return "no story is similar enough" if own else "there is no story yet: larder stories seed FILE"
 
 
-@command(app)
+@command(app, looks=True)
 def stats(context: CommandContext) -> None:
     """Show how many stories there are, by agent, and how sure their agents were."""
     from pipeline.stories.store import story_stats

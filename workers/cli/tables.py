@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.containers import Lines
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.progress_bar import ProgressBar
 from rich.segment import Segment
 from rich.table import Column, Table
@@ -127,6 +127,15 @@ def progress_line(task: Task) -> str:
     return ", ".join(
         filter(None, (f"{task.completed:.0f}{of}", rate_and_time_left(task.speed, task.time_remaining)))
     )
+
+
+def show_run(progress: Progress, bar: TaskID, run: int, done: int, total: int | None, note: str) -> None:
+    """Let a bar show a run; a later one than it showed before begins anew, without the pace of that one."""
+    task = next(one for one in progress.tasks if one.id == bar)
+    if task.fields["run"] != run:
+        progress.reset(bar, run=run, note=note)
+    task.total = total  # None, which Rich takes for no change, is not known yet
+    progress.update(bar, completed=done, note=note)
 
 
 def progress_bars(console: Console, *, transient: bool = False) -> Progress:

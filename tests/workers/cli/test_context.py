@@ -117,11 +117,15 @@ def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
     assert b"Traceback" not in ran.stderr
 
 
-LOOKING = [("status",), ("search", "kestrel"), ("explain", "x"), ("index", "--dry-run"), ("dead", "list")]
+NEEDING = [
+    *(("status",), ("search", "kestrel"), ("explain", "x"), ("index", "--dry-run"), ("dead", "list")),
+    *(("doctor",), ("feedback", "--list"), ("stories", "stats"), ("stories", "search", "x")),
+    *(("clear",), ("clear", "--yes"), ("reindex",), ("sources", "pause", "a"), ("token",), ("mcp",)),
+]
 
 
-@pytest.mark.parametrize("args", LOOKING)
-def test_what_only_looks_makes_no_installation(larder: Larder, args: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("args", NEEDING)
+def test_what_needs_an_installation_makes_none(larder: Larder, args: tuple[str, ...]) -> None:
     Path("larder.yaml").write_text(
         "rag: {sources: [{name: a, type: text, paths: ['*.txt']}]}", encoding="utf-8"
     )
@@ -130,6 +134,16 @@ def test_what_only_looks_makes_no_installation(larder: Larder, args: tuple[str, 
     assert f"there is no installation in {Path.cwd() / '.larder'}" in result.stderr
     assert "larder up --detach" in result.stderr
     assert [path.name for path in Path().iterdir()] == ["larder.yaml"]
+
+
+def test_index_without_a_source_makes_no_installation(larder: Larder) -> None:
+    result = larder("index")
+    assert (result.exit_code, list(Path().iterdir())) == (2, [])
+    assert "no sources are configured" in result.stderr
+
+
+def test_down_says_that_nothing_runs(larder: Larder) -> None:
+    assert larder("down").stdout == f"nothing runs with {Path.cwd() / '.larder'}\n"
 
 
 def test_what_only_looks_finds_the_installation_above(
@@ -193,8 +207,32 @@ def test_logs_are_read_for_people(larder: Larder) -> None:
     ]
     assert larder("logs", "worker-embed", "--level", "warning").stdout.count("\n") == 1
     assert larder("logs", "-n", "1").stdout.count("\n") == 1
+    assert "there is no log of api in" in larder("logs", "api").stderr
     assert "there are: supervisor, worker-embed" in larder("logs", "api").stderr
     assert larder("logs", "--level", "loud").exit_code == 2
+
+
+def test_the_log_that_is_named_is_shown_with_lines_of_other_programs(larder: Larder) -> None:
+    folder = Path(".larder/logs")
+    assert f"there is no log in {folder.resolve()}\n" in larder("logs").stderr
+    folder.mkdir(parents=True)
+    told = {"event": "started", "level": "info", "timestamp": "2026-01-02T03:04:05.6Z"}
+    lines = [json.dumps(told), "Traceback (most recent call last):", "ImportError: no such thing"]
+    (folder / "api.log").write_text("".join(f"{line}\n" for line in lines))
+    assert larder("logs", "api").stdout.splitlines() == [
+        "2026-01-02 03:04:05 api            info     started",
+        *lines[1:],
+    ]
+    assert larder("logs").stdout.count("\n") == 1
+    assert larder("logs", "api", "--level", "warning").stdout == ""
+
+
+def test_a_log_says_a_task_once(larder: Larder) -> None:
+    folder = Path(".larder/logs")
+    folder.mkdir(parents=True)
+    told = {"event": "Task larder.embed[7] succeeded", "task": "larder.embed", "task_id": "7", "documents": 2}
+    (folder / "worker-embed.log").write_text(json.dumps(told) + "\n")
+    assert larder("logs").stdout.rstrip().endswith("Task larder.embed[7] succeeded documents=2")
 
 
 def test_a_folder_that_is_a_source_is_not_made_a_second_one(larder: Larder) -> None:

@@ -96,6 +96,24 @@ def test_failures_are_told(depot: Depot, run: Run) -> None:
     assert "dead letter E002 at stage chunked after 3 attempts: it is broken" in text
 
 
+def test_a_file_that_was_left_out_tells_why(depot: Depot, run: Run) -> None:
+    depot.sql("""
+        insert into sync_run (tenant_id, source_id, trigger, state, enqueued_at, problems)
+        select tenant_id, id, 'manual', 'processing', now(), cast(:problems as jsonb) from source where name = 'wiki'
+        returning id""",
+        problems=json.dumps([
+            {"item": "docs/scan.pdf", "reason": "docs/scan.pdf holds no text", "outcome": "skipped"},
+            {"item": "docs/old.docx", "reason": "it is [b]damaged[/]", "outcome": "failed"},
+        ]),
+    )  # fmt: skip
+    for name in ("docs/scan.pdf", "scan.pdf", "./docs/scan.pdf"):
+        result = run("explain", name)
+        assert result.exit_code == 1
+        assert "E003: not indexed: docs/scan.pdf holds no text\n  mend it and run" in result.stderr, name
+    assert "not indexed: docs/old.docx: it is [b]damaged[/]" in run("explain", "old.docx").stderr
+    assert "no document is called 'can.pdf'" in run("explain", "can.pdf").stderr
+
+
 def test_a_waiting_document_tells_its_next_try(depot: Depot, run: Run) -> None:
     depot.sql("update document set state = 'pending', due_at = '2031-01-01T00:00:00Z' where title = 'Otters'")
     assert found(run("explain", "Otters", "--json"))["document"]["next_try"].startswith("2031-01-01")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pipeline.documents import CONTROLS
-from workers.cli.tables import Screen, progress_bars, table, to_stdout_json, warn
+from workers.cli.tables import Screen, progress_bars, progress_line, show_run, table, to_stdout_json, warn
 
 HEADS = ("source", "docs", "state", "error")
 
@@ -62,6 +63,18 @@ def test_no_text_drives_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
     assert "]52;c;aGk=" in plain, "what is left is seen to be odd"
     assert "]52;c;aGk=ti2Jtle" in shown.err
     assert not CONTROLS.search(shown.err)
+
+
+def test_a_bar_begins_anew_with_another_run() -> None:
+    clock = itertools.count(0.0)
+    with progress_bars(Screen(force_terminal=True)) as bars:
+        bars.get_time = lambda: next(clock)
+        bar = bars.add_task("x", total=None, note="", run=0)
+        for done in (1, 2, 3):
+            show_run(bars, bar, 1, done, 7, "3 texts")
+        assert "3 of 7, " in progress_line(bars.tasks[0]), "with its pace"
+        show_run(bars, bar, 2, 0, None, "reading")
+        assert (progress_line(bars.tasks[0]), bars.tasks[0].fields["note"]) == ("0", "reading")
 
 
 def test_json_on_a_screen_is_the_same_data_and_drives_nothing() -> None:

@@ -147,7 +147,7 @@ def workers(parts: Runtime) -> Diagnosis:
     if stuck:
         fix = "see that beat runs, and that queue's log"
         return warning(f"{', '.join(stuck)} did no task for minutes", fix)
-    return fine(f"{', '.join(QUEUES)} are served; {len(syncing)} syncs under way")
+    return fine(f"{', '.join(QUEUES)} are served; syncs under way: {len(syncing)}")
 
 
 def dead_letters(parts: Runtime) -> Diagnosis:
