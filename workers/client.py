@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -39,11 +39,9 @@ from workers.admin import feedback
 from workers.enrichment.messaging import JobNotifications, JobPublisher
 from workers.enrichment.story_jobs import StoryMethods, audited
 from workers.processes import metrics, tracing
-from workers.runtime import current_user
-
-if TYPE_CHECKING:
-    from workers.runtime import Runtime
-    from workers.settings import Settings
+from workers.runtime import Addresses, Runtime, current_user
+from workers.search import request_of, search, search_as, to_json
+from workers.settings import Configuration, Settings
 
 _SCHEMES = ("postgresql://", "postgres://", "postgresql+psycopg://")
 AT_ONCE = 8
@@ -109,10 +107,8 @@ class Client(StoryMethods):
         """
         if not database_url.startswith(_SCHEMES):
             # Not quoted: it may hold a password.
-            raise ConfigurationError(
-                "database_url is no address of a PostgreSQL",
-                fix="write postgresql://USER:PASSWORD@HOST:5432/larder",
-            )
+            fix = "write postgresql://USER:PASSWORD@HOST:5432/larder"
+            raise ConfigurationError("database_url is no address of a PostgreSQL", fix=fix)
         self.tenant = tenant_id(tenant)
         self.project = project_id(self.tenant, project)
         self.deadline = deadline
@@ -155,12 +151,23 @@ class Client(StoryMethods):
             settings=settings,
         )
 
+    @classmethod
+    def within(cls, parts: Runtime, tenant: str, project: str, publisher: JobPublisher | None = None) -> Self:
+        """The client of a tenant in a process that has these parts; what it uses of them is not closed with it."""
+        return cls(
+            parts.addresses.database,
+            tenant=tenant,
+            project=project,
+            deadline=parts.rag.enrichment.deadline_seconds,
+            database=parts.database,
+            publisher=publisher,
+            settings=parts.settings,
+        )
+
     @cached_property
     def _parts(self) -> Runtime:
         """What searches and reads; the model is loaded with the first question."""
         from workers.queue.app import configure
-        from workers.runtime import Addresses, Runtime
-        from workers.settings import Configuration, Settings
 
         settings = self._settings or Settings(rag=Configuration(), path=None, folder=Path.cwd())
         database, broker = self._addresses
@@ -189,8 +196,6 @@ class Client(StoryMethods):
             RequestRejected: an option is wrong; the message names it.
             StoreUnavailable: the database does not answer.
         """
-        from workers.search import request_of, search, search_as, to_json
-
         request = request_of(text, **options)
         if self._caller:
             return to_json(self._parts, self.tenant, search_as(self._parts, self._caller, request, projects))
@@ -259,11 +264,8 @@ class Client(StoryMethods):
     ) -> Json:
         """The request, checked and in one form, with the project that it is about and the rights of the caller."""
         asked = EnrichmentRequest.from_json(request)
-        where = {
-            "project": project or asked.project or self._names[1],
-            "projects": projects or asked.projects,
-        }
-        named = EnrichmentRequest.from_json({"pbi": asked.pbi, **where})
+        home, others = project or asked.project or self._names[1], projects or asked.projects
+        named = EnrichmentRequest.from_json({"pbi": asked.pbi, "project": home, "projects": others})
         found, caller = replace(asked, project=named.project, projects=named.projects), caller or self._caller
         if caller is not None:
             with self._store() as connection:
@@ -408,8 +410,7 @@ class Client(StoryMethods):
         request = self.checked(asked, project, projects)
         key = jobs.submission_key(self.project, request).hex()
         try:
-            own = request["project"]
-            job = self.ask(ENRICH, request, project=own, priority=priority, deadline=seconds)
+            job = self.ask(ENRICH, request, project=request["project"], priority=priority, deadline=seconds)
             found = self._wait(job, end, away=AWAY_SECONDS)
         except LarderError as error:
             if isinstance(error, NoAnswerYet):

@@ -173,25 +173,19 @@ class Runtime:
         """The name its vectors are kept under; known without loading it."""
         return vector_key(self.embedding_options)
 
-    def embedding_options_for(self, index: SearchIndex) -> EmbeddingOptions:
-        """How to open the model an index was made with.
-
-        Raises:
-            EmbedderRefused: the configuration describes no provider that could be asked for it.
-        """
-        previous = self.rag.embedding.previous
-        described = [self.embedding_options, *([self.options_of(previous)] if previous else [])]
-        return options_for(described, provider=index.provider, key=index.model, dimensions=index.dimensions)
-
     def embedder_of(self, index: SearchIndex) -> Embedder:
         """The model an index was made with, which its chunks and the questions to it must be embedded by.
 
         Raises:
+            EmbedderRefused: the configuration describes no provider that could be asked for it.
             LarderError: it cannot be opened with this configuration.
         """
         if index.model == self.model:
             return self.embedder
-        return self.embedder_with(self.embedding_options_for(index))
+        previous = self.rag.embedding.previous
+        described = [self.embedding_options, *([self.options_of(previous)] if previous else [])]
+        found = options_for(described, provider=index.provider, key=index.model, dimensions=index.dimensions)
+        return self.embedder_with(found)
 
     def embedder_with(self, options: EmbeddingOptions) -> Embedder:
         """The model of these options, opened once in a process; raises as `open_embedder` does."""

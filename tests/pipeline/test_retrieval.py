@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -99,12 +100,13 @@ def test_a_document_comes_once_unless_chunks_are_asked_for(depot: Depot) -> None
     assert len({hit.id for hit in both.hits}) == 2
 
 
-@pytest.mark.req("002-006", "001-032")
+@pytest.mark.req("002-006", "001-032", "004-011")
 def test_the_number_of_hits_is_configured_asked_for_and_capped(depot: Depot) -> None:
     options = RetrievalOptions(top_k=2, max_top_k=3, min_similarity=-1.0)
     assert len(search(depot, "falcon", options).hits) == 2
     assert len(search(depot, "falcon", options, k=1).hits) == 1
     assert len(search(depot, "falcon", options, k=100).hits) == 3
+    assert len(search(depot, "falcon", replace(options, max_top_k=1)).hits) == 1
     assert RetrievalOptions().top_k == 5
 
 

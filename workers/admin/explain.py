@@ -119,15 +119,11 @@ def why_visible(caller: Caller, facts: Json) -> Json:
     `{"visible", "rules": [{"rule", "passes", "detail"}]}`, with a rule for each layer of its `acl`.
     """
     missing, served = _not_searchable(facts), facts["served_level"]
-    projects = ", ".join(caller.projects or ("none",))
+    theirs = f"theirs: {', '.join(caller.projects or ('none',))}, and what is shared"
     rules = [
         ("tenant", True, f"both are of {caller.tenant_name}"),
         ("searchable", not missing, missing[1] if missing else "it is indexed"),
-        (
-            "project",
-            caller.knows(UUID(facts["project_id"])),
-            f"it is of {facts['project']}; theirs: {projects}, and what is shared",
-        ),
+        ("project", caller.knows(UUID(facts["project_id"])), f"it is of {facts['project']}; {theirs}"),
     ]
     for text, level in (("its text", facts["security_level"]), ("the text that is still found", served)):
         if level is not None:

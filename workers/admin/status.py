@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
-from typing import Any
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -23,7 +22,7 @@ from pipeline.search.cache import partial_of_all
 from pipeline.search.chunk_store import active_index
 from pipeline.search.retriever import indexed_since
 from workers.admin import reindex
-from workers.admin.sync_now import served_queues
+from workers.admin.sync_now import counted, served_queues
 from workers.control import steps, sync
 from workers.limits.limiters import ProviderState
 from workers.queue import broker
@@ -276,7 +275,7 @@ def sources_of(parts: Runtime, caller: Caller) -> list[Json]:
         rows = [row for row in sources.listed(connection) if caller.knows(row.project_id)]
         last = {row.id: run for row in rows for run in runs.of_source(connection, row.id, 1)}
         live = runs.progress(connection, [run.id for run in last.values() if not run.finished_at])
-    last = {key: _with(run, live.get(run.id, {})) for key, run in last.items()}
+    last = {key: counted(run, live.get(run.id, {})) for key, run in last.items()}
     return [
         {
             "name": row.name,
@@ -355,9 +354,4 @@ def run_of(parts: Runtime, caller: Caller, run_id: int) -> runs.RunRow:
         if run is None or row is None or not caller.knows(row.project_id) or not _told(caller, row):
             raise NotFound("there is no such run")
         live = {} if run.finished_at else runs.progress(connection, [run_id]).get(run_id, {})
-    return _with(run, live)
-
-
-def _with(run: runs.RunRow, live: dict[str, int]) -> runs.RunRow:
-    counts: dict[str, Any] = {name: n for name, n in live.items() if name in runs.TOTALS}
-    return replace(run, **counts)
+    return counted(run, live)

@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -120,8 +120,7 @@ def _look_again(parts: Runtime, one: WatchedRun, *, force: bool) -> None:
         one.shown = oldest if oldest and oldest.id < one.run.id else one.run
         if not one.shown.finished_at:
             live = runs.progress(connection, [one.shown.id]).get(one.shown.id, {})
-            counts: dict[str, Any] = {name: n for name, n in live.items() if name in runs.TOTALS}
-            one.shown = replace(one.shown, **counts)
+            one.shown = counted(one.shown, live)
         if one.own and one.shown.id < one.run.id:
             one.earlier = one.earlier or oldest
         if one.earlier and one.earlier.finished_at is None:
@@ -135,6 +134,12 @@ def _look_again(parts: Runtime, one: WatchedRun, *, force: bool) -> None:
     mine = _opened(parts, one.source, force=force)
     if mine.own:
         one.run, one.own, one.earlier = mine.run, True, one.run
+
+
+def counted(run: runs.RunRow, live: Mapping[str, int]) -> runs.RunRow:
+    """An open run with the counts of this moment, out of `runs.progress`."""
+    counts: dict[str, Any] = {name: n for name, n in live.items() if name in runs.TOTALS}
+    return replace(run, **counts)
 
 
 def wait(

@@ -18,11 +18,7 @@ from joserfc.jwk import KeySet, OctKey
 from connectors.sections import secret_value
 from pipeline.access import READ, Caller
 from pipeline.documents import Json
-from pipeline.errors import (
-    ConfigurationError,
-    RequestRejected,
-    TokenRefused,
-)
+from pipeline.errors import ConfigurationError, RequestRejected, TokenRefused
 from pipeline.ledger import tenant_id
 from pipeline.search.cache import MemoryCache
 from workers.embedded import Credentials
@@ -126,13 +122,8 @@ class Verifier:
             tenant={"essential": True},
         )
 
-    def known(self, token: str) -> Caller | None:
-        """Whom it proves, if it was proved a short while ago and still holds."""
-        found = self._proved.get("", _digest(token))
-        return found[0] if found and found[1] > time.time() else None
-
     def caller(self, token: str) -> Caller:
-        """Whom the token proves.
+        """Whom the token proves; one that was proved a short while ago and still holds is not proved again.
 
         Raises:
             TokenUnproved: nobody, and whoever made it has not the key.
@@ -140,6 +131,9 @@ class Verifier:
         """
         if len(token) > LONGEST_TOKEN:
             raise TokenUnproved(f"the token is longer than {LONGEST_TOKEN:,} characters")
+        digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+        if (kept := self._proved.get("", digest)) and kept[1] > time.time():
+            return kept[0]
         wrong: type[TokenRefused] = TokenUnproved
         try:
             made = jwt.decode(token, lambda one: self._key(one.headers().get("kid")), [self._auth.algorithm])
@@ -153,12 +147,8 @@ class Verifier:
             raise wrong(f"the token is refused: {error.message}") from None
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise wrong("the token is refused: it is none") from None
-        self._proved.put("", _digest(token), (found, float(made.claims["exp"]) + self._auth.leeway))
+        self._proved.put("", digest, (found, float(made.claims["exp"]) + self._auth.leeway))
         return found
-
-
-def _digest(token: str) -> str:
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _caller(claims: Json) -> Caller:

@@ -109,7 +109,7 @@ def proved(request: Request, token: str) -> Caller:
     verifier: Verifier = request.app.state.verifier
     attempts: Attempts = request.app.state.attempts
     with attempts.counted(address_of(request)):
-        return verifier.known(token) or verifier.caller(token)
+        return verifier.caller(token)
 
 
 def _admitted(*, waits: bool) -> Callable[..., Iterator[Caller]]:
@@ -156,19 +156,24 @@ def may(permission: str) -> Callable[[Caller], Awaitable[Caller]]:
     """A dependency: the caller, if they have this permission; `Forbidden` otherwise."""
 
     async def checked(caller: Annotated[Caller, Depends(_ADMITTED)]) -> Caller:
-        return _permitted(caller, permission)
+        return permitted(caller, permission)
 
     return checked
 
 
-def _permitted(caller: Caller, permission: str) -> Caller:
+def permitted(caller: Caller, permission: str) -> Caller:
+    """The caller.
+
+    Raises:
+        Forbidden: they lack the permission.
+    """
     if not caller.may(permission):
         raise Forbidden(f"this needs the permission {permission!r}")
     return caller
 
 
 async def _waiter(caller: Annotated[Caller, Depends(_WAITS)]) -> Caller:
-    return _permitted(caller, READ)
+    return permitted(caller, READ)
 
 
 Reader = Annotated[Caller, Depends(may(READ))]

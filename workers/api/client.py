@@ -25,6 +25,7 @@ from pipeline.errors import (
 )
 from workers.client import Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob
 from workers.enrichment.story_jobs import AcceptedStories, summary
+from workers.settings import ConfigurationFile, Settings, load
 
 TRIES = 4
 LONGEST_PAUSE = 30.0
@@ -261,7 +262,6 @@ class RAGService(Client):
             StoreUnavailable: the database does not answer.
         """
         from workers.embedded.locating import open_runtime
-        from workers.settings import ConfigurationFile, Settings, load
 
         if isinstance(config, Mapping):
             rag = ConfigurationFile.model_validate({"rag": dict(config)}).rag

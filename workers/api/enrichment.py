@@ -28,7 +28,7 @@ from workers.admin.feedback import mark_as
 from workers.api import problems
 from workers.api.callers import Parts, Reader, RequestBody, Waiter, may
 from workers.client import Client
-from workers.enrichment.messaging import JobNotifications, JobPublisher
+from workers.enrichment.messaging import JobNotifications
 from workers.enrichment.step4_file import MOST_INTERACTIVE, backlog_of
 from workers.runtime import Runtime
 
@@ -67,16 +67,7 @@ async def client_of(request: Request, parts: Parts, caller: Reader) -> Client:
 
 def client_for(request: Request, parts: Runtime, caller: Caller) -> Client:
     """The same, for a caller that was proved in another way."""
-    publisher: JobPublisher = request.app.state.publisher
-    return Client(
-        parts.addresses.database,
-        tenant=caller.tenant_name,
-        project=parts.settings.project,
-        deadline=parts.rag.enrichment.deadline_seconds,
-        database=parts.database,
-        publisher=publisher,
-        settings=parts.settings,
-    )
+    return Client.within(parts, caller.tenant_name, parts.settings.project, request.app.state.publisher)
 
 
 Asking = Annotated[Client, Depends(client_of)]

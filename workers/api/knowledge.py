@@ -70,17 +70,11 @@ def rag_query(asked: RAGQueryRequest, parts: Parts, caller: Reader) -> RAGQueryR
     """The chunks of a project that answer a question best."""
     request = SearchRequest(text=asked.query_text, k=asked.top_k, dedupe=False)
     told = to_json(parts, caller.tenant, search_as(parts, caller, request, [str(asked.project_id)]))
-    results = [
-        KnowledgeItemResult(
-            id=uuid5(NAMESPACE, hit["id"]),
-            chunk_text=hit["content"],
-            similarity_score=hit["score"],
-            weak=hit["weak"],
-            metadata=hit["metadata"],
-            document_id=hit["document_id"],
-        )
-        for hit in told["results"]
-    ]
+    results = []
+    for hit in told["results"]:
+        ours = {"id": uuid5(NAMESPACE, hit["id"]), "chunk_text": hit["content"]}
+        told_of = {**hit, **ours, "similarity_score": hit["score"]}
+        results.append(KnowledgeItemResult.model_validate(told_of))
     return RAGQueryResponse(
         results=results,
         query_id=uuid4(),

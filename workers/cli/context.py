@@ -122,16 +122,17 @@ class CommandContext:
         """Where people read; with --json it is stderr, since stdout belongs to the document."""
         return Screen(stderr=self.as_json, highlight=False)
 
-    def answer(self, data: Any, *said: RenderableType) -> None:
-        """Print the result: the document with --json, else what is said."""
+    def answer(self, data: Any, *said: RenderableType, code: int = 0) -> None:
+        """Print the result: the document with --json, else what is said. Another `code` than 0 ends the command."""
+        console = self.console
         if self.as_json:
             print(to_stdout_json(data))
-            return
-        console = self.console
-        for part in said:
+        for part in () if self.as_json else said:
             # Lines stand as they are, to be copied; only tables are made for the width of the screen.
             shown = Text(part) if isinstance(part, str) else part
             console.print(shown, soft_wrap=isinstance(shown, Text))
+        if code:
+            raise typer.Exit(code)
 
     @contextmanager
     def workers(self, *queues: Sequence[str]) -> Iterator[None]:

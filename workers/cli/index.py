@@ -103,9 +103,7 @@ def _run(context: CommandContext, wanted: Sequence[Any], *, force: bool) -> None
 
             sync_now.wait(context.parts, watched, show, force=force)
     result = sync_now.report(watched, time.monotonic() - begun)
-    context.answer(result, *summary(result))
-    if code := sync_now.exit_code(result):
-        raise typer.Exit(code)
+    context.answer(result, *summary(result), code=sync_now.exit_code(result))
 
 
 def progress_note(run: Mapping[str, Any], *, earlier: bool = False) -> str:
@@ -258,9 +256,8 @@ def begin_index(
         figures = reindexing.wait(context.parts, show)
     said = f"index {figures['id']} holds {figures['documents']} of {figures['total']} documents"
     said += f", {figures['dead']} dead" if figures["dead"] else ": larder reindex switch"
-    context.answer({"success": not figures["dead"], **begun, "figures": figures}, said)
-    if figures["dead"]:
-        raise typer.Exit(PARTLY)
+    code = PARTLY if figures["dead"] else 0
+    context.answer({"success": not code, **begun, "figures": figures}, said, code=code)
 
 
 @command(reindex, "status", looks=True)
@@ -270,18 +267,11 @@ def index_status(context: CommandContext) -> None:
 
     found = reindexing.status(context.parts)
     counts = ("documents", "missing", "dead", "chunks")
-    rows = (
-        (
-            i["id"],
-            i["status"],
-            f"{i['model']} ({i['dimensions']})",
-            i["chunker"],
-            *(i[count] for count in counts),
-            "-" if i["lag_seconds"] is None else duration_text(i["lag_seconds"]),
-            f"{i['vector_index']}, {i['keyword_index']}",
-        )
-        for i in found["indexes"]
-    )
+    rows = []
+    for i in found["indexes"]:
+        made = (i["id"], i["status"], f"{i['model']} ({i['dimensions']})", i["chunker"])
+        lag = "-" if i["lag_seconds"] is None else duration_text(i["lag_seconds"])
+        rows.append((*made, *(i[n] for n in counts), lag, f"{i['vector_index']}, {i['keyword_index']}"))
     shown = table(("index", "status", "model", "chunker", *counts, "lag", "built"), rows, right=counts)
     next_ = f"next  {found['next']}" if found["next"] else "nothing to do"
     context.answer(found, shown, *found["reasons"], next_)

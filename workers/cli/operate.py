@@ -76,9 +76,7 @@ def check_sources(context: CommandContext, names: NamesArgument = None) -> None:
             said.append(f"{finding['subject']}: {finding['detail']}\n")
             said.append(f"       {finding['fix']}\n" if finding["fix"] else "")
     said.rstrip()
-    context.answer({"success": ok, "sources": found}, said)
-    if not ok:
-        raise typer.Exit(FAILED)
+    context.answer({"success": ok, "sources": found}, said, code=0 if ok else FAILED)
 
 
 @command(sources, "pause")
@@ -176,11 +174,7 @@ def list_dead(
     keys = ("id", "source", "item", "stage", "reason", "at", "resolution")
     rows = [{**one, "at": minute(one["at"])} for one in found[:MOST_SHOWN]]
     for job in jobs[:MOST_SHOWN]:
-        shown = {
-            "id": job["id"][: operations.SHOWN],
-            "item": "user stories",
-            "at": minute(job["at"]),
-        }
+        shown = {"id": job["id"][: operations.SHOWN], "item": "user stories", "at": minute(job["at"])}
         rows.append({**dict.fromkeys(keys), "reason": job["reason"], **shown})
     listed = table((*keys[:-1], "settled"), ([row[key] or "" for key in keys] for row in rows))
     more = len(found) + len(jobs) - len(rows)
@@ -216,12 +210,11 @@ def replay_dead(
     if bool(ids) + bool(source) + every != 1:
         raise ConfigurationError("say what to replay", fix="give ids, or --source NAME, or --all")
     parts = context.parts
-    letters, failed = operations.dead_letters_and_jobs(parts, ids or ())
-    if not ids:
-        letters, failed = (
-            operations.dead_letters(parts, source),
-            operations.failed_jobs(parts) if every else [],
-        )
+    if ids:
+        letters, failed = operations.dead_letters_and_jobs(parts, ids)
+    else:
+        letters = operations.dead_letters(parts, source)
+        failed = operations.failed_jobs(parts) if every else []
     done = operations.replay(parts, letters)
     again = operations.settle_jobs(parts, failed, "dead.replay", jobs.replay)
     done = {"replayed": [*done["replayed"], *again], "skipped": done["skipped"]}
@@ -229,9 +222,8 @@ def replay_dead(
     said = [f"queued {len(done['replayed']) - len(again)} documents again"] * (bool(letters) or not again)
     said += [f"queued {len(again)} jobs of user stories again"] * bool(again)
     said += [f"no longer dead: {', '.join(done['skipped'])}"] * bool(done["skipped"])
-    context.answer({"success": not done["skipped"], **done}, "; ".join(said))
-    if done["skipped"]:
-        raise typer.Exit(PARTLY if done["replayed"] else FAILED)
+    code = (PARTLY if done["replayed"] else FAILED) if done["skipped"] else 0
+    context.answer({"success": not code, **done}, "; ".join(said), code=code)
 
 
 @command(dead, "drop")
@@ -276,15 +268,12 @@ def list_audit(
     with _chain(context, tenant) as connection:
         found = log.listed(connection, number, action)
     keys = ("seq", "at", "actor", "action", "subject", "detail")
-    rows = (
-        {
-            **one,
-            "at": minute(one["at"]),
-            "detail": ", ".join(f"{k} {v}" for k, v in (one["detail"] or {}).items()),
-        }
-        for one in found
-    )
-    shown = table(keys, ([row[key] for key in keys] for row in rows))
+    rows = []
+    for one in found:
+        detail = ", ".join(f"{k} {v}" for k, v in (one["detail"] or {}).items())
+        row = {**one, "at": minute(one["at"]), "detail": detail}
+        rows.append([row[key] for key in keys])
+    shown = table(keys, rows)
     context.answer({"entries": found}, shown if found else "no entries")
 
 
@@ -302,9 +291,8 @@ def verify_audit(
     problems = [vars(one) for one in found.problems]
     told = {"success": not problems, **vars(found), "problems": problems}
     lines = [one.problem for one in found.problems] or ["all fit"]
-    context.answer(told, f"{found.entries} entries, head {found.head or '-'}", *lines)
-    if problems:
-        raise typer.Exit(FAILED)
+    said = f"{found.entries} entries, head {found.head or '-'}"
+    context.answer(told, said, *lines, code=FAILED if problems else 0)
 
 
 # Runs and logs ------------------------------------------------------------------------------------
@@ -321,19 +309,11 @@ def runs(
 
     found = operations.newest_runs(context.parts, names or [], number)
     heads = ("run", "source", "began", "took", "state", "listed", "indexed", "failed")
-    rows = (
-        (
-            *(
-                one["run"],
-                one["source"],
-                minute(one["started_at"]),
-                duration_text(one["seconds"]),
-                one["state"],
-            ),
-            *(one["listed"], one["indexed"], one["failed"] + one["dead"]),
-        )
-        for one in found
-    )
+    rows = []
+    for one in found:
+        times = {"began": minute(one["started_at"]), "took": duration_text(one["seconds"])}
+        row = {**one, **times, "failed": one["failed"] + one["dead"]}
+        rows.append([row[head] for head in heads])
     shown = table(heads, rows, right=heads[5:])
     errors = [f"run {one['run']}: {one['error']}" for one in found if one["error"]]
     errors += [
@@ -433,20 +413,15 @@ def doctor(
         context.answer_timeout = None
     found = doctors.report(doctors.examine(context.parts, repair=repair))
     findings = found["findings"]
-    rows = (
-        (
-            Text(one["status"], style=_COLOURS[one["status"]]),
-            one["check"],
-            one["detail"] + (f"\n-> {one['fix']}" if one["fix"] else ""),
-        )
-        for one in findings
-    )
+    rows = []
+    for one in findings:
+        fix = f"\n-> {one['fix']}" if one["fix"] else ""
+        rows.append((Text(one["status"], style=_COLOURS[one["status"]]), one["check"], one["detail"] + fix))
     bad = sum(one["status"] != "ok" for one in findings)
     context.answer(
         found,
         f"larder {found['version']}, Python {platform.python_version()}",
         table(("", "check", "found"), rows),
         f"{bad} of {len(findings)} checks found something" if bad else "all is well",
+        code=0 if found["ok"] else FAILED,
     )
-    if not found["ok"]:
-        raise typer.Exit(FAILED)

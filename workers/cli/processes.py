@@ -247,14 +247,16 @@ def worker(
     """Run one worker in the foreground, for containers and the supervisor."""
     from workers.admin import reindex
     from workers.processes import run as processes
+    from workers.queue.celeryconfig import QUEUES
 
-    known = processes.known_queue(queue)
+    if queue not in QUEUES:
+        raise ConfigurationError(f"there is no queue {queue!r}", fix=f"use one of {', '.join(QUEUES)}")
     _log_as_configured(context)
     if said := reindex.mismatch_notice(context.parts):
         import structlog
 
         structlog.get_logger("larder").warning(said)
-    processes.run_worker(context.parts, known, concurrency)
+    processes.run_worker(context.parts, queue, concurrency)
 
 
 LOADED_FOR_FORKS = (
@@ -433,6 +435,4 @@ def health(
     ages = liveness.ages(folder or liveness.heartbeat_folder(context.settings.data, os.environ))
     ok = bool(ages) and all(age <= liveness.DEAF_SECONDS for age in ages.values())
     lines = "\n".join(f"{name}: {age:.0f} s" for name, age in ages.items()) or "no heartbeat files"
-    context.answer({"ok": ok, "ages": ages}, lines)
-    if not ok:
-        raise typer.Exit(FAILED)
+    context.answer({"ok": ok, "ages": ages}, lines, code=0 if ok else FAILED)

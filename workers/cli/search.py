@@ -467,16 +467,12 @@ def feedback(
     if not listing:
         context.answer(document, text)
         return
-    rows = (
-        (
-            f"{_named(one)}  {one['item_title']}".strip(),
-            Text(one["verdict"], style="green" if one["verdict"] == "useful" else "yellow"),
-            f"{one['ref']}  {one['title']}{' (removed)' if one['removed'] else ''}",
-            one["at"][:10],
-            one["by"],
-        )
-        for one in document["feedback"]
-    )
+    rows = []
+    for one in document["feedback"]:
+        about = f"{_named(one)}  {one['item_title']}".strip()
+        judged = Text(one["verdict"], style="green" if one["verdict"] == "useful" else "yellow")
+        named = f"{one['ref']}  {one['title']}{' (removed)' if one['removed'] else ''}"
+        rows.append((about, judged, named, one["at"][:10], one["by"]))
     shown = table(("item", "verdict", "document", "when", "by"), rows)
     context.answer(document, shown if shown.rows else "nothing is marked" + (f" for {item}" if item else ""))
 

@@ -105,12 +105,8 @@ def _running(s: Json) -> tuple[object, ...]:
     seconds = (datetime.now(UTC) - datetime.fromisoformat(run["started_at"])).total_seconds()
     rate = done / seconds if seconds > 0 else 0.0
     bar = ProgressBar(total=total, completed=done, width=14)
-    return (
-        s["name"],
-        bar,
-        f"{done}/{total}",
-        rate_and_time_left(rate, (total - done) / rate if rate else None),
-    )
+    pace = rate_and_time_left(rate, (total - done) / rate if rate else None)
+    return s["name"], bar, f"{done}/{total}", pace
 
 
 def _source(s: Json, *, several: bool) -> tuple[object, ...]:
@@ -140,15 +136,10 @@ def _troubles(sources: list[Json]) -> list[Text]:
     from pipeline.ledger.overview import left_out_in_words
 
     every = [("red", s["name"], s["last_error"]) for s in sources if s["last_error"] and not s["removed"]]
-    every += [
-        (
-            "red" if p["outcome"] == "failed" else "yellow",
-            s["name"],
-            f"{p['outcome']} {item_and_reason(p['item'], p['reason'])}",
-        )
-        for s in sources
-        for p in s["problems"]
-    ]
+    for s in sources:
+        for p in s["problems"]:
+            said = f"{p['outcome']} {item_and_reason(p['item'], p['reason'])}"
+            every.append(("red" if p["outcome"] == "failed" else "yellow", s["name"], said))
     # What is named is not counted once more.
     every += [
         ("yellow", s["name"], left_out_in_words(s["left_out"]))
@@ -196,23 +187,17 @@ def _figures(found: Json) -> Iterator[tuple[str, str]]:
         share = f"{load['cut'] / load['texts']:.0%} of {load['texts']:,} texts"
         yield "cut", f"[yellow]{share} are longer than the model reads[/]: docs/search.md"
     if raised := found.get("alerts"):
-        now = datetime.now(UTC)
-        since = (
-            (a, (now - datetime.fromisoformat(a["since"])).total_seconds()) for a in raised[:MOST_ALERTS]
-        )
-        told = [
-            f"{a['name']} {escape(a['subject'])} for {duration_text(age)}".replace("  ", " ")
-            for a, age in since
-        ]
+        told = []
+        for a in raised[:MOST_ALERTS]:
+            age = (datetime.now(UTC) - datetime.fromisoformat(a["since"])).total_seconds()
+            told.append(f"{a['name']} {escape(a['subject'])} for {duration_text(age)}".replace("  ", " "))
         more = f" and {len(raised) - MOST_ALERTS} more" if len(raised) > MOST_ALERTS else ""
         yield "alerts", f"[yellow]{', '.join(told)}{more}[/]"
     for i in found.get("other_indexes") or []:  # being filled, or kept for a rollback
         lag = f", {i['stale']} older, {duration_text(i['lag_seconds'])} behind" if i["stale"] else ""
         dead = f", [red]{i['dead']} dead[/]" if i["dead"] else ""
-        yield (
-            "",
-            f"{escape(i['model'])}, {i['status']}, {i['documents']} of {i['total']} documents{lag}{dead}",
-        )
+        held = f"{i['documents']} of {i['total']} documents"
+        yield "", f"{escape(i['model'])}, {i['status']}, {held}{lag}{dead}"
 
 
 def _index(i: Json) -> str:
@@ -224,9 +209,8 @@ def _index(i: Json) -> str:
 def _embedding(e: Json) -> str:
     used = {key: sum(row[key] for row in e["today"]) for key in ("texts", "tokens", "cache_hits", "cost")}
     cost = used.pop("cost")
-    shown = {
-        key: n for key, n in used.items() if n or key == "texts"
-    }  # models of this machine count no tokens
+    # Models of this machine count no tokens.
+    shown = {key: n for key, n in used.items() if n or key == "texts"}
     said = "today " + ", ".join(f"{n:,.0f} {key.replace('_', ' ')}" for key, n in shown.items())
     said += f", cost {cost:,.2f}" if cost else ""
     if e["state"] == "held":

@@ -64,9 +64,8 @@ def seed(
     refused = [{"row": number, "reason": reason} for number, reason in done["refused"]]
     warn(*_told(done["refused"]))
     said = f"{done['stored']} stories stored, {done['skipped']} were there already, {len(refused)} refused"
-    context.answer({"success": not refused, **done, "refused": refused}, said)
-    if refused:
-        raise typer.Exit(PARTLY if done["stored"] + done["skipped"] else FAILED)
+    code = (PARTLY if done["stored"] + done["skipped"] else FAILED) if refused else 0
+    context.answer({"success": not code, **done, "refused": refused}, said, code=code)
 
 
 def _told(refused: list[tuple[int, str]]) -> list[str]:
@@ -127,16 +126,10 @@ def find(
     asked = StoryQuery(query=query, k=k, threshold=threshold, tags=tag, examples=prompt)
     found = search(context.parts, context.tenant, asked)
     heads = ("alike", "id", "title", "agent", "edited")
-    rows = (
-        (
-            f"{s['similarity_score']:.2f}",
-            s["user_story_id"],
-            s["title"],
-            s["source_agent"],
-            "yes" if s["was_edited"] else "",
-        )
-        for s in found
-    )
+    rows = []
+    for s in found:
+        alike, edited = f"{s['similarity_score']:.2f}", "yes" if s["was_edited"] else ""
+        rows.append((alike, s["user_story_id"], s["title"], s["source_agent"], edited))
     shown = format_examples_for_prompt(found, memory=_memory(context)) if prompt else table(heads, rows)
     context.answer({"stories": found}, shown if found else _why_none(_memory(context), prompt=prompt))
 

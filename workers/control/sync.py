@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -26,9 +26,6 @@ from workers.processes import tracing
 from workers.queue import dispatch
 from workers.runtime import Runtime
 from workers.settings import SOURCE_TYPES, Settings, SourceSettings
-
-if TYPE_CHECKING:
-    from workers.runtime import Runtime
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -215,9 +215,14 @@ def read(
     settings: Settings, files: Sequence[tuple[str, bytes]], documents: Sequence[Mapping[str, object]]
 ) -> list[Document | Problem]:
     """Files, as the connectors read them from a folder, and documents that are sent as such."""
-    section = SOURCE_TYPES["text"].model_validate({"name": ORIGIN, "type": "text", "paths": ["**"]})
-    told = section.within(settings.context_of(section, LocalRequestLimiter))
+    told = _options(settings, "text", paths=["**"])
     return [*_files(settings, files), *(_document(told, given, n) for n, given in enumerate(documents))]
+
+
+def _options(settings: Settings, kind: str, **given: object) -> SourceOptions:
+    """Those of the readers of one type of files."""
+    section = SOURCE_TYPES[kind].model_validate({"name": ORIGIN, "type": kind, **given})
+    return section.within(settings.context_of(section, LocalRequestLimiter))
 
 
 def _files(settings: Settings, files: Sequence[tuple[str, bytes]]) -> Iterator[Document | Problem]:
@@ -253,11 +258,8 @@ def _refused(name: str, kind: str) -> str:
 
 
 def _converted(settings: Settings, kind: str, folder: Path) -> Iterator[Document | Problem]:
-    section = SOURCE_TYPES[kind].model_validate(
-        {"name": ORIGIN, "type": kind, "root": str(folder), "paths": ["**/*"]}
-    )
     try:
-        told = section.within(settings.context_of(section, LocalRequestLimiter))
+        told = _options(settings, kind, root=str(folder), paths=["**/*"])
         for page in connectors.open_source(told).pages(None):
             # The addresses are those of a folder that is soon gone.
             yield from (replace(document, url="") for document in page.documents)

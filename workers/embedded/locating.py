@@ -73,9 +73,8 @@ def ping(url: str) -> None:
 def open_runtime(settings: Settings) -> Runtime:
     """A runtime on servers that are there; the embedded ones are started and migrated first."""
     where = addresses(settings)
-    seen = (
-        settings.data / "schema"
-    )  # the revision that this data folder has, which costs no connection to read
+    # The revision that this data folder has, which costs no connection to read.
+    seen = settings.data / "schema"
     if uses_embedded(settings) and not (
         seen.exists() and seen.read_text(encoding="utf-8") == migrations.NEWEST
     ):

@@ -16,6 +16,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 
 from pipeline.database.engine import Database
 from pipeline.documents import Json
+from pipeline.embedding import Embedder
 from pipeline.enrichment.degradation import (
     CACHED,
     DISABLED,
@@ -26,7 +27,8 @@ from pipeline.enrichment.degradation import (
     answer,
 )
 from pipeline.errors import ConfigurationError, LarderError, LeaseLost, SearchError
-from pipeline.ledger import jobs, renewed
+from pipeline.ledger import jobs, project_id, renewed, visible_projects
+from pipeline.search import SearchRequest
 from workers.control import steps
 from workers.processes import metrics, tracing
 from workers.queue import dispatch
@@ -34,7 +36,6 @@ from workers.runtime import Runtime
 
 if TYPE_CHECKING:
     from pipeline.actions.collections import CollectionStore
-    from pipeline.embedding import Embedder
     from pipeline.enrichment.context import EnrichedContext
 
 
@@ -128,7 +129,6 @@ def enricher(parts: Runtime, tenant: UUID, project: UUID | None = None) -> Enric
     from pipeline.enrichment.enricher import Enricher
     from pipeline.enrichment.found import DocumentTexts
     from pipeline.enrichment.request import EnrichmentRequest
-    from pipeline.ledger import project_id, visible_projects
     from workers.search import retriever
 
     fallback = str(project or parts.settings.project)
@@ -196,8 +196,6 @@ def warm(parts: Runtime) -> None:
 
     A model whose calls are counted is not asked for it: a search by words connects as well.
     """
-    from pipeline.search import SearchRequest
-    from workers.processes import metrics
     from workers.search import retriever
 
     record_answer_version(parts)

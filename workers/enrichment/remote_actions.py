@@ -7,7 +7,7 @@ import inspect
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
 from pipeline.actions import NAMES, Actions
@@ -18,9 +18,7 @@ from pipeline.enrichment.text import truncated
 from pipeline.errors import RequestRejected, SearchError, StoreRejected
 from pipeline.ledger.jobs import BULK, INTERACTIVE
 from workers.client import Client, EnrichmentExpired, NoAnswerYet
-
-if TYPE_CHECKING:
-    from workers.runtime import Runtime
+from workers.runtime import Runtime
 
 MOST_BYTES = 8_000_000
 """Of one call as JSON: it is one row of a table. Larger batches go in several calls."""
@@ -145,16 +143,8 @@ def _answer(parts: Runtime, message: str, what: object, given: Json) -> Json:
         )
     arguments = {name: value for name, value in given.items() if name not in ("self", "state")}
     _sendable(method, arguments, message)
-    own, seconds = parts.settings, parts.rag.enrichment.deadline_seconds
-    end = time.monotonic() + seconds
-    with Client(
-        parts.addresses.database,
-        tenant=own.tenant,
-        project=own.project,
-        deadline=seconds,
-        database=parts.database,
-        settings=own,
-    ) as client:
+    end = time.monotonic() + parts.rag.enrichment.deadline_seconds
+    with Client.within(parts, parts.settings.tenant, parts.settings.project) as client:
         job = client.ask(f"larder.{what}", arguments) if method else client.submit(arguments)
         while True:
             if method:

@@ -22,17 +22,14 @@ from pipeline.ledger import audit
 from pipeline.search.records import MEASURED_THRESHOLDS
 from pipeline.stories import StoryMemory, StoryOptions, memory, use
 from pipeline.stories.examples import retrieve_similar_examples, store_stories
-from pipeline.stories.store import (
-    delete_stories_by_source,
-    search_similar_stories,
-    stories_of_other_models,
-)
+from pipeline.stories.store import delete_stories_by_source, search_similar_stories, stories_of_other_models
 from pipeline.stories.story import Story
 from workers.embedded.locating import open_runtime
 from workers.enrichment.job import run
 from workers.enrichment.story_jobs import BATCH
 from workers.runtime import Runtime, current_user
 from workers.settings import Settings
+from workers.settings.values import options_from
 
 ANSWER_TIMEOUT = 5.0
 """Seconds of silence after which the database counts as gone to a generator."""
@@ -57,13 +54,12 @@ def memory_of(
         model=model,
         dimensions=parts.rag.story_embedding.dimensions,
         longest_wait=longest_wait,
-        options=StoryOptions(
+        options=options_from(
+            StoryOptions,
+            s,
             enabled=parts.rag.enabled,
             k=s.retrieval_k,
             threshold=auto if s.similarity_threshold == "auto" else s.similarity_threshold,
-            max_examples=s.max_examples,
-            min_stories=s.min_stories,
-            min_confidence=s.min_confidence,
             redact=s.redactor,
         ),
     )

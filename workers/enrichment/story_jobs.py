@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -19,9 +17,7 @@ from pipeline.errors import ConfigurationError
 from pipeline.ledger import audit
 from pipeline.ledger.jobs import BULK, ENRICH, INTERACTIVE
 from workers.runtime import current_user
-
-if TYPE_CHECKING:
-    from workers.settings import Settings
+from workers.settings import Configuration, Settings
 
 STORE, SEARCH = "larder.stories.store", "larder.stories.search"
 BATCH = 100
@@ -73,29 +69,13 @@ def audited(task: str, request: Json) -> Iterator[tuple[str, Json]]:
 
 
 class StoryMethods:
-    """What a client can do with user stories."""
+    """What a client can do with user stories, by these of its own."""
 
     tenant: UUID
     _settings: Settings | None
-
-    @abstractmethod
-    def ask(
-        self,
-        task: str,
-        request: Json,
-        *,
-        project: str | None = None,
-        priority: int = INTERACTIVE,
-        deadline: float | None = None,
-    ) -> UUID:
-        """The client's own, as the two below."""
-
-    @abstractmethod
-    def result(self, job_id: UUID | str, *, wait: float = 0.0) -> Json:
-        """The answer of a job."""
-
-    @abstractmethod
-    def _store(self) -> AbstractContextManager[Connection]: ...
+    ask: Callable[..., UUID]
+    result: Callable[..., Json]
+    _store: Callable[[], AbstractContextManager[Connection]]
 
     def store_stories(
         self,
@@ -109,9 +89,7 @@ class StoryMethods:
             ConfigurationError: there are more than `MOST_STORIES`.
             StoreUnavailable: the database does not answer; what had not been accepted can be sent again with all else.
         """
-        from workers.settings.models import StorySettings
-
-        options = self._settings.rag.stories if self._settings else StorySettings()
+        options = (self._settings.rag if self._settings else Configuration()).stories
         requests, refused = requests_of(stories, source_agent, requirement_texts, options.redactor)
         jobs = [self.ask(STORE, request, priority=BULK, deadline=math.inf) for request in requests]
         return AcceptedStories(jobs=jobs, accepted=len(stories) - len(refused), refused=refused)

@@ -21,6 +21,7 @@ from pipeline.errors import StoreError
 from pipeline.ledger import audit, upkeep
 from workers.admin import status
 from workers.control import maintenance
+from workers.processes.metrics import value_at
 from workers.queue import broker
 from workers.runtime import Runtime
 from workers.settings import Settings
@@ -41,19 +42,13 @@ class Rule(NamedTuple):
 
 
 def _of(*path: str) -> Callable[[Json], _Values]:
-    def measure(found: Json) -> _Values:
-        for key in path[:-1]:
-            found = found.get(key) or {}
-        return [("", found.get(path[-1]))]
-
-    return measure
+    return lambda found: [("", value_at(found, *path))]
 
 
 def _sources(value: Callable[[Json], float | None]) -> Callable[[Json], _Values]:
-    def measure(found: Json) -> _Values:
-        return [(f"{s['tenant']}/{s['name']}", value(s)) for s in found["sources"] if not s["removed"]]
-
-    return measure
+    return lambda found: [
+        (f"{s['tenant']}/{s['name']}", value(s)) for s in found["sources"] if not s["removed"]
+    ]
 
 
 def _failures(found: Json) -> _Values:
@@ -216,9 +211,8 @@ class Watcher:
                 if left:
                     time.sleep(self._retry)
             else:
-                news = [alert_record("firing", **one) for one in fired] + [
-                    alert_record("cleared", **one) for one in cleared
-                ]
+                news = [alert_record("firing", **one) for one in fired]
+                news += [alert_record("cleared", **one) for one in cleared]
                 return self._tell([*self._store(away=False), *news])
         return self._tell(self._store(away=True))
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import psutil
@@ -159,27 +160,21 @@ _QUEUE_OF = {"fetched": "ingest", "chunked": "embed", "embedded": "ingest"}
 _STATES = ("documents", "pending", "dead", "hidden", "held")
 
 
+def value_at(found: Json, *path: str) -> Any:
+    """The value at this place of the document; None if there is none."""
+    for key in path[:-1]:
+        found = found.get(key) or {}
+    return found.get(path[-1])
+
+
 def _one(*path: str) -> Callable[[Json], _Values]:
     """The value at this place of the document."""
-
-    def read(found: Json) -> _Values:
-        value: object = found
-        for key in path:
-            value = value.get(key) if isinstance(value, dict) else None
-        return [((), float(value) if isinstance(value, int | float) else None)]
-
-    return read
+    return lambda found: [((), value_at(found, *path))]
 
 
 def _each(*path: str) -> Callable[[Json], _Values]:
     """Each value of the mapping at this place, with its key."""
-
-    def read(found: Json) -> _Values:
-        for key in path:
-            found = found.get(key) or {}
-        return [((key,), value) for key, value in found.items()]
-
-    return read
+    return lambda found: [((key,), value) for key, value in (value_at(found, *path) or {}).items()]
 
 
 def _sources(key: str) -> Callable[[Json], _Values]:
@@ -359,12 +354,12 @@ def _alone(shared: Path, seconds: float) -> Iterator[bool]:
                 return
 
 
-def compact(shared: Path, seconds: float = 0.0) -> None:
+def compact(shared: Path) -> None:
     """Bring what ended processes counted into one file, and drop their gauges, unless somebody is at it.
 
     Workers replace their processes after some tasks, and the folder must not grow with them.
     """
-    with _alone(shared, seconds) as alone:
+    with _alone(shared, 0.0) as alone:
         if alone:
             _tidy(shared)
 

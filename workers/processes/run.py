@@ -27,7 +27,6 @@ from celery.utils.nodenames import default_nodename, host_format
 import connectors
 from connectors.sections import secret_value
 from pipeline.access import Caller
-from pipeline.errors import ConfigurationError
 from workers import runtime
 from workers.control import sync
 from workers.enrichment import job
@@ -65,17 +64,6 @@ def _prepare(parts: Runtime) -> None:
     if shared := os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
         parts.metrics_folder = Path(shared)
     setup_logging.connect(lambda **_: logs.as_configured(parts.settings), weak=False)
-
-
-def known_queue(queue: str) -> str:
-    """`queue`, if there is one of this name.
-
-    Raises:
-        ConfigurationError: there is none; the message lists those that are.
-    """
-    if queue not in QUEUES:
-        raise ConfigurationError(f"there is no queue {queue!r}", fix=f"use one of {', '.join(QUEUES)}")
-    return queue
 
 
 def _warm(**_: Any) -> None:
@@ -158,17 +146,15 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
         parts.database.close()
     if queue == "ingest":
         for source in parts.rag.sources:
-            connectors.load(
-                source.type
-            )  # before the fork: clients of services are large, and children share them
+            # Before the fork: clients of services are large, and children share them.
+            connectors.load(source.type)
     worker_process_init.connect(_after_fork, weak=False)
     if queue == "enrich":
         worker_process_init.connect(_warm, weak=False)  # somebody waits for its first answer already
     install_transport()
     if queue == "control":
-        from workers.processes.background import (
-            Background,
-        )  # it looks at everything, and no other worker does
+        # It looks at everything, and no other worker does.
+        from workers.processes.background import Background
 
         app.steps["worker"].add(Background)
     app.steps["worker"].add(Heartbeat)
@@ -232,9 +218,8 @@ def run_flower(parts: Runtime, port: int, address: str, environ: Mapping[str, st
     hosts = {"localhost", "127.0.0.1", "::1", address, *parts.rag.flower.hosts}
     _guard_flower(hosts, prefix.strip("/"), parts.rag.flower.unprotected)
     options = ["--read_only=true", "--inspect_timeout=5000", "--persistent=true"]
-    options += [
-        "--tasks_columns=name,state,received,runtime,worker,args"
-    ]  # ids of documents instead of tasks
+    # Ids of documents instead of tasks.
+    options += ["--tasks_columns=name,state,received,runtime,worker,args"]
     options += [f"--db={parts.settings.data / 'flower.db'}", "--state_save_interval=60000"]
     # Each container that is replaced was a worker of another name.
     options += [f"--max_tasks={parts.rag.flower.max_tasks}", "--purge_offline_workers=3600"]

@@ -259,6 +259,7 @@ class Supervisor:
             return
         running += [(c.name, c.process.pid, c.failures) for c in self.children if c.process]
         credentials = Credentials.of(self.data)
+        api = f"http://{self.settings.rag.api.host}:{self.api_port}" if self.api_port is not None else None
         flower: dict[str, object] = dict.fromkeys(("flower_url", "flower_user", "flower_password"))
         if self.flower_port is not None:
             url = f"http://127.0.0.1:{self.flower_port}{self.settings.rag.flower.url_prefix}"
@@ -271,9 +272,7 @@ class Supervisor:
             "control_database_url": self.where.control,
             "admin_database_url": self.where.admin,
             "broker_url": self.where.broker,
-            "api_url": None
-            if self.api_port is None
-            else f"http://{self.settings.rag.api.host}:{self.api_port}",
+            "api_url": api,
             **flower,
             "postgres_password": credentials.postgres if uses_embedded(self.settings) else None,
             "jwt_secret": credentials.jwt,

@@ -65,6 +65,13 @@ def _provider(settings: TracingSettings) -> Any:
     return made
 
 
+def _propagator() -> Any:
+    """Reads and writes contexts in the form in which they are kept."""
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    return TraceContextTextMapPropagator()
+
+
 def flush(**_: object) -> None:
     """Send what has ended: a process of a worker ends without its exit handlers."""
     if _settings and _provider.cache_info().currsize:
@@ -86,12 +93,10 @@ def span(
         return
     from opentelemetry import trace
     from opentelemetry.trace import Link
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     with _lock:
         tracer = _provider(_settings[0]).get_tracer("larder")
-    extract = TraceContextTextMapPropagator().extract
-    kept = [extract({"traceparent": one}) for one in dict.fromkeys(within) if one]
+    kept = [_propagator().extract({"traceparent": one}) for one in dict.fromkeys(within) if one]
     parents: Sequence[Any] = kept or [None]
     how = {
         "attributes": {f"larder.{key}": value for key, value in about.items() if value is not None},
@@ -165,10 +170,8 @@ def traceparent() -> str | None:
     """The current context, to be kept; None without one."""
     if not _settings:
         return None
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
     carrier: dict[str, str] = {}
-    TraceContextTextMapPropagator().inject(carrier)
+    _propagator().inject(carrier)
     return carrier.get("traceparent")
 
 
@@ -179,9 +182,8 @@ def received(header: str | None) -> Iterator[None]:
         yield
         return
     from opentelemetry import context
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    token = context.attach(TraceContextTextMapPropagator().extract({"traceparent": header}))
+    token = context.attach(_propagator().extract({"traceparent": header}))
     try:
         yield
     finally:

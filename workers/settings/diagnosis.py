@@ -31,10 +31,8 @@ def explain(error: ValidationError, tree: Tree, model: type[ConfigSection]) -> N
         end = next(end for end in range(len(loc), -1, -1) if loc[:end] in written or end == 0)
         path = written.get(loc[:end], ())
         if len(loc) > end and isinstance(tree.at(path), dict):
-            path = (
-                *path,
-                loc[end],
-            )  # a key that is missing; what follows any other value are steps inside it
+            # A key that is missing; what follows any other value are steps inside it.
+            path = (*path, loc[end])
         if path in tree.problems:
             continue
         section, field = _located(loc, tree, model)

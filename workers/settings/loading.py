@@ -23,15 +23,7 @@ from workers.settings.embedding import EmbeddingModel
 from workers.settings.environment import CONFIG, lookup, override
 from workers.settings.models import Configuration, ConfigurationFile
 from workers.settings.sources import SourceSettings, is_off
-from workers.settings.yamlfile import (
-    ROOT,
-    KeyPath,
-    SettingsError,
-    SettingsProblem,
-    Tree,
-    read,
-    spelled,
-)
+from workers.settings.yamlfile import ROOT, KeyPath, SettingsError, SettingsProblem, Tree, read, spelled
 
 if TYPE_CHECKING:
     from connectors.web.limiter import RequestLimiter
@@ -163,12 +155,8 @@ def _services(rag: Configuration) -> Iterator[tuple[KeyPath, Any, str]]:
     for n, channel in enumerate(rag.monitoring.alerts.channels):
         if channel.url:
             yield (ROOT, "monitoring", "alerts", "channels", n), channel, channel.url
-    if rag.monitoring.tracing.endpoint:
-        yield (
-            (ROOT, "monitoring", "tracing", "endpoint"),
-            rag.monitoring.tracing,
-            rag.monitoring.tracing.endpoint,
-        )
+    if (traces := rag.monitoring.tracing).endpoint:
+        yield (ROOT, "monitoring", "tracing", "endpoint"), traces, traces.endpoint
     if rag.auth.jwks_url:
         yield (ROOT, "auth", "jwksUrl"), None, rag.auth.jwks_url  # gets no secret
 

@@ -165,10 +165,6 @@ class RetrievalSettings(ConfigSection):
     cache: ResultCacheSettings = ResultCacheSettings()
     """Answers kept."""
 
-    def limit(self, wanted: int | None = None) -> int:
-        """How many results a search gets that asked for `wanted`: too many are capped, not refused."""
-        return min(wanted or self.top_k, self.max_top_k)
-
 
 class OAuthSettings(ConfigSection):
     """Who sees Flower, as a provider of OAuth 2 tells, instead of one name and password."""

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from connectors.sections import secret_value
+from workers.runtime import Addresses, Runtime
+from workers.search import options_of
 from workers.settings import Settings, SettingsError, load
 from workers.settings.rendering import effective, show
 
@@ -63,10 +65,9 @@ def test_documented_names_override_the_file(loaded: Loaded) -> None:
 
 
 @pytest.mark.req("004-011")
-def test_larger_requests_are_capped_and_not_refused(here: Path) -> None:
-    retrieval = load(None, {"RAG_MAX_TOP_K": "20"}).rag.retrieval
-    assert [retrieval.limit(n) for n in (None, 3, 20, 1000)] == [5, 3, 20, 20]
-    assert load(None, {"RAG_MAX_TOP_K": "2"}).rag.retrieval.limit() == 2
+def test_searches_are_capped_as_the_variable_says(here: Path) -> None:
+    options = options_of(Runtime(load(None, {"RAG_MAX_TOP_K": "20"}), Addresses()))
+    assert (options.top_k, options.max_top_k) == (5, 20)
 
 
 def test_an_empty_variable_is_not_set(loaded: Loaded) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, requires, version
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
 from sqlalchemy import Connection
@@ -19,7 +19,7 @@ from pipeline.ledger import sources as ledger
 from workers import PACKAGE, installed_version
 from workers.admin import status
 from workers.admin.doctor import server_checks as server
-from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning
+from workers.admin.doctor.server_checks import Diagnosis, error, fine, warning
 from workers.admin.sync_now import served_queues
 from workers.control import steps
 from workers.control.maintenance import each_tenant
@@ -268,12 +268,16 @@ def index_size(parts: Runtime) -> Diagnosis:
     return fine("no vector index is much larger than its chunks need")
 
 
-def build_indexes_anew(parts: Runtime) -> None:
-    """Without keeping searches or writers waiting."""
-    with parts.database.control() as connection:
-        names = [row.name for row in upkeep.grown(connection)]
-    with translated():
-        upkeep.as_owner(parts.addresses.admin, [f'reindex index concurrently "{name}"' for name in names])
+def by_owner(statement: str, rows: Callable[[Connection], Sequence[Any]]) -> Callable[[Runtime], object]:
+    """A repair that only the owner can make: the statement, for what each of the `rows` names."""
+
+    def run(parts: Runtime) -> None:
+        with parts.database.control() as connection:
+            names = [row.name for row in rows(connection)]
+        with translated():
+            upkeep.as_owner(parts.addresses.admin, [f'{statement} "{name}"' for name in names])
+
+    return run
 
 
 def vacuum(parts: Runtime) -> Diagnosis:
@@ -295,14 +299,6 @@ def vacuum(parts: Runtime) -> Diagnosis:
         )
         return warning(said, fix)
     return fine("no table has more dead rows than autovacuum lets be")
-
-
-def vacuum_now(parts: Runtime) -> None:
-    """Do what it did not come to."""
-    with parts.database.control() as connection:
-        names = [row.name for row in upkeep.unclean(connection)]
-    with translated():
-        upkeep.as_owner(parts.addresses.admin, [f'vacuum (analyze) "{name}"' for name in names])
 
 
 class Check(NamedTuple):
@@ -358,8 +354,8 @@ CHECKS: tuple[Check, ...] = (
     Check("schedules", schedules, plan_anew),
     Check("figures", figures, count_anew),
     Check("versions", versions),
-    Check("index size", index_size, build_indexes_anew),
-    Check("vacuum", vacuum, vacuum_now),
+    Check("index size", index_size, by_owner("reindex index concurrently", upkeep.grown)),
+    Check("vacuum", vacuum, by_owner("vacuum (analyze)", upkeep.unclean)),
     Check("broker", server.message_broker, needs_database=False),
     Check("heartbeats", server.heartbeats, needs_database=False),
     Check("model", server.model, needs_database=False),

@@ -1,4 +1,7 @@
-"""The doctor's look at servers and at this machine: database, indexes, broker, processes, models, sources, disk."""
+"""What a check of the doctor finds, and its look at servers and at this machine.
+
+Database, indexes, broker, processes, models, sources, disk.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import shutil
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Literal
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -20,7 +25,6 @@ from pipeline.ledger import overview, upkeep
 from pipeline.reranking import open_reranker
 from pipeline.search.chunk_store import indexes
 from workers.admin import operations
-from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning
 from workers.admin.reindex import mismatch
 from workers.embedded.locating import ping
 from workers.processes import liveness
@@ -35,6 +39,34 @@ QUESTION, TEXT = "What warns of shallow water at the bar?", "The bar is shallow 
 CLOCK_SECONDS = 5.0
 SLOW_SECONDS = HealthOptions.slow_seconds
 FULL_SHARE = 0.7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """A finding of `larder doctor`; its fields are those of the document."""
+
+    check: str = ""
+    status: Literal["ok", "warning", "error"]
+    """Only an error makes the doctor fail."""
+    detail: str
+    fix: str = ""
+    """What to do; empty if nothing is wrong."""
+    repaired: bool = False
+
+
+def fine(detail: str) -> Diagnosis:
+    """Nothing is wrong."""
+    return Diagnosis(status="ok", detail=detail)
+
+
+def warning(detail: str, fix: str) -> Diagnosis:
+    """Works, and somebody should know."""
+    return Diagnosis(status="warning", detail=detail, fix=fix)
+
+
+def error(detail: str, fix: str) -> Diagnosis:
+    """Does not work, or data are wrong."""
+    return Diagnosis(status="error", detail=detail, fix=fix)
 
 
 def database(parts: Runtime) -> Diagnosis:

@@ -67,9 +67,8 @@ def folder_for(settings: Settings, *, keep: bool) -> Iterator[Path]:
     """Where databases of sandboxes lie; gone afterwards, or kept for the next time in the data folder."""
     folder = settings.data / "eval" if keep else Path(tempfile.mkdtemp(prefix="larder-eval-"))
     folder.mkdir(parents=True, exist_ok=True)
-    others = {
-        one for one in folder.iterdir() if embedded.running(one / "postgres")
-    }  # of a measurement at the same time
+    # Of a measurement at the same time.
+    others = {one for one in folder.iterdir() if embedded.running(one / "postgres")}
     try:
         yield folder
     finally:
