@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -49,6 +50,12 @@ class Caller:
     def may(self, permission: str) -> bool:
         """True if they may do what needs this permission."""
         return permission in self.permissions or ADMIN in self.permissions
+
+    def permitted(self, permission: str) -> Self:
+        """Themselves, if they may do what needs this permission; Forbidden otherwise."""
+        if not self.may(permission):
+            raise Forbidden(f"this needs the permission {permission!r}")
+        return self
 
     @property
     def levels(self) -> tuple[str, ...]:

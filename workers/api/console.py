@@ -89,8 +89,7 @@ class Session:
         """Raises Forbidden unless the form was ours and the caller has the permission."""
         if not hmac.compare_digest(csrf.encode(), self.csrf.encode()):
             raise Forbidden("the form is not one of this session; load the page again")
-        if not self.caller.may(permission):
-            raise Forbidden(f"this needs the permission {permission!r}")
+        self.caller.permitted(permission)
 
 
 def _rendered(request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:

@@ -91,8 +91,8 @@ class StoryMethods:
         """The client's own, as the two below."""
 
     @abstractmethod
-    def result(self, job_id: UUID | str, *, wait: float = 0.0) -> Json:
-        """The answer of a job."""
+    def _story_result(self, job_id: UUID | str, wait: float) -> Json:
+        """The answer of a job of stories, which all of the tenant may read."""
 
     @abstractmethod
     def _store(self) -> AbstractContextManager[Connection]: ...
@@ -124,7 +124,7 @@ class StoryMethods:
     def stored_stories(self, accepted: AcceptedStories, *, wait: float = 0.0) -> Json:
         """`{"stored", "skipped", "refused": [[number, reason]]}`, within `wait` seconds; raises as `result` does."""
         end = time.monotonic() + wait
-        done = [self.result(job, wait=max(0.0, end - time.monotonic())) for job in accepted.jobs]
+        done = [self._story_result(job, max(0.0, end - time.monotonic())) for job in accepted.jobs]
         return summary(accepted, done)
 
     def search_stories(
@@ -149,7 +149,7 @@ class StoryMethods:
         asked = {"query": query, "k": k, "threshold": threshold, "tags": tags, "examples": examples}
         asked["by"] = current_user()
         job = self.ask(SEARCH, asked, priority=INTERACTIVE, deadline=wait)
-        found: list[Json] = self.result(job, wait=wait)["stories"]
+        found: list[Json] = self._story_result(job, wait)["stories"]
         return found
 
     def story_stats(self) -> Json:
