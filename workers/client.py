@@ -18,7 +18,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 from tenacity import Retrying, retry_if_exception_type, wait_fixed
 
-from pipeline.access import ADMIN, LEVELS, UNNAMED, WRITE, Caller
+from pipeline.access import ADMIN, UNNAMED, WRITE, Caller, Operator
 from pipeline.database.engine import Database
 from pipeline.documents import Json
 from pipeline.enrichment.degradation import CACHED, FULL
@@ -29,14 +29,21 @@ from pipeline.errors import (
     LarderError,
     NotFound,
     RequestRejected,
-    SearchError,
     StoreUnavailable,
 )
 from pipeline.ledger import ALL, audit, jobs, project_id, sources, tenant_id
 from pipeline.ledger.jobs import ENRICH, INTERACTIVE, JobRow
 from pipeline.search.cache import MemoryCache
-from pipeline.search.records import Filter
 from workers.admin import feedback
+from workers.enrichment.answers import (
+    EnrichmentExpired,
+    EnrichmentFailed,
+    NoAnswerYet,
+    UnknownJob,
+    answer_of,
+    job_uuid,
+    may_read,
+)
 from workers.enrichment.messaging import JobNotifications, JobPublisher
 from workers.enrichment.story_jobs import StoryMethods, audited
 from workers.processes import metrics, tracing
@@ -45,6 +52,8 @@ from workers.runtime import current_user
 if TYPE_CHECKING:
     from workers.runtime import Runtime
     from workers.settings import Settings
+
+__all__ = ["Client", "EnrichmentExpired", "EnrichmentFailed", "NoAnswerYet", "UnknownJob"]
 
 _SCHEMES = ("postgresql://", "postgres://", "postgresql+psycopg://")
 AT_ONCE = 8
@@ -55,33 +64,6 @@ REST_SECONDS = 5.0
 """A database that was waited for in vain is left alone for a while, so that many askers do not wait one by one."""
 AWAY_SECONDS = 10.0
 """Whoever asks for an answer now, and not for a job by its id, waits that long for a database to come back."""
-
-
-class EnrichmentFailed(SearchError):
-    """The enrichment failed."""
-
-
-class EnrichmentExpired(SearchError):
-    """No worker took the enrichment before its deadline."""
-
-
-class NoAnswerYet(SearchError):
-    """The enrichment is still under way."""
-
-    transient = True
-
-
-class UnknownJob(NotFound):
-    """There is no such enrichment, or no longer."""
-
-
-class Operator(Caller):
-    """Whoever has the database's password: they may do and see everything of the tenant."""
-
-    @property
-    def sight(self) -> Filter:
-        """All there is."""
-        return Filter()
 
 
 class Client(StoryMethods):
@@ -351,7 +333,7 @@ class Client(StoryMethods):
             StoreUnavailable: the database does not answer.
         """
         caller = caller or self._caller
-        return self._job(job_id, lambda found: caller is None or _may_read(caller, found))
+        return self._job(job_id, lambda found: caller is None or may_read(caller, found))
 
     def _job(self, job_id: UUID | str, told: Callable[[JobRow], bool] = lambda _: True) -> JobRow:
         wanted = job_uuid(job_id)
@@ -379,7 +361,7 @@ class Client(StoryMethods):
 
     def _result(self, look: Callable[[UUID | str], JobRow], job_id: UUID | str, wait: float) -> Json:
         if wait <= 0:
-            return _answer_of(look(job_id))
+            return answer_of(look(job_id))
         return self._wait(look, job_id, time.monotonic() + wait, away=wait)
 
     def _wait(
@@ -394,14 +376,14 @@ class Client(StoryMethods):
         )
         found = patient(look, job_id)
         if found.ended:
-            return _answer_of(found)
+            return answer_of(found)
         moved = threading.Event()
         with self._notifications.watch(self.tenant, [found.id], moved.set):
             while True:
                 found = patient(look, job_id)
                 left = end - time.monotonic()
                 if found.ended or left <= 0:
-                    return _answer_of(found)
+                    return answer_of(found)
                 if self._closed:
                     raise CancelledError("the client was closed")
                 moved.wait(min(left, LOOK_SECONDS))
@@ -478,6 +460,9 @@ class Client(StoryMethods):
         """
         if isinstance(verdict, str) and verdict not in feedback.VERDICTS:
             raise RequestRejected(f"{truncated(verdict)!r} is no verdict", fix="say useful, noise or undo")
+        for name, value in (("item", item), ("ref", ref)):
+            if isinstance(value, str) and not value:
+                raise RequestRejected(f"{name} is empty")
         where: dict[str, Any] = {"project": project, "source": source}
         if self._caller:
             said = {"item": item, "ref": ref, "verdict": verdict, **where}
@@ -505,46 +490,3 @@ class Client(StoryMethods):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def job_uuid(given: UUID | str) -> UUID:
-    """The id of a job.
-
-    Raises:
-        UnknownJob: it is none.
-    """
-    try:
-        return UUID(str(given))
-    except ValueError:
-        what = f"{truncated(str(given))!r} is no id of an enrichment"
-        raise UnknownJob(what, fix="give the id that submit gave") from None
-
-
-def _may_read(caller: Caller, job: JobRow) -> bool:
-    """Whether an answer holds nothing that the caller may not see; one that was asked without a caller may."""
-    try:
-        rights = EnrichmentRequest.from_json(job.request).filter
-    except RequestRejected:  # a job of an action
-        return False
-    theirs = caller.sight
-    return (
-        caller.knows(job.project_id)
-        and set(rights.security_levels or LEVELS) <= set(theirs.security_levels)
-        and bool(rights.readers)
-        and set(rights.readers) <= set(theirs.readers)
-        and all(caller.knows(project_id(caller.tenant, name)) for name in job.request.get("projects", ()))
-    )
-
-
-def _answer_of(job: JobRow) -> Json:
-    """The answer of a job that is done; of any other the error is raised."""
-    if job.state == "done":
-        return dict(job.result or {})
-    if job.state == "failed":
-        fix = f"it was tried {job.attempts} times; ask again" if job.attempts > 1 else ""
-        raise EnrichmentFailed(f"the enrichment failed: {job.error}", fix=fix)
-    if job.state == "expired":
-        fix = "see `larder status`, or allow more time"
-        raise EnrichmentExpired(f"the enrichment expired: {job.error}", fix=fix)
-    state = "waits for a worker" if job.state == "queued" else "is being worked on"
-    raise NoAnswerYet(f"no answer yet: it {state}", fix="ask again with the same id")

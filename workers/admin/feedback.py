@@ -103,7 +103,7 @@ def mark_as(parts: Runtime, caller: Caller, said: Json) -> Json:
     with parts.database.tenant(caller.tenant) as connection:
         if said["project"]:
             said = {**said, "project": str(caller.project(connection, said["project"]))}
-        else:
+        elif isinstance(said["item"], str):
             said = {**said, "item": f'"{said["item"]}"'}
         try:
             return mark(connection, caller.tenant, by=caller.subject, visible=visible, **said)

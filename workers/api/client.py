@@ -25,7 +25,8 @@ from pipeline.errors import (
     TokenRefused,
     retry_after,
 )
-from workers.client import Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob, job_uuid
+from workers.client import Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob
+from workers.enrichment.answers import job_uuid
 from workers.enrichment.story_jobs import AcceptedStories, summary
 
 TRIES = 4
@@ -93,8 +94,9 @@ class HttpClient:
         """
         from workers.search import request_of
 
-        request_of(text, **options)  # a misspelt condition would be passed over by the API
-        return self._ask("POST", "/api/v1/search", body={"text": text, "projects": [*projects], **options})
+        asked = request_of(text, **options)  # a misspelt condition would be passed over by the API
+        body = {**options, "text": text, "projects": [*projects], "mode": asked.mode}
+        return self._ask("POST", "/api/v1/search", body=body)
 
     def submit(
         self, request: Mapping[str, Any], *, project: str | None = None, projects: Sequence[str] = ()
@@ -279,19 +281,16 @@ class RAGService(Client):
             StoreUnavailable: the database does not answer.
         """
         from workers.embedded.locating import open_runtime
-        from workers.settings import ConfigurationFile, Settings, load
+        from workers.settings import from_mapping, load
 
-        if isinstance(config, Mapping):
-            rag = ConfigurationFile.model_validate({"rag": dict(config)}).rag
-            settings = Settings(rag=rag, path=None, folder=Path.cwd())
-        else:
-            settings = load(config, environ or {})
+        settings = from_mapping(config) if isinstance(config, Mapping) else load(config, environ or {})
         parts = open_runtime(settings)
         made = cls.of(settings, parts.addresses.database, parts.addresses.broker)
         parts.__dict__["database"] = made._database  # noqa: SLF001 (its own)
         made.__dict__["_parts"] = parts
         _ = parts.embedder
-        return made
+        with made._store():  # noqa: SLF001 (its own; is there a database?)
+            return made
 
 
 def _in_json(value: object) -> str:

@@ -21,6 +21,7 @@ from workers.client import Client, EnrichmentExpired, EnrichmentFailed, NoAnswer
 from workers.enrichment import job, stories
 from workers.enrichment.story_jobs import SEARCH, STORE
 from workers.runtime import Runtime
+from workers.settings import SettingsError
 
 Either = Client | HttpClient
 PBI = {"title": "Check mooring lines before each tide", "project": "berth"}
@@ -217,6 +218,7 @@ def test_both_take_times_and_odd_letters_and_refuse_what_is_no_question(client: 
     with pytest.raises(TypeError, match="tgas"):
         client.search("mooring lines", tgas=["lines"])
     aliased = client.search("mooring lines", source_types=["markdown"])["results"]
+    assert client.search("mooring lines", mode="Keyword") == client.search("mooring lines", mode="keyword")
     assert aliased == client.search("mooring lines", source_types=["documentation"])["results"]
 
 
@@ -240,9 +242,23 @@ def test_both_refuse_a_document_that_is_none(client: Either, wrong: dict[str, An
 def test_both_say_what_cannot_be_marked(client: Either) -> None:
     with pytest.raises(RequestRejected):
         client.feedback("how are lines checked", "public-0", "splendid")
+    empty: tuple[dict[str, Any], ...] = ({"item": ""}, {"ref": ""}, {"item": 5})
+    for wrong in empty:
+        with pytest.raises(RequestRejected):
+            client.feedback(
+                **{"item": "how are lines checked", "ref": "public-0", "verdict": "useful", **wrong}
+            )
     for item, ref in (("PBI-of-nobody", "public-0"), ("how are lines checked", "nowhere-0")):
         with pytest.raises(NotFound):
             client.feedback(item, ref, "useful", project="berth", source="notes-berth")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"query": " "}, {"query": "a" * 10_001}, {"k": 0}, {"k": 101}, {"threshold": 2}]
+)
+def test_both_refuse_what_is_no_question_for_stories(client: Either, wrong: dict[str, Any]) -> None:
+    with pytest.raises(RequestRejected):
+        client.search_stories(**{"query": "reset a password", **wrong})
 
 
 def test_over_http_nothing_that_is_given_is_left_unsent(address: str, token: Callable[..., str]) -> None:
@@ -283,3 +299,19 @@ def test_a_client_with_a_caller_is_told_what_the_api_would_tell_them(parts: Runt
         assert ann.search_stories(name, threshold=0.0)
     with Client(where.database, tenant="acme", project="berth", settings=parts.settings) as operator:
         assert operator.upload(documents=[sent])["documents"], "whoever has the password sees everything"
+
+
+@pytest.mark.req("001-031")
+def test_a_configuration_that_is_wrong_is_refused_as_that_of_a_file(tmp_path: Path) -> None:
+    hosts = {"security": {"hosts": ["wiki.example.com"]}}
+    for config, said in (
+        ({"nope": 1}, "configuration: rag: found an unknown key"),
+        ({**hosts, "embedding": {"provider": "ollama", "baseUrl": "http://evil.org"}}, "a host of security"),
+        ({"sources": [{"name": "a", "type": "markdown", "paths": ["*.md"]}] * 2}, "no other source has"),
+    ):
+        with pytest.raises(SettingsError, match=said):
+            RAGService.initialize(config)
+    nowhere = {"url": "postgresql://a:b@127.0.0.1:1/x", "controlUrl": "postgresql://a:b@127.0.0.1:1/x"}
+    storage = {"database": nowhere, "broker": {"url": "redis://127.0.0.1:1/0"}, "data": str(tmp_path)}
+    with pytest.raises(StoreUnavailable):
+        RAGService.initialize({"storage": storage, "embedding": {"provider": "hashing", "dimensions": 32}})
