@@ -160,6 +160,7 @@ def _web(value: str) -> str:
     return no_metadata_service(value.rstrip("/"))
 
 
+_ODD = re.compile(r"[\\\s\x00-\x20\x7f]")
 _METADATA_SERVICES = ("metadata", "metadata.google.internal")
 
 
@@ -180,6 +181,10 @@ def no_metadata_service(url: str) -> str:
     Raises:
         PydanticCustomError: it is.
     """
+    if _ODD.search(url):
+        raise refusal(
+            "an address without blanks and backslashes", "not all programs read one to the same host"
+        )
     host = host_of(url)
     if host in _METADATA_SERVICES or is_metadata_service(host):
         raise refusal("the address of a service", "this one hands out the keys of a cloud's machine")

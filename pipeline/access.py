@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -50,6 +51,12 @@ class Caller:
         """True if they may do what needs this permission."""
         return permission in self.permissions or ADMIN in self.permissions
 
+    def permitted(self, permission: str) -> Self:
+        """Themselves, if they may do what needs this permission; Forbidden otherwise."""
+        if not self.may(permission):
+            raise Forbidden(f"this needs the permission {permission!r}")
+        return self
+
     @property
     def levels(self) -> tuple[str, ...]:
         """Security levels of documents that they may see; one of another name is never seen."""
@@ -93,3 +100,12 @@ class Caller:
         if not (self.changes(wanted) if to_change else self.knows(wanted)):
             raise Forbidden("the project is not among those of the token")
         return wanted
+
+
+class Operator(Caller):
+    """Whoever has the database's password: they may do and see everything of the tenant."""
+
+    @property
+    def sight(self) -> Filter:
+        """All there is."""
+        return Filter()

@@ -35,6 +35,8 @@ def without_controls(text: str) -> str:
     return CONTROLS.sub("", _BREAKS.sub(" ", text))
 
 
+_IPV4_INSIDE = (bytes(12), bytes(10) + b"\xff\xff", bytes.fromhex("0064ff9b") + bytes(8))
+"""How addresses of the sixth version begin whose last four bytes are one of the fourth: compatible, mapped, NAT64."""
 _HANDS_OUT_KEYS = ("100.100.100.200", "168.63.129.16", "fd00:ec2::254")
 """Beside the link-local addresses."""
 
@@ -45,7 +47,8 @@ def is_metadata_service(address: str) -> bool:
         found = ip_address(address.partition("%")[0])
     except ValueError:
         return False
-    found = getattr(found, "ipv4_mapped", None) or found
+    if found.packed[:12] in _IPV4_INSIDE:
+        found = ip_address(found.packed[12:])
     return found.is_link_local or str(found) in _HANDS_OUT_KEYS
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +18,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 from tenacity import Retrying, retry_if_exception_type, wait_fixed
 
-from pipeline.access import ADMIN, LEVELS, UNNAMED, Caller
+from pipeline.access import ADMIN, UNNAMED, WRITE, Caller, Operator
 from pipeline.database.engine import Database
 from pipeline.documents import Json
 from pipeline.enrichment.degradation import CACHED, FULL
@@ -29,19 +29,29 @@ from pipeline.errors import (
     LarderError,
     NotFound,
     RequestRejected,
-    SearchError,
     StoreUnavailable,
 )
 from pipeline.ledger import ALL, audit, jobs, project_id, sources, tenant_id
 from pipeline.ledger.jobs import ENRICH, INTERACTIVE, JobRow
 from pipeline.search.cache import MemoryCache
 from workers.admin import feedback
+from workers.enrichment.answers import (
+    EnrichmentExpired,
+    EnrichmentFailed,
+    NoAnswerYet,
+    UnknownJob,
+    answer_of,
+    job_uuid,
+    may_read,
+)
 from workers.enrichment.messaging import JobNotifications, JobPublisher
 from workers.enrichment.story_jobs import StoryMethods, audited
 from workers.processes import metrics, tracing
 from workers.runtime import Addresses, Runtime, current_user
 from workers.search import request_of, search, search_as, to_json
 from workers.settings import Configuration, Settings
+
+__all__ = ["Client", "EnrichmentExpired", "EnrichmentFailed", "NoAnswerYet", "UnknownJob"]
 
 _SCHEMES = ("postgresql://", "postgres://", "postgresql+psycopg://")
 AT_ONCE = 8
@@ -52,24 +62,6 @@ REST_SECONDS = 5.0
 """A database that was waited for in vain is left alone for a while, so that many askers do not wait one by one."""
 AWAY_SECONDS = 10.0
 """Whoever asks for an answer now, and not for a job by its id, waits that long for a database to come back."""
-
-
-class EnrichmentFailed(SearchError):
-    """The enrichment failed."""
-
-
-class EnrichmentExpired(SearchError):
-    """No worker took the enrichment before its deadline."""
-
-
-class NoAnswerYet(SearchError):
-    """The enrichment is still under way."""
-
-    transient = True
-
-
-class UnknownJob(NotFound):
-    """There is no such enrichment, or no longer."""
 
 
 class Client(StoryMethods):
@@ -177,15 +169,20 @@ class Client(StoryMethods):
         return made
 
     @property
-    def _operator(self) -> Caller:
-        """Whoever has the database's password may do and see everything of the tenant."""
-        return Caller(
+    def _writer(self) -> Caller:
+        """Who uploads and marks.
+
+        Raises:
+            Forbidden: the client's caller, who may not.
+        """
+        found = self._caller or Operator(
             tenant=self.tenant,
             tenant_name=self._names[0],
             subject=current_user(),
             projects=(ALL,),
             permissions=frozenset({ADMIN}),
         )
+        return found.permitted(WRITE)
 
     def search(self, text: str, *, projects: Sequence[str] = (), **options: Any) -> Json:
         """The document of `larder search --json`, from these projects or all of the tenant.
@@ -213,15 +210,20 @@ class Client(StoryMethods):
     ) -> Json:
         """Send files (name, content) or documents to a project, by default the client's; as `control.upload.upload`.
 
+        A project that is not there is made, unless the client has a caller.
+
         Raises:
             RequestRejected: there is nothing, or too much, to take.
+            NotFound: there is no such project.
+            Forbidden: it is not the caller's, or they may not write.
             StoreUnavailable: the database does not answer.
         """
         from workers.control.upload import create_project, upload
 
-        name = project or self._names[1]
-        create_project(self._parts, self._operator, name)
-        return upload(self._parts, self._operator, name, files, documents)
+        name, writer = project or self._names[1], self._writer
+        if not self._caller:
+            create_project(self._parts, writer, name)
+        return upload(self._parts, writer, name, files, documents)
 
     def submit(
         self,
@@ -297,13 +299,14 @@ class Client(StoryMethods):
         how: dict[str, Any] = {"task": task, "priority": priority}
         kept: dict[str, Any] = {"seconds": seconds, "traceparent": tracing.traceparent()}
         sends = self._publisher is not None
+        by = by or (self._caller.subject if self._caller else current_user())
         with self._store() as connection:
             if not self._known:
                 tenant, name = self._names
                 sources.ensure_tenant(connection, self.tenant, tenant, self.project, name)
             job = jobs.submit(connection, self.tenant, own, request, sends=sends, **kept, **how)
             for action, told in audited(task, request):
-                audit.append(connection, self.tenant, action, str(job.id), told, by=by or current_user())
+                audit.append(connection, self.tenant, action, str(job.id), told, by=by)
         self._known = True
         if self._publisher and job.sends and not self._publisher.publish(self.tenant, job.id, **how):
             with self._store() as connection:
@@ -331,15 +334,14 @@ class Client(StoryMethods):
             UnknownJob: there is none of this id for this tenant, or its answer was kept long enough.
             StoreUnavailable: the database does not answer.
         """
-        try:
-            wanted = UUID(str(job_id))
-        except ValueError:
-            what = f"{truncated(str(job_id))!r} is no id of an enrichment"
-            raise UnknownJob(what, fix="give the id that submit gave") from None
+        caller = caller or self._caller
+        return self._job(job_id, lambda found: caller is None or may_read(caller, found))
+
+    def _job(self, job_id: UUID | str, told: Callable[[JobRow], bool] = lambda _: True) -> JobRow:
+        wanted = job_uuid(job_id)
         with self._store() as connection:
             found = jobs.get(connection, wanted)
-        caller = caller or self._caller
-        if found is None or not (caller is None or _may_read(caller, found)):
+        if found is None or not told(found):
             fix = "ids are those that submit gave; answers are kept for enrichment.resultsKeptHours"
             raise UnknownJob(f"there is no enrichment {wanted}", fix=fix)
         return found
@@ -354,11 +356,19 @@ class Client(StoryMethods):
             UnknownJob: there is no such job.
             StoreUnavailable: the database does not answer.
         """
-        if wait <= 0:
-            return _answer_of(self.job(job_id))
-        return self._wait(job_id, time.monotonic() + wait, away=wait)
+        return self._result(self.job, job_id, wait)
 
-    def _wait(self, job_id: UUID | str, end: float, *, away: float) -> Json:
+    def _story_result(self, job_id: UUID | str, wait: float) -> Json:
+        return self._result(self._job, job_id, wait)
+
+    def _result(self, look: Callable[[UUID | str], JobRow], job_id: UUID | str, wait: float) -> Json:
+        if wait <= 0:
+            return answer_of(look(job_id))
+        return self._wait(look, job_id, time.monotonic() + wait, away=wait)
+
+    def _wait(
+        self, look: Callable[[UUID | str], JobRow], job_id: UUID | str, end: float, *, away: float
+    ) -> Json:
         """The answer, until `end`; a database may be away for `away` seconds of it."""
         patient = Retrying(
             retry=retry_if_exception_type(StoreUnavailable),
@@ -366,16 +376,16 @@ class Client(StoryMethods):
             wait=wait_fixed(0.5),
             reraise=True,
         )
-        found = patient(self.job, job_id)
+        found = patient(look, job_id)
         if found.ended:
-            return _answer_of(found)
+            return answer_of(found)
         moved = threading.Event()
         with self._notifications.watch(self.tenant, [found.id], moved.set):
             while True:
-                found = patient(self.job, job_id)
+                found = patient(look, job_id)
                 left = end - time.monotonic()
                 if found.ended or left <= 0:
-                    return _answer_of(found)
+                    return answer_of(found)
                 if self._closed:
                     raise CancelledError("the client was closed")
                 moved.wait(min(left, LOOK_SECONDS))
@@ -411,7 +421,7 @@ class Client(StoryMethods):
         key = jobs.submission_key(self.project, request).hex()
         try:
             job = self.ask(ENRICH, request, project=request["project"], priority=priority, deadline=seconds)
-            found = self._wait(job, end, away=AWAY_SECONDS)
+            found = self._wait(self.job, job, end, away=AWAY_SECONDS)
         except LarderError as error:
             if isinstance(error, NoAnswerYet):
                 fix = "see `larder status` for what the workers do, or allow more time"
@@ -441,15 +451,28 @@ class Client(StoryMethods):
         or `document_id` of an answer; `project` is the item's and `source` the document's, if several have that id;
         `by` is whoever says so.
 
+        The caller of a client marks what they may see, in their own name.
+
         Raises:
-            RequestRejected: one of them is no text; the message names it.
-            ConfigurationError: one of them is unknown or means several; the message says what there is.
+            RequestRejected: one of them is no text, or no verdict; the message names it.
+            NotFound: one of them is unknown or means several; the message says what there is.
+            Forbidden: the caller's token does not name the project, or they may not write.
             StoreUnavailable: the database does not answer; nothing was said.
         """
+        if isinstance(verdict, str) and verdict not in feedback.VERDICTS:
+            raise RequestRejected(f"{truncated(verdict)!r} is no verdict", fix="say useful, noise or undo")
+        for name, value in (("item", item), ("ref", ref)):
+            if isinstance(value, str) and not value:
+                raise RequestRejected(f"{name} is empty")
+        where: dict[str, Any] = {"project": project, "source": source}
+        if self._caller:
+            said = {"item": item, "ref": ref, "verdict": verdict, **where}
+            return feedback.mark_as(self._parts, self._writer, said)
         with self._store() as connection:
-            return feedback.mark(
-                connection, self.tenant, item, ref, verdict, project=project, source=source, by=by
-            )
+            try:
+                return feedback.mark(connection, self.tenant, item, ref, verdict, by=by, **where)
+            except ConfigurationError as error:
+                raise NotFound(error.message, fix=error.fix) from None
 
     def close(self) -> None:
         """Give all connections back; whoever still waits in another thread is let go with a CancelledError."""
@@ -468,33 +491,3 @@ class Client(StoryMethods):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _may_read(caller: Caller, job: JobRow) -> bool:
-    """Whether an answer holds nothing that the caller may not see; one that was asked without a caller may."""
-    try:
-        rights = EnrichmentRequest.from_json(job.request).filter
-    except RequestRejected:  # a job of an action
-        return False
-    theirs = caller.sight
-    return (
-        caller.knows(job.project_id)
-        and set(rights.security_levels or LEVELS) <= set(theirs.security_levels)
-        and bool(rights.readers)
-        and set(rights.readers) <= set(theirs.readers)
-        and all(caller.knows(project_id(caller.tenant, name)) for name in job.request.get("projects", ()))
-    )
-
-
-def _answer_of(job: JobRow) -> Json:
-    """The answer of a job that is done; of any other the error is raised."""
-    if job.state == "done":
-        return dict(job.result or {})
-    if job.state == "failed":
-        fix = f"it was tried {job.attempts} times; ask again" if job.attempts > 1 else ""
-        raise EnrichmentFailed(f"the enrichment failed: {job.error}", fix=fix)
-    if job.state == "expired":
-        fix = "see `larder status`, or allow more time"
-        raise EnrichmentExpired(f"the enrichment expired: {job.error}", fix=fix)
-    state = "waits for a worker" if job.state == "queued" else "is being worked on"
-    raise NoAnswerYet(f"no answer yet: it {state}", fix="ask again with the same id")

@@ -20,7 +20,7 @@ from pipeline.access import ADMIN, Caller
 from pipeline.database.encryption import SEALED
 from pipeline.documents import Json, Kind, SourceType
 from pipeline.errors import ConfigurationError, LarderError, NotFound, RequestRejected
-from pipeline.ledger import ALL, SHARED, documents, project_id, sources, upkeep
+from pipeline.ledger import ALL, SHARED, documents, project_id, sources, storable, upkeep
 from pipeline.ledger.audit import MOST_QUERY
 from pipeline.reranking import Reranker
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
@@ -173,6 +173,11 @@ def search(parts: Runtime, tenant: UUID, request: SearchRequest, *, by: str) -> 
     return found
 
 
+LONGEST_QUERY = 10_000
+"""Characters."""
+MOST_K = 2**31 - 1
+
+
 def request_of(
     text: str,
     *,
@@ -192,6 +197,13 @@ def request_of(
     Raises:
         RequestRejected: a word means nothing; the message says which and what is known.
     """
+    if not (isinstance(text, str) and 0 < len(text) <= LONGEST_QUERY):
+        raise RequestRejected(f"text must be a question of 1 to {LONGEST_QUERY:,} characters")
+    if k is not None and not (isinstance(k, int) and 0 < k <= MOST_K):
+        raise RequestRejected("k must be a whole number from 1")
+    for name, moment in (("since", since), ("until", until)):
+        if moment is not None and getattr(moment, "tzinfo", None) is None:
+            raise RequestRejected(f"{name} must be a time with a zone, such as datetime.now(UTC)")
     try:
         wanted = Filter(
             source_types=tuple(map(SourceType.parse, source_types)),
@@ -202,7 +214,8 @@ def request_of(
             until=until,
             metadata=metadata or {},
         )
-        return SearchRequest(text=text, k=k, mode=mode_of(mode), filter=wanted, explain=explain)
+        words = storable(text, nul="\ufffd")
+        return SearchRequest(text=words, k=k, mode=mode_of(mode), filter=wanted, explain=explain)
     except (ValueError, ConfigurationError) as error:
         raise RequestRejected(str(error)) from None
 

@@ -78,7 +78,7 @@ class DeadlineTransport(httpx2.BaseTransport):
         Raises:
             httpx2.ReadTimeout: the time is up and the answer is not whole.
         """
-        request.extensions = {**request.extensions, "trace": _look}
+        guarded(request)
         wanted = request.extensions.get("timeout", {})
         seconds = wanted.get("read")
         if seconds is None:
@@ -98,8 +98,16 @@ class DeadlineTransport(httpx2.BaseTransport):
         self.inner.close()
 
 
+def guarded(request: httpx2.Request) -> None:
+    """For the hooks of a client: no connection to where clouds hand out keys, whatever name leads there.
+
+    Raises:
+        EmbedderRefused: when the request would connect there, whoever sends it.
+    """
+    request.extensions = {**request.extensions, "trace": _look}
+
+
 def _look(step: str, told: Mapping[str, Any]) -> None:
-    """Before a connection is made: not to where keys are handed out, whatever name leads there."""
     if step == "connection.connect_tcp.started" and resolves_to_metadata_service(told["host"], told["port"]):
         said = f"the host {told['host']} leads to the address where clouds hand out the keys of a machine"
         raise EmbedderRefused(said, fix=f"nothing was sent there; {_ADDRESS}, and the DNS")

@@ -33,11 +33,11 @@ from workers import embedded
 from workers.admin import status
 from workers.control import sync
 from workers.processes import alerts
-from workers.processes.alerts import RULES, Watcher
+from workers.processes.alerts import CHANNELS, RULES, Watcher, alert_record
 from workers.processes.background import Loops
 from workers.runtime import Runtime
 from workers.search import retriever
-from workers.settings.monitoring import ALERTS
+from workers.settings.monitoring import ALERTS, AlertChannel
 
 ROOT = Path(__file__).parents[2]
 INTERVAL = 60.0
@@ -391,6 +391,13 @@ def test_alerts_go_to_the_log_a_chat_and_by_mail_and_wait_for_what_is_away(
         (line,) = [record for record in caplog.records if record.message == said]
         assert (line.levelno, vars(line)["alert"]) == (logging.WARNING, "held_deletions")
         assert "a-secret" not in caplog.text
+
+
+def test_no_alert_goes_to_where_clouds_hand_out_keys(install: Install) -> None:
+    channel = AlertChannel.model_construct(type="webhook", url="http://2852039166/x", token=None)
+    told = alert_record("firing", name="left_out", message="x")
+    with pytest.raises(OSError, match="EmbedderRefused"):
+        CHANNELS["webhook"](channel, install().parts.settings, told)
 
 
 def test_a_name_of_several_lines_keeps_no_alert_back(

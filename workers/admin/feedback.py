@@ -25,6 +25,7 @@ from workers.runtime import Runtime
 from workers.search import document_as
 
 UNDO = "undo"
+VERDICTS = (*get_args(Verdict), UNDO)
 Visible = Callable[[UUID], bool]
 MOST_NAMED = 5
 _QUOTES = ('"', "'", "\u201c\u201d")
@@ -56,7 +57,7 @@ def mark(
     for name, value in given.items():
         if not isinstance(value, str | None if name in ("project", "source") else str):
             raise wrong_type(name, "a text", value)
-    if verdict not in (*get_args(Verdict), UNDO):
+    if verdict not in VERDICTS:
         raise ConfigurationError(f"{truncated(verdict)!r} is no verdict", fix="say useful, noise or undo")
     by, source = storable(by), source and storable(source)
     question = _question(connection, tenant, storable(item), project, visible)
@@ -102,7 +103,7 @@ def mark_as(parts: Runtime, caller: Caller, said: Json) -> Json:
     with parts.database.tenant(caller.tenant) as connection:
         if said["project"]:
             said = {**said, "project": str(caller.project(connection, said["project"]))}
-        else:
+        elif isinstance(said["item"], str):
             said = {**said, "item": f'"{said["item"]}"'}
         try:
             return mark(connection, caller.tenant, by=caller.subject, visible=visible, **said)
@@ -181,14 +182,17 @@ def _known(connection: Connection, item: str, visible: Visible | None) -> Iterat
                 asked = {"description": request.description, "acceptance_criteria": list(request.criteria)}
                 submitted.append(about(request.title, asked, row.project_id, row.name or request.project))
     yield submitted
-    rows = [row for row in documents.items(connection, item) if visible is None or visible(row.id)]
-    yield [about(row.title, {"description": row.body}, row.project_id, row.name) for row in rows]
+    rows = documents.items(connection, item)
+    seen = [row for row in rows if visible is None or visible(row.id)]
+    yield [about(row.title, {"description": row.body}, row.project_id, row.name) for row in seen]
+    # Whoever may not see a document is not told either that others judged it as an item.
+    unseen = {key_of("", item, row.project_id) for row in rows if row not in seen}
     yield [
         Question(
             key=row["key"], item=item, title=row["item_title"], project=row["project"], asked=row["question"]
         )
         for row in feedback.listed(connection, item)
-        if "text" not in row["question"]
+        if "text" not in row["question"] and row["key"] not in unseen
     ]
 
 

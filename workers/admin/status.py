@@ -270,7 +270,7 @@ def projects_of(parts: Runtime, caller: Caller) -> dict[UUID, str]:
 
 
 def sources_of(parts: Runtime, caller: Caller) -> list[Json]:
-    """The sources of those projects; how many documents they hold is not told."""
+    """The sources of those projects; how many documents they hold is told to those who operate them."""
     with parts.database.tenant(caller.tenant) as connection:
         rows = [row for row in sources.listed(connection) if caller.knows(row.project_id)]
         last = {row.id: run for row in rows for run in runs.of_source(connection, row.id, 1)}
@@ -286,7 +286,7 @@ def sources_of(parts: Runtime, caller: Caller) -> list[Json]:
             "next_sync": row.next_sync_at,
             "last_error": row.last_error,
             "held": row.held if caller.changes(row.project_id) else 0,
-            "run": last.get(row.id),
+            "run": last.get(row.id) if caller.may(OPERATE) else None,
         }
         for row in rows
     ]

@@ -18,7 +18,8 @@ from joserfc.jwk import KeySet, OctKey
 from connectors.sections import secret_value
 from pipeline.access import READ, Caller
 from pipeline.documents import Json
-from pipeline.errors import ConfigurationError, RequestRejected, TokenRefused
+from pipeline.embedding.http_client import guarded
+from pipeline.errors import ConfigurationError, LarderError, RequestRejected, TokenRefused
 from pipeline.ledger import tenant_id
 from pipeline.search.cache import MemoryCache
 from workers.embedded import Credentials
@@ -74,7 +75,7 @@ class PublicKeys:
         with self._lock:
             if key_id not in self._keys and self._clock() - self._read_at >= REFETCH_SECONDS:
                 self._read_at = self._clock()
-                with suppress(httpx2.HTTPError, OSError, ValueError, JoseError):
+                with suppress(httpx2.HTTPError, LarderError, OSError, ValueError, JoseError):
                     found = KeySet.import_key_set(json.loads(self._read()))
                     self._keys = {str(key.kid): key for key in found.keys if key.key_type != "oct"}
             keys = self._keys
@@ -90,7 +91,10 @@ class PublicKeys:
 def _fetch(url: str) -> bytes:
     """What is at the address, in bounded time and size; a redirect is not followed."""
     end, found = time.monotonic() + FETCH_SECONDS, bytearray()
-    with httpx2.stream("GET", url, timeout=FETCH_SECONDS, follow_redirects=False) as answer:
+    with (
+        httpx2.Client(event_hooks={"request": [guarded]}, timeout=FETCH_SECONDS) as client,
+        client.stream("GET", url) as answer,
+    ):
         answer.raise_for_status()
         for piece in answer.iter_bytes():
             found += piece

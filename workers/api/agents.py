@@ -141,12 +141,13 @@ def server(parts: Runtime, caller_of: Ask) -> MCPServer:
         made.add_tool(tool, annotations=looks, structured_output=False)
 
     @made.resource("larder://documents/{document_id}", mime_type="text/plain")
-    def document(document_id: UUID, context: Context) -> str:
+    def document(document_id: str, context: Context) -> str:
         """A document of the knowledge base as text."""
+        # Not a UUID to the library, which logs a traceback and tells the agent nothing where it is none.
         try:
-            return tools.get_document(document_id, context)
-        except ToolError as error:
-            raise ResourceNotFoundError(str(error)) from None
+            return tools.get_document(UUID(document_id), context)
+        except (ToolError, ValueError):
+            raise ResourceNotFoundError("there is no such document") from None
 
     return made
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, model_validator
 
 from connectors.web.limiter import RequestLimits
 from pipeline.access import READ, Caller
-from pipeline.errors import Forbidden, RateLimited, SourceUnavailable, TokenRefused
+from pipeline.errors import RateLimited, SourceUnavailable, TokenRefused
 from pipeline.ledger import storable
 from workers.admin.tokens import TokenUnproved, Verifier
 from workers.runtime import Runtime
@@ -156,24 +156,13 @@ def may(permission: str) -> Callable[[Caller], Awaitable[Caller]]:
     """A dependency: the caller, if they have this permission; `Forbidden` otherwise."""
 
     async def checked(caller: Annotated[Caller, Depends(_ADMITTED)]) -> Caller:
-        return permitted(caller, permission)
+        return caller.permitted(permission)
 
     return checked
 
 
-def permitted(caller: Caller, permission: str) -> Caller:
-    """The caller.
-
-    Raises:
-        Forbidden: they lack the permission.
-    """
-    if not caller.may(permission):
-        raise Forbidden(f"this needs the permission {permission!r}")
-    return caller
-
-
 async def _waiter(caller: Annotated[Caller, Depends(_WAITS)]) -> Caller:
-    return permitted(caller, READ)
+    return caller.permitted(READ)
 
 
 Reader = Annotated[Caller, Depends(may(READ))]

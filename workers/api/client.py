@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any, Self
 from uuid import UUID
@@ -24,8 +26,9 @@ from pipeline.errors import (
     retry_after,
 )
 from workers.client import Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob
+from workers.enrichment.answers import job_uuid
 from workers.enrichment.story_jobs import AcceptedStories, summary
-from workers.settings import ConfigurationFile, Settings, load
+from workers.settings import from_mapping, load
 
 TRIES = 4
 LONGEST_PAUSE = 30.0
@@ -66,7 +69,11 @@ class HttpClient:
         found: Json = tries(self._once, method, path, **request)
         return found
 
-    def _once(self, method: str, path: str, **request: Any) -> Json:
+    def _once(self, method: str, path: str, body: object = None, **request: Any) -> Json:
+        if body is not None:
+            # As the standard library writes it: what the API takes and httpx2 cannot send goes, too.
+            headers = {"Content-Type": "application/json", **request.pop("headers", {})}
+            request |= {"content": json.dumps(body, default=_in_json), "headers": headers}
         try:
             answer = self._http.request(method, path, **request)
         except httpx2.TransportError as error:
@@ -86,7 +93,11 @@ class HttpClient:
             TokenRefused: the token proves nothing.
             StoreUnavailable: the API does not answer, or cannot.
         """
-        return self._ask("POST", "/api/v1/search", json={"text": text, "projects": [*projects], **options})
+        from workers.search import request_of
+
+        asked = request_of(text, **options)  # a misspelt condition would be passed over by the API
+        body = {**options, "text": text, "projects": [*projects], "mode": asked.mode}
+        return self._ask("POST", "/api/v1/search", body=body)
 
     def submit(
         self, request: Mapping[str, Any], *, project: str | None = None, projects: Sequence[str] = ()
@@ -100,8 +111,8 @@ class HttpClient:
         asked = request if "pbi" in request else {"pbi": request}
         body = {**asked, **({"projects": [*projects]} if projects else {})}
         where = {"project": project} if project else {}
-        prefer = {"Prefer": f"wait={wait:.0f}"} if wait else {}
-        found: Json = self._ask("POST", "/api/v1/enrich", json=body, params=where, headers=prefer)["jobs"][0]
+        prefer = {"Prefer": f"wait={int(wait)}"} if wait >= 1 else {}
+        found: Json = self._ask("POST", "/api/v1/enrich", body=body, params=where, headers=prefer)["jobs"][0]
         return found
 
     def result(self, job_id: UUID | str, *, wait: float = 0.0) -> Json:
@@ -110,11 +121,11 @@ class HttpClient:
         Raises:
             NoAnswerYet, EnrichmentFailed, EnrichmentExpired, UnknownJob: as `Client.result`.
         """
-        end = time.monotonic() + wait
+        end, path = time.monotonic() + wait, f"/api/v1/enrich/{job_uuid(job_id)}"
         while True:
             try:
-                job = self._ask("GET", f"/api/v1/enrich/{job_id}")
-            except (NotFound, RequestRejected):
+                job = self._ask("GET", path)
+            except NotFound:
                 raise UnknownJob(f"there is no enrichment {job_id}") from None
             if job["state"] not in ("queued", "running") or time.monotonic() >= end:
                 return _answer_of(job)
@@ -137,7 +148,7 @@ class HttpClient:
         """
         end = time.monotonic() + deadline
         asked = pbi if scores is None and "pbi" in pbi else {"pbi": pbi, "scores": scores or {}}
-        job = self._submit(asked, project, projects, wait=max(1.0, min(LONGEST_WAIT, deadline)))
+        job = self._submit(asked, project, projects, wait=min(LONGEST_WAIT, deadline))
         try:
             if job["state"] in ("queued", "running"):
                 return self.result(job["id"], wait=max(0.0, end - time.monotonic()))
@@ -155,12 +166,21 @@ class HttpClient:
         """Send files (name, content) or documents to a project, named by id or name.
 
         The answer is `{"run", "documents", "rejected"}` of `workers.control.upload.upload`.
+
+        Raises:
+            RequestRejected: there is nothing, or too much, to take, or a document is none.
+            NotFound: the token may see no such project.
+            Forbidden: the token may not write, or not to this project.
         """
+        if files and documents:
+            raise RequestRejected("files and documents go in two uploads", fix="call it once for each")
         own = self._ask("GET", "/api/v1/projects")
-        place = next((p["id"] for p in own if project in (p["id"], p["name"])), project)  # type: ignore[index]
+        place = next((p["id"] for p in own if project in (p["id"], p["name"])), None)  # type: ignore[index]
+        if place is None:
+            raise NotFound("there is no such project")
         path, told = "/api/v1/knowledge", {"project_id": place}
         if documents:
-            return self._ask("POST", f"{path}/documents", json={**told, "documents": [*documents]})
+            return self._ask("POST", f"{path}/documents", body={**told, "documents": [*documents]})
         sent = [("files", (name, content)) for name, content in files]
         return self._ask("POST", f"{path}/upload", data=told, files=sent)
 
@@ -169,7 +189,7 @@ class HttpClient:
     ) -> Json:
         """Say that a document is `useful` or `noise` for an item of a project or a question, or `undo` that."""
         said = {"item": item, "ref": ref, "verdict": verdict, "project": project, "source": source}
-        return self._ask("POST", "/api/v1/feedback", json=said)
+        return self._ask("POST", "/api/v1/feedback", body=said)
 
     def store_stories(
         self,
@@ -179,7 +199,7 @@ class HttpClient:
     ) -> AcceptedStories:
         """Have stories stored; as `Client.store_stories`, and what is no object at all is refused with all else."""
         told = {"source_agent": source_agent, "requirement_texts": requirement_texts}
-        return _accepted(self._ask("POST", _SEED, json={"user_stories": [*stories], **told}))
+        return _accepted(self._ask("POST", _SEED, body={"user_stories": [*stories], **told}))
 
     def embed_stories_anew(self) -> AcceptedStories:
         """Have some stories embedded that only a former model did; as `Client.embed_stories_anew`."""
@@ -227,7 +247,7 @@ class HttpClient:
             "tags": tags and [*tags],
             "examples": examples,
         }
-        found: list[Json] = self._ask("POST", "/rag/search", json=asked, timeout=wait)["stories"]
+        found: list[Json] = self._ask("POST", "/rag/search", body=asked, timeout=wait)["stories"]
         return found
 
     def story_stats(self) -> Json:
@@ -263,17 +283,20 @@ class RAGService(Client):
         """
         from workers.embedded.locating import open_runtime
 
-        if isinstance(config, Mapping):
-            rag = ConfigurationFile.model_validate({"rag": dict(config)}).rag
-            settings = Settings(rag=rag, path=None, folder=Path.cwd())
-        else:
-            settings = load(config, environ or {})
+        settings = from_mapping(config) if isinstance(config, Mapping) else load(config, environ or {})
         parts = open_runtime(settings)
         made = cls.of(settings, parts.addresses.database, parts.addresses.broker)
         parts.__dict__["database"] = made._database  # noqa: SLF001 (its own)
         made.__dict__["_parts"] = parts
         _ = parts.embedder
-        return made
+        with made._store():  # noqa: SLF001 (its own; is there a database?)
+            return made
+
+
+def _in_json(value: object) -> str:
+    if isinstance(value, date | UUID):
+        return value.isoformat() if isinstance(value, date) else str(value)
+    raise RequestRejected(f"a {type(value).__name__} cannot be sent as JSON")
 
 
 def _accepted(found: Json) -> AcceptedStories:

@@ -28,7 +28,7 @@ from pipeline.search.records import Filter, SearchRequest
 from workers.admin import operations
 from workers.admin.feedback import mark_as
 from workers.admin.status import changes_of, letters_of, operate_source, projects_of, sources_of
-from workers.api.callers import Parts, counted, permitted, proved
+from workers.api.callers import Parts, counted, proved
 from workers.api.enrichment import client_for, items_of
 from workers.runtime import acting_as
 from workers.search import document_as, search_as
@@ -89,7 +89,7 @@ class Session:
         """Raises Forbidden unless the form was ours and the caller has the permission."""
         if not hmac.compare_digest(csrf.encode(), self.csrf.encode()):
             raise Forbidden("the form is not one of this session; load the page again")
-        permitted(self.caller, permission)
+        self.caller.permitted(permission)
 
 
 def _rendered(request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from uuid import UUID, uuid4, uuid5
 
 from fastapi import APIRouter, Depends, File, Form, Path, Query, Request, Response, UploadFile
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field
 
 from pipeline.access import ADMIN, OPERATE, WRITE, Caller
 from pipeline.documents import Kind, SourceType
@@ -16,16 +16,13 @@ from pipeline.search.records import Mode, SearchRequest
 from workers.admin.status import projects_of, run_of, runs_of, sources_of
 from workers.api import problems
 from workers.api.callers import Parts, Reader, RequestBody, may
-from workers.control.upload import MOST_FILES, create_project, remove, upload
-from workers.search import document_as, request_of, search_as, to_json
+from workers.control.upload import MOST_FILES, SentDocument, create_project, remove, upload
+from workers.search import LONGEST_QUERY, MOST_K, document_as, request_of, search_as, to_json
 
 router = APIRouter(prefix="/api/v1", tags=["knowledge"])
 
-WebAddress = Annotated[str, Field(pattern="^https?://[^ ]+$", max_length=2000)]
-LONGEST_QUERY = 10_000
-"""Characters."""
 TopK = Annotated[
-    Annotated[int, Field(ge=1, le=2**31 - 1)] | None,
+    Annotated[int, Field(ge=1, le=MOST_K)] | None,
     Field(description="More than the configured most is cut to that.", examples=[5]),
 ]
 
@@ -94,7 +91,7 @@ class SearchBody(RequestBody):
     projects: tuple[str, ...] = Field(
         default=(), max_length=100, description="Ids or names. Empty: all of the caller."
     )
-    source_types: tuple[SourceType, ...] = ()
+    source_types: tuple[Annotated[SourceType, BeforeValidator(SourceType.parse)], ...] = ()
     kinds: tuple[Kind, ...] = ()
     tags: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
@@ -111,19 +108,8 @@ def search(asked: SearchBody, parts: Parts, caller: Reader) -> dict[str, Any]:
     return to_json(parts, caller.tenant, search_as(parts, caller, request, asked.projects))
 
 
-class DocumentBody(RequestBody):
+class DocumentBody(RequestBody, SentDocument):
     """A text to be found."""
-
-    title: Annotated[str, Field(min_length=1, max_length=500)]
-    text: Annotated[str, Field(min_length=1)]
-    external_id: Annotated[str, Field(max_length=500)] | None = Field(
-        default=None, description="Sent again it replaces the document. Empty: the title."
-    )
-    url: WebAddress | None = None
-    tags: tuple[str, ...] = ()
-    metadata: dict[str, Any] = Field(default={})
-    kind: Kind = Kind.REFERENCE
-    security_level: Literal["public", "internal", "confidential", "restricted"] = "internal"
 
 
 class UploadBody(RequestBody):

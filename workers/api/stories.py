@@ -18,7 +18,7 @@ from workers.api import problems
 from workers.api.callers import Parts, Reader, RequestBody, may
 from workers.api.enrichment import Asking, Prefer, waited
 from workers.enrichment.stories import StoryQuery, search
-from workers.enrichment.story_jobs import BATCH, MOST_STORIES, AcceptedStories, summary
+from workers.enrichment.story_jobs import BATCH, LONGEST_QUERY, MOST_K, MOST_STORIES, AcceptedStories, summary
 from workers.runtime import acting_as
 
 router = APIRouter(prefix="/rag", tags=["stories"])
@@ -27,8 +27,8 @@ router = APIRouter(prefix="/rag", tags=["stories"])
 class RAGSearchRequest(RequestBody):
     """What stories are to be like."""
 
-    query: Annotated[str, Field(min_length=1, max_length=10_000, examples=["reset a password"])]
-    k: Annotated[int, Field(ge=1, le=100)] | None = Field(default=None, description="5 unless configured.")
+    query: Annotated[str, Field(min_length=1, max_length=LONGEST_QUERY, examples=["reset a password"])]
+    k: Annotated[int, Field(ge=1, le=MOST_K)] | None = Field(default=None, description="5 unless configured.")
     threshold: Annotated[float, Field(ge=0, le=1)] | None = Field(
         default=None, description="Least similarity; 0.70 unless configured or measured for the model."
     )

@@ -149,12 +149,18 @@ def rotate_keys(context: CommandContext) -> None:
 
 
 def _answer_keys(context: CommandContext, *, rotate: bool) -> None:
+    from pipeline.database.encryption import UNKNOWN
     from workers.admin import operations
 
     found = operations.keys(context.parts, rotate=rotate)
     rows = [(name, str(count)) for name, count in found["documents"].items()]
-    said = f"{found['rotated']} documents were encrypted anew; `larder keys status` counts what is left"
-    context.answer(found, table(("key", "documents"), rows), *([said] if rotate else []))
+    said = [f"{found['rotated']} documents were encrypted anew"] if rotate else []
+    if lost := found["documents"].get(UNKNOWN, 0):
+        fix = "put their key back behind the others, or store them anew: larder index --force"
+        said.append(f"{lost} documents are opened by none of these keys; {fix}")
+    context.answer(found, table(("key", "documents"), rows), *said)
+    if lost and rotate:
+        raise typer.Exit(PARTLY)
 
 
 # Dead letters -------------------------------------------------------------------------------------

@@ -12,8 +12,10 @@ from multiprocessing import get_context
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from threading import BoundedSemaphore, Lock
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from sqlalchemy import Connection
 
 import connectors
@@ -44,6 +46,21 @@ LONGEST_NAME = 500
 """Bytes of a file's name with its folders."""
 
 
+class SentDocument(BaseModel):
+    """A text to be found, as somebody sends it."""
+
+    title: Annotated[str, Field(min_length=1, max_length=500)]
+    text: Annotated[str, Field(min_length=1)]
+    external_id: Annotated[str, Field(max_length=500)] | None = Field(
+        default=None, description="Sent again it replaces the document. Empty: the title."
+    )
+    url: Annotated[str, Field(pattern="^https?://[^ ]+$", max_length=2000)] | None = None
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, Any] = Field(default={})
+    kind: Kind = Kind.REFERENCE
+    security_level: Literal["public", "internal", "confidential", "restricted"] = "internal"
+
+
 @tracing.traced("upload")
 def upload(
     parts: Runtime,
@@ -54,15 +71,15 @@ def upload(
 ) -> Json:
     """Take files (name, content) and documents into the ledger; what is there under the same name is replaced.
 
-    A document has `title` and `text`, and may have `external_id` (else the title is it), `url`, `tags`, `metadata`
-    and `security_level`. The answer is `{"run", "documents": [{"external_id", "document_id"}], "rejected":
-    [{"item", "reason"}]}`; what is wrong with one keeps none of the others.
+    Documents are those of `SentDocument`. The answer is `{"run", "documents": [{"external_id", "document_id"}],
+    "rejected": [{"item", "reason"}]}`; what is wrong with one keeps none of the others.
 
     Raises:
         NotFound: there is no such project.
         Forbidden: it is not the caller's.
-        RequestRejected: there is nothing, or too much, to take.
+        RequestRejected: there is nothing, or too much, to take, or a document is none.
     """
+    documents = _checked(documents)
     if not 0 < len(files) + len(documents) <= MOST_FILES:
         raise RequestRejected(
             f"send 1 to {MOST_FILES} files or documents at once, not {len(files) + len(documents)}"
@@ -102,6 +119,18 @@ def upload(
         "documents": [{"external_id": e, "document_id": str(document_id(own, e))} for e in taken],
         "rejected": [{"item": one.external_id, "reason": one.reason} for one in rejected],
     }
+
+
+def _checked(documents: Sequence[Mapping[str, object]]) -> list[Json]:
+    try:
+        given = TypeAdapter(list[SentDocument]).validate_python([*documents])
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, wrong["loc"]))
+        raise RequestRejected(
+            f"documents.{where}: {wrong['msg']}", fix="send it as docs/api.md says"
+        ) from None
+    return [one.model_dump(mode="json") for one in given]
 
 
 def _unseen(

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from pipeline.documents import Json
 from pipeline.enrichment.request import EnrichmentRequest
-from pipeline.errors import ConfigurationError
+from pipeline.errors import ConfigurationError, RequestRejected
 from pipeline.ledger import audit
 from pipeline.ledger.jobs import BULK, ENRICH, INTERACTIVE
 from workers.runtime import current_user
@@ -22,6 +22,9 @@ from workers.settings import Configuration, Settings
 STORE, SEARCH = "larder.stories.store", "larder.stories.search"
 BATCH = 100
 """Stories of one job: one transaction, and one call of most models."""
+LONGEST_QUERY = 10_000
+"""Characters."""
+MOST_K = 100
 MOST_STORIES = 10_000
 """Of one call; more go in several."""
 
@@ -74,7 +77,7 @@ class StoryMethods:
     tenant: UUID
     _settings: Settings | None
     ask: Callable[..., UUID]
-    result: Callable[..., Json]
+    _story_result: Callable[..., Json]
     _store: Callable[[], AbstractContextManager[Connection]]
 
     def store_stories(
@@ -102,7 +105,7 @@ class StoryMethods:
     def stored_stories(self, accepted: AcceptedStories, *, wait: float = 0.0) -> Json:
         """`{"stored", "skipped", "refused": [[number, reason]]}`, within `wait` seconds; raises as `result` does."""
         end = time.monotonic() + wait
-        done = [self.result(job, wait=max(0.0, end - time.monotonic())) for job in accepted.jobs]
+        done = [self._story_result(job, max(0.0, end - time.monotonic())) for job in accepted.jobs]
         return summary(accepted, done)
 
     def search_stories(
@@ -120,14 +123,21 @@ class StoryMethods:
         `examples` are for a prompt, by the rules of `retrieve_similar_examples`: none while there are few stories.
 
         Raises:
+            RequestRejected: it is no question; the message says why.
             NoAnswerYet: no worker answered in time.
             EnrichmentFailed: the question has no vector.
             StoreUnavailable: the database does not answer.
         """
+        if not (isinstance(query, str) and query.strip() and len(query) <= LONGEST_QUERY):
+            raise RequestRejected(f"query must be a question of 1 to {LONGEST_QUERY:,} characters")
+        if k is not None and not 1 <= k <= MOST_K:
+            raise RequestRejected(f"k must be a whole number from 1 to {MOST_K}")
+        if threshold is not None and not 0 <= threshold <= 1:
+            raise RequestRejected("threshold must be a number from 0 to 1")
         asked = {"query": query, "k": k, "threshold": threshold, "tags": tags, "examples": examples}
         asked["by"] = current_user()
         job = self.ask(SEARCH, asked, priority=INTERACTIVE, deadline=wait)
-        found: list[Json] = self.result(job, wait=wait)["stories"]
+        found: list[Json] = self._story_result(job, wait)["stories"]
         return found
 
     def story_stats(self) -> Json:

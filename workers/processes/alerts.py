@@ -17,7 +17,7 @@ from uuid import UUID
 
 from connectors.sections import secret_value
 from pipeline.documents import Json
-from pipeline.errors import StoreError
+from pipeline.errors import LarderError, StoreError
 from pipeline.ledger import audit, upkeep
 from workers.admin import status
 from workers.control import maintenance
@@ -130,11 +130,14 @@ def _file(channel: AlertChannel, settings: Settings, told: Json) -> None:
 def _webhook(channel: AlertChannel, _settings: Settings, told: Json) -> None:
     import httpx2  # by who has such a channel alone
 
+    from pipeline.embedding.http_client import guarded
+
     headers = {"Authorization": f"Bearer {secret_value(channel.token)}"} if channel.token else {}
     try:
         body = {**told, "text": f"{told['state']}: {told['message']}"}
-        httpx2.post(channel.url or "", json=body, headers=headers, timeout=SECONDS).raise_for_status()
-    except httpx2.HTTPError as error:
+        with httpx2.Client(event_hooks={"request": [guarded]}, timeout=SECONDS) as client:
+            client.post(channel.url or "", json=body, headers=headers).raise_for_status()
+    except (httpx2.HTTPError, LarderError) as error:
         raise OSError(type(error).__name__) from None
 
 

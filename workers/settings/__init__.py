@@ -1,7 +1,7 @@
 """Settings: one YAML file and the environment, read once, checked whole."""
 
 from workers.settings.embedding import EMBEDDING_PROVIDERS, EmbeddingModel
-from workers.settings.loading import Settings, load
+from workers.settings.loading import Settings, from_mapping, load
 from workers.settings.models import Configuration, ConfigurationFile
 from workers.settings.sources import SOURCE_TYPES, SourceSettings
 from workers.settings.yamlfile import SettingsError, SettingsProblem
@@ -16,5 +16,6 @@ __all__ = [
     "SettingsError",
     "SettingsProblem",
     "SourceSettings",
+    "from_mapping",
     "load",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -121,6 +122,27 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
     if given:
         tree = read(file, lookup=lookup(environ), unused=_unused)
     override(tree, environ)
+    rag = _checked(tree)
+    if not rag.embedding.cache.enabled:
+        key, why = (ROOT, "embedding", "cache", "enabled"), "embedding hands vectors on through their cache"
+        tree.notes.append(f"{tree.place(key)}: {spelled(key)}: not used: {why}")
+    tree.notes += _readable_secrets(rag, tree)
+    absolute = file.resolve()
+    folder = absolute.parent if given else Path.cwd()
+    return Settings(rag=rag, path=absolute if given else None, folder=folder, notes=tuple(tree.notes))
+
+
+def from_mapping(rag: Mapping[str, Any]) -> Settings:
+    """The settings of the section `rag` as a program gives it; paths are relative to the current folder.
+
+    Raises:
+        SettingsError: with everything that is wrong.
+    """
+    tree = Tree(file="configuration", data={ROOT: deepcopy(dict(rag))})
+    return Settings(rag=_checked(tree), path=None, folder=Path.cwd())
+
+
+def _checked(tree: Tree) -> Configuration:
     _check_sources(tree)
     try:
         rag = ConfigurationFile.model_validate(tree.data).rag
@@ -130,13 +152,7 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
         _check_hosts(rag, tree)
     if tree.problems:
         raise SettingsError(chain.from_iterable(tree.problems.values()))
-    if not rag.embedding.cache.enabled:
-        key, why = (ROOT, "embedding", "cache", "enabled"), "embedding hands vectors on through their cache"
-        tree.notes.append(f"{tree.place(key)}: {spelled(key)}: not used: {why}")
-    tree.notes += _readable_secrets(rag, tree)
-    absolute = file.resolve()
-    folder = absolute.parent if given else Path.cwd()
-    return Settings(rag=rag, path=absolute if given else None, folder=folder, notes=tuple(tree.notes))
+    return rag
 
 
 def _services(rag: Configuration) -> Iterator[tuple[KeyPath, Any, str]]:

@@ -7,12 +7,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import UUID
 
 import anyio
 import httpx2
 import pytest
 import uvicorn
-from mcp import Client, StdioServerParameters
+from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.workers.api.conftest import ACME
@@ -79,7 +80,9 @@ def test_an_agent_finds_reads_and_explains(parts: Runtime) -> None:
 
 
 @pytest.mark.req("001-115")
-def test_an_agent_sees_what_its_token_may(address: str, parts: Runtime, token: Callable[..., str]) -> None:
+def test_an_agent_sees_what_its_token_may(
+    address: str, parts: Runtime, token: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
     async def search(client: Client) -> str:
         found = [
             told(await client.call_tool("search_knowledge", {"query": text, "limit": 20}))
@@ -107,6 +110,17 @@ def test_an_agent_sees_what_its_token_may(address: str, parts: Runtime, token: C
         return [bool(one.is_error) for one in calls]
 
     assert over_http(address, token(), read) == [True, True, True]
+
+    async def open_resources(client: Client) -> list[str]:
+        said = []
+        for name in (str(hidden), str(UUID(int=1)), "nope"):
+            with pytest.raises(MCPError) as refused:
+                await client.read_resource(f"larder://documents/{name}")
+            said.append(str(refused.value))
+        return said
+
+    assert set(over_http(address, token(), open_resources)) == {"there is no such document"}
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_without_a_token_no_agent_is_let_in(address: str) -> None:

@@ -203,11 +203,13 @@ def test_only_who_operates_lets_deletions_go_and_tries_again(
     assert "notes-berth" in page.text
     assert "deletions go" not in page.text
     assert "too odd" not in page.text
+    assert not re.search(r"\d+ (listed|indexed|of)", page.text), "counts of documents that few may see"
     assert reader.post("/console/replay", data={"csrf": csrf(page), "letter": 1}).status_code == 403
 
     operator = logged(permissions=frozenset({"operate"}), subject="olga")
     page = operator.get("/console/sources")
     assert "Let 30 deletions go" in page.text
+    assert re.search(r"\d+ (listed|of)", page.text)
     assert "too odd" in page.text
     letter = re.search(r'name="letter" value="(\d+)"', page.text)
     assert letter

@@ -247,5 +247,9 @@ def test_feedback_is_about_what_one_sees(call: Callable[..., Any], parts: Runtim
         for item in ("public-0", "confidential-0")
     ]
     assert [one.status_code for one in told] == [200, 404]
+    confidential = {**about, "item": "confidential-0"}
+    assert call("POST", "/api/v1/feedback", confidential, **write, level="confidential").status_code == 200
+    again = call("POST", "/api/v1/feedback", confidential, **write)
+    assert again.status_code == 404, "who may not see it is not told that somebody judged it"
     elsewhere = {**said, "item": "PBI-1", "project": str(project_id(ACME.tenant, "empty"))}
     assert call("POST", "/api/v1/feedback", elsewhere, **write).status_code == 403

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,10 +17,11 @@ from pipeline.errors import Forbidden, NotFound, RateLimited, RequestRejected, S
 from tests.pipeline.stories.storyteller import story
 from tests.workers.api.conftest import ACME, served
 from workers.api.client import HttpClient, RAGService
-from workers.client import Client, EnrichmentFailed, NoAnswerYet, UnknownJob
+from workers.client import Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob
 from workers.enrichment import job, stories
 from workers.enrichment.story_jobs import SEARCH, STORE
 from workers.runtime import Runtime
+from workers.settings import SettingsError
 
 Either = Client | HttpClient
 PBI = {"title": "Check mooring lines before each tide", "project": "berth"}
@@ -160,8 +162,8 @@ def test_what_the_api_refuses_is_the_error_it_stands_for(address: str, token: Ca
             reader.upload([("a.md", b"# A")], project="berth")
         with pytest.raises(NotFound):
             reader.search("a", projects=["nowhere"])
-        with pytest.raises(RequestRejected, match=r"body\.text"):
-            reader.search("")
+        with pytest.raises(RequestRejected, match=r"body\.projects"):
+            reader.search("a", projects=["berth"] * 101)
 
 
 @pytest.mark.parametrize(("status", "kind"), [(429, RateLimited), (503, StoreUnavailable)])
@@ -197,3 +199,119 @@ def test_the_service_is_ready_by_one_call(parts: Runtime, tmp_path: Path) -> Non
     }
     with RAGService.initialize(config) as service:
         assert service.search("mooring lines", k=1)["results"]
+
+
+WRONG_QUESTIONS: tuple[dict[str, Any], ...] = (
+    {"text": ""}, {"text": 5}, {"text": "a" * 10_001}, {"k": 0}, {"k": 2**40}, {"k": "3"},
+    {"since": datetime(2020, 1, 1)}, {"until": "2020-01-01"},  # noqa: DTZ001 (which has no zone)
+)  # fmt: skip
+
+
+def test_both_take_times_and_odd_letters_and_refuse_what_is_no_question(client: Either) -> None:
+    now = datetime.now(UTC)
+    found = client.search("mooring lines", since=now - timedelta(days=9000), until=now + timedelta(days=1))
+    assert client.search("mooring lines")["results"] == found["results"] or not found["results"]
+    assert client.search("mooring\x00 \ud800lines", k=1)["results"]
+    for wrong in WRONG_QUESTIONS:
+        with pytest.raises(RequestRejected):
+            client.search(**{"text": "mooring lines", **wrong})
+    with pytest.raises(TypeError, match="tgas"):
+        client.search("mooring lines", tgas=["lines"])
+    aliased = client.search("mooring lines", source_types=["markdown"])["results"]
+    assert client.search("mooring lines", mode="Keyword") == client.search("mooring lines", mode="keyword")
+    assert aliased == client.search("mooring lines", source_types=["documentation"])["results"]
+
+
+def test_both_refuse_what_is_no_job_or_has_no_time(client: Either) -> None:
+    for wrong in ("nope", "../projects", ""):
+        with pytest.raises(UnknownJob):
+            client.result(wrong)
+    odd = {**PBI, "id": f"PBI-{uuid4()}", "description": "a\ud800b\x00"}
+    with pytest.raises(EnrichmentExpired):
+        client.enrich(odd, {"size": float("nan")}, deadline=0)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"title": ""}, {"title": None}, {"text": ""}, {"kind": "poem"}, {"url": "ftp://x"}]
+)
+def test_both_refuse_a_document_that_is_none(client: Either, wrong: dict[str, Any]) -> None:
+    with pytest.raises(RequestRejected, match=rf"documents\.0\.{next(iter(wrong))}"):
+        client.upload(documents=[{"title": "Bollard", "text": "Painted red.", **wrong}], project="berth")
+
+
+def test_both_say_what_cannot_be_marked(client: Either) -> None:
+    with pytest.raises(RequestRejected):
+        client.feedback("how are lines checked", "public-0", "splendid")
+    empty: tuple[dict[str, Any], ...] = ({"item": ""}, {"ref": ""}, {"item": 5})
+    for wrong in empty:
+        with pytest.raises(RequestRejected):
+            client.feedback(
+                **{"item": "how are lines checked", "ref": "public-0", "verdict": "useful", **wrong}
+            )
+    for item, ref in (("PBI-of-nobody", "public-0"), ("how are lines checked", "nowhere-0")):
+        with pytest.raises(NotFound):
+            client.feedback(item, ref, "useful", project="berth", source="notes-berth")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"query": " "}, {"query": "a" * 10_001}, {"k": 0}, {"k": 101}, {"threshold": 2}]
+)
+def test_both_refuse_what_is_no_question_for_stories(client: Either, wrong: dict[str, Any]) -> None:
+    with pytest.raises(RequestRejected):
+        client.search_stories(**{"query": "reset a password", **wrong})
+
+
+def test_over_http_nothing_that_is_given_is_left_unsent(address: str, token: Callable[..., str]) -> None:
+    with HttpClient(address, token=token(permissions=ALL)) as client:
+        with pytest.raises(RequestRejected, match="two uploads"):
+            client.upload([("a.md", b"# A")], [{"title": "b", "text": "c"}], project="berth")
+        with pytest.raises(NotFound, match="no such project"):
+            client.upload([("a.md", b"# A")], project="nowhere")
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_client_with_a_caller_is_told_what_the_api_would_tell_them(parts: Runtime) -> None:
+    where = parts.addresses
+
+    def made(**changes: Any) -> Client:
+        caller = replace(ACME, **{"permissions": ALL, **changes})
+        return Client(where.database, tenant="acme", project="berth", settings=parts.settings, caller=caller)
+
+    with made(subject="bob") as bob, made() as ann, made(permissions=frozenset({"read"})) as reader:
+        for ref in ("public-1", "confidential-0"):
+            with pytest.raises(NotFound) as unseen:
+                bob.feedback("how are lines checked", ref, "useful", source="notes-berth")
+            assert ref in str(unseen.value)
+        assert ann.feedback("how are lines checked", "public-1", "useful", source="notes-berth")["title"]
+        name = f"{uuid4()}"
+        sent = {"title": name, "text": "Painted red.", "metadata": {"acl": [["user:ann"]]}}
+        assert ann.upload(documents=[sent])["documents"]
+        assert bob.upload(documents=[sent])["rejected"]
+        with pytest.raises(Forbidden):
+            reader.upload(documents=[sent])
+        with pytest.raises(Forbidden):
+            reader.feedback("how are lines checked", "public-1", "useful", source="notes-berth")
+        with pytest.raises(Forbidden):
+            ann.upload(documents=[sent], project="empty")
+        with pytest.raises(NotFound):
+            ann.upload(documents=[sent], project="nowhere")
+        assert ann.stored_stories(ann.store_stories([story(name)]), wait=20)["stored"] == 1
+        assert ann.search_stories(name, threshold=0.0)
+    with Client(where.database, tenant="acme", project="berth", settings=parts.settings) as operator:
+        assert operator.upload(documents=[sent])["documents"], "whoever has the password sees everything"
+
+
+@pytest.mark.req("001-031")
+def test_a_configuration_that_is_wrong_is_refused_as_that_of_a_file(tmp_path: Path) -> None:
+    hosts = {"security": {"hosts": ["wiki.example.com"]}}
+    for config, said in (
+        ({"nope": 1}, "configuration: rag: found an unknown key"),
+        ({**hosts, "embedding": {"provider": "ollama", "baseUrl": "http://evil.org"}}, "a host of security"),
+        ({"sources": [{"name": "a", "type": "markdown", "paths": ["*.md"]}] * 2}, "no other source has"),
+    ):
+        with pytest.raises(SettingsError, match=said):
+            RAGService.initialize(config)
+    nowhere = {"url": "postgresql://a:b@127.0.0.1:1/x", "controlUrl": "postgresql://a:b@127.0.0.1:1/x"}
+    storage = {"database": nowhere, "broker": {"url": "redis://127.0.0.1:1/0"}, "data": str(tmp_path)}
+    with pytest.raises(StoreUnavailable):
+        RAGService.initialize({"storage": storage, "embedding": {"provider": "hashing", "dimensions": 32}})

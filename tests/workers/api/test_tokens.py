@@ -16,10 +16,10 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey, RSAKey
 from pydantic import SecretStr
 
-from pipeline.errors import TokenRefused
+from pipeline.errors import LarderError, TokenRefused
 from pipeline.ledger import project_id, tenant_id
 from tests.workers.api.conftest import ACME
-from workers.admin.tokens import REFETCH_SECONDS, PublicKeys, TokenUnproved, Verifier
+from workers.admin.tokens import REFETCH_SECONDS, PublicKeys, TokenUnproved, Verifier, _fetch
 from workers.api import callers
 from workers.api.callers import Attempts
 from workers.runtime import Runtime
@@ -257,6 +257,13 @@ class TestPublicKeys:
         now[0] += REFETCH_SECONDS
         assert found.of("e")
         assert len(reads) == 2
+
+    def test_keys_are_not_fetched_from_where_clouds_hand_out_theirs(self) -> None:
+        name = "http://2852039166/keys"  # of it, that the resolver knows
+        with pytest.raises(LarderError, match="hand out the keys"):
+            _fetch(name)
+        with pytest.raises(TokenRefused):
+            PublicKeys(lambda: _fetch(name)).of("r")
 
     def test_keys_that_cannot_be_read_let_nobody_in(self) -> None:
         def away() -> bytes:

@@ -285,6 +285,9 @@ def test_keys_are_made_counted_and_replaced(
     assert run("keys", "new").stdout.strip() not in keys
     monkeypatch.setenv("LARDER_ENCRYPTION_KEYS", keys[1])
     assert document(run("keys", "status", "--json"))["documents"] == {new: 0, "unknown key": 3}
+    early = run("keys", "rotate")
+    assert early.exit_code == 3, "the old key was taken away too early"
+    assert "3 documents are opened by none of these keys; put their key back" in early.stdout
     monkeypatch.setenv("LARDER_ENCRYPTION_KEYS", f"{keys[1]},{keys[0]}")
     Path("larder.yaml").write_text(f"{CONFIG}  security: {{encrypt: [author]}}\n", encoding="utf-8")
     assert document(run("keys", "status", "--json"))["documents"] == {new: 0, old: 3}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,8 @@ METADATA = [
     "http://[::ffff:169.254.169.254]",
     "http://[fe80::1]",
     "http://[fd00:ec2::254]",
+    "http://[::169.254.169.254]",
+    "http://[64:ff9b::a9fe:a9fe]",
     "http://metadata.google.internal./computeMetadata",
     "http://METADATA/x",
     "http://100.100.100.200",
@@ -39,6 +42,21 @@ def test_no_service_is_asked_at_the_address_where_clouds_hand_out_keys(
     ):
         (said,) = lines(f"rag:\n{keys}\n")
         assert "hands out the keys of a cloud's machine" in said
+
+
+@pytest.mark.parametrize(
+    "address", [r"https://evil.org\.example.com", "https://a.example.com/x y", "https://a\\tb.org"]
+)
+def test_an_address_that_programs_read_in_several_ways_is_refused(
+    lines: Callable[[str], list[str]], address: str
+) -> None:
+    """What connects takes the host before a backslash, and what looks at `security.hosts` all of it."""
+    for keys in (
+        f"embedding: {{provider: ollama, baseUrl: {json.dumps(address)}}}",
+        f"sources: [{{name: a, type: confluence, token: t, baseUrl: {json.dumps(address)}}}]",
+    ):
+        (said,) = lines(f"rag:\n  security: {{hosts: ['*.example.com']}}\n  {keys}\n")
+        assert "not all programs read one to the same host" in said
 
 
 def test_only_hosts_that_are_named_are_asked(lines: Callable[[str], list[str]], loaded: Loaded) -> None:

@@ -1,0 +1,74 @@
+"""The answer of a job as its asker gets it: whose it is, and the errors where there is none."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from pipeline.access import LEVELS, Caller
+from pipeline.documents import Json
+from pipeline.enrichment.request import EnrichmentRequest
+from pipeline.enrichment.text import truncated
+from pipeline.errors import NotFound, RequestRejected, SearchError
+from pipeline.ledger import project_id
+from pipeline.ledger.jobs import JobRow
+
+
+class EnrichmentFailed(SearchError):
+    """The enrichment failed."""
+
+
+class EnrichmentExpired(SearchError):
+    """No worker took the enrichment before its deadline."""
+
+
+class NoAnswerYet(SearchError):
+    """The enrichment is still under way."""
+
+    transient = True
+
+
+class UnknownJob(NotFound):
+    """There is no such enrichment, or no longer."""
+
+
+def job_uuid(given: UUID | str) -> UUID:
+    """The id of a job.
+
+    Raises:
+        UnknownJob: it is none.
+    """
+    try:
+        return UUID(str(given))
+    except ValueError:
+        what = f"{truncated(str(given))!r} is no id of an enrichment"
+        raise UnknownJob(what, fix="give the id that submit gave") from None
+
+
+def may_read(caller: Caller, job: JobRow) -> bool:
+    """Whether an answer holds nothing that the caller may not see; one that was asked without a caller may."""
+    try:
+        rights = EnrichmentRequest.from_json(job.request).filter
+    except RequestRejected:  # a job of an action
+        return False
+    theirs = caller.sight
+    return (
+        caller.knows(job.project_id)
+        and set(rights.security_levels or LEVELS) <= set(theirs.security_levels)
+        and bool(rights.readers)
+        and set(rights.readers) <= set(theirs.readers)
+        and all(caller.knows(project_id(caller.tenant, name)) for name in job.request.get("projects", ()))
+    )
+
+
+def answer_of(job: JobRow) -> Json:
+    """The answer of a job that is done; of any other the error is raised."""
+    if job.state == "done":
+        return dict(job.result or {})
+    if job.state == "failed":
+        fix = f"it was tried {job.attempts} times; ask again" if job.attempts > 1 else ""
+        raise EnrichmentFailed(f"the enrichment failed: {job.error}", fix=fix)
+    if job.state == "expired":
+        fix = "see `larder status`, or allow more time"
+        raise EnrichmentExpired(f"the enrichment expired: {job.error}", fix=fix)
+    state = "waits for a worker" if job.state == "queued" else "is being worked on"
+    raise NoAnswerYet(f"no answer yet: it {state}", fix="ask again with the same id")
