@@ -164,7 +164,7 @@ def _caller(claims: Json) -> Caller:
         tenant_name=tenant,
         subject=subject,
         projects=tuple(_texts(claims, "projects")),
-        permissions=frozenset(_texts(claims, "permissions") or [READ]),
+        permissions=frozenset(_texts(claims, "permissions") if "permissions" in claims else [READ]),
         level=claims.get("security_level", "internal"),
         groups=tuple(_texts(claims, "groups")),
     )

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from workers.cli import INTERRUPTED
+
 SOCKET = "commands.sock"
 """In the data folder, which is closed to all others."""
 GREET_SECONDS = 5.0
@@ -119,11 +121,15 @@ def _answer(asker: socket.socket, ours: list[object]) -> int:
         for number, mode, encoding in zip(range(3), "rww", wanted["encodings"], strict=True)
     )
     sys.argv[1:] = wanted["args"]
-    asker.sendall(str(os.getpid()).encode())
-    if not asker.recv(1):
-        return 1
-    asker.settimeout(None)
-    code = _run(asker)
+    try:
+        asker.sendall(str(os.getpid()).encode())
+        if not asker.recv(1):
+            return 1
+        asker.settimeout(None)
+        code = _run(asker)
+    except KeyboardInterrupt:  # before the command itself, which says so by itself
+        print("stopped", file=sys.stderr)
+        code = INTERRUPTED
     asker.sendall(bytes([code & 255]))
     return code
 

@@ -130,6 +130,8 @@ def test_tricks_are_refused(api: TestClient, trick: str) -> None:
 def test_a_permission_is_needed(api: TestClient) -> None:
     assert status(api, signed(permissions=["write"])) == 403
     assert status(api, signed(permissions=["admin"])) == 200
+    assert status(api, signed(permissions=[])) == 403
+    assert status(api, signed(permissions=None)) == 200, "left out: to read"
 
 
 class TestManyWrongTokens:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ import psutil
 import pytest
 
 from tests.conftest import Site
+from workers.cli import served
 
 ALONE = "import sys; from workers.cli import run; run()"
 ROOT = str(Path(__file__).parents[3])
@@ -106,6 +108,24 @@ def test_an_older_process_runs_no_newer_command(harbour: Site, tmp_path: Path) -
     finally:
         os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert asked(harbour, "search", "tides")[3] is False
+
+
+def test_ctrl_c_before_the_command_begins_is_told_as_one_in_it(harbour: Site, tmp_path: Path) -> None:
+    wanted = {
+        "program": served.program(),
+        "args": ["status"],
+        "folder": str(harbour.root),
+        "environment": clean(),
+        "encodings": ["utf-8"] * 3,
+    }
+    with (tmp_path / "said").open("w+") as said, socket.socket(socket.AF_UNIX) as door:
+        with chdir(harbour.data):
+            door.connect(served.SOCKET)
+        socket.send_fds(door, [json.dumps(wanted).encode() + b"\n"], [said.fileno()] * 3)
+        os.kill(int(door.recv(100)), signal.SIGINT)
+        assert door.recv(1) == bytes([130])
+        said.seek(0)
+        assert said.read() == "stopped\n"
 
 
 def test_ctrl_c_reaches_it(harbour: Site) -> None:
