@@ -299,7 +299,7 @@ class Client(StoryMethods):
         how: dict[str, Any] = {"task": task, "priority": priority}
         kept: dict[str, Any] = {"seconds": seconds, "traceparent": tracing.traceparent()}
         sends = self._publisher is not None
-        by = by or (self._caller.subject if self._caller else current_user())
+        by = by or self._subject
         with self._store() as connection:
             if not self._known:
                 tenant, name = self._names
@@ -312,6 +312,10 @@ class Client(StoryMethods):
             with self._store() as connection:
                 jobs.unsent(connection, job.id)
         return job.id
+
+    @property
+    def _subject(self) -> str:
+        return self._caller.subject if self._caller else current_user()
 
     @contextmanager
     def _store(self) -> Iterator[Connection]:

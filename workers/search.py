@@ -178,6 +178,16 @@ LONGEST_QUERY = 10_000
 MOST_K = 2**31 - 1
 
 
+def _check(text: object, k: object, **moments: object) -> None:
+    if not (isinstance(text, str) and 0 < len(text) <= LONGEST_QUERY):
+        raise RequestRejected(f"text must be a question of 1 to {LONGEST_QUERY:,} characters")
+    if k is not None and not (isinstance(k, int) and 0 < k <= MOST_K):
+        raise RequestRejected("k must be a whole number from 1")
+    for name, moment in moments.items():
+        if moment is not None and getattr(moment, "tzinfo", None) is None:
+            raise RequestRejected(f"{name} must be a time with a zone, such as datetime.now(UTC)")
+
+
 def request_of(
     text: str,
     *,
@@ -197,13 +207,7 @@ def request_of(
     Raises:
         RequestRejected: a word means nothing; the message says which and what is known.
     """
-    if not (isinstance(text, str) and 0 < len(text) <= LONGEST_QUERY):
-        raise RequestRejected(f"text must be a question of 1 to {LONGEST_QUERY:,} characters")
-    if k is not None and not (isinstance(k, int) and 0 < k <= MOST_K):
-        raise RequestRejected("k must be a whole number from 1")
-    for name, moment in (("since", since), ("until", until)):
-        if moment is not None and getattr(moment, "tzinfo", None) is None:
-            raise RequestRejected(f"{name} must be a time with a zone, such as datetime.now(UTC)")
+    _check(text, k, since=since, until=until)
     try:
         wanted = Filter(
             source_types=tuple(map(SourceType.parse, source_types)),

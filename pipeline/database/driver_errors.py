@@ -95,6 +95,12 @@ def _refused(said: str) -> StoreError:
     return StoreRefused(f"the database refuses the login: {said}", fix=fix)
 
 
+def _no_answer(error: BaseException | None, state: str | None) -> str:
+    """Why nobody answers, in words; what the driver calls it if we have none."""
+    said, named = str(error), " ".join(filter(None, (type(error).__name__, state)))
+    return next((why for words, why in _NO_ANSWER if words in said), named)
+
+
 def message_of(error: BaseException | None) -> str:
     """The server's message without values: the lines after the first quote rows, and that of wrong data quotes them."""
     said = getattr(getattr(error, "diag", None), "message_primary", None)
@@ -135,9 +141,7 @@ def translate(original: BaseException | None, *, lost: bool = False) -> StoreErr
             return refused
         lost |= isinstance(original, psycopg.OperationalError)
     if lost or state in _PASSING_STATES:
-        said, named = str(original), " ".join(filter(None, (type(original).__name__, state)))
-        why = next((why for words, why in _NO_ANSWER if words in said), named)
-        return StoreUnavailable(f"the database does not answer: {why}", fix=KEPT)
+        return StoreUnavailable(f"the database does not answer: {_no_answer(original, state)}", fix=KEPT)
     what = message_of(original)
     if not state or state.startswith(_OF_THE_VALUE):
         return StoreRejected(f"the database refuses: {what}")

@@ -118,6 +118,11 @@ KNOWN = MappingProxyType(_read())
 """Name in the configuration -> what is known of the provider."""
 
 
+def _lacks_key(facts: ProviderFacts, options: EmbeddingOptions) -> bool:
+    wanted = facts.needs_key == "always" or (facts.needs_key == "public" and not options.base_url)
+    return wanted and not options.api_key.strip()
+
+
 def misfits(options: EmbeddingOptions) -> list[Mismatch]:
     """All of provider, model, dimensions, batch size and key that cannot work together."""
     facts = KNOWN[options.provider]
@@ -133,8 +138,7 @@ def misfits(options: EmbeddingOptions) -> list[Mismatch]:
     if options.batch_size is not None and options.batch_size > facts.most_texts:
         expected = f"at most {facts.most_texts}, the most texts that {facts.title} takes in one call"
         wrong.append(Mismatch(key="batch_size", expected=expected))
-    wants_key = facts.needs_key == "always" or (facts.needs_key == "public" and not options.base_url)
-    if wants_key and not options.api_key.strip():
+    if _lacks_key(facts, options):
         fix = f"set the variable {facts.variable}, or write apiKey: ${{NAME}} with the variable that holds it"
         wrong.append(Mismatch(key="api_key", expected=f"the key of {facts.title}", fix=fix))
     return wrong

@@ -281,7 +281,7 @@ def sources_of(parts: Runtime, caller: Caller) -> list[Json]:
             "name": row.name,
             "type": row.kind,
             "project_id": row.project_id,
-            "state": "removed" if row.removed_at else "paused" if row.paused_at else "active",
+            "state": _state_of(row),
             "last_sync": row.last_sync_at,
             "next_sync": row.next_sync_at,
             "last_error": row.last_error,
@@ -290,6 +290,10 @@ def sources_of(parts: Runtime, caller: Caller) -> list[Json]:
         }
         for row in rows
     ]
+
+
+def _state_of(row: sources.SourceRow) -> str:
+    return "removed" if row.removed_at else "paused" if row.paused_at else "active"
 
 
 def letters_of(parts: Runtime, caller: Caller) -> tuple[list[dead.DeadLetter], list[Json]]:

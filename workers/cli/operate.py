@@ -384,12 +384,7 @@ def _log_line(process: str, line: str, least: int, *, every: bool) -> tuple[str,
     Lines of other programs (PostgreSQL, a banner, a traceback) have no level and count as info; only `every` has them.
     """
     try:
-        told = json.loads(line)
-        at, level, event = str(told.pop("timestamp", "")), told.pop("level", "info"), told.pop("event", "")
-        told.pop("logger", None)
-        # Celery's own lines begin with the task and its id.
-        known = [name for name in ("task", "task_id") if str(told.get(name)) in event]
-        more = "".join(f" {name}={value}" for name, value in told.items() if name not in known)
+        at, level, event, more = _entry(json.loads(line))
     except (ValueError, AttributeError):
         if process != "supervisor":
             return ("", line) if every and least <= LEVELS.index("info") else None
@@ -399,6 +394,15 @@ def _log_line(process: str, line: str, least: int, *, every: bool) -> tuple[str,
     if (level in LEVELS and LEVELS.index(level) < least) or (least and _TICK.match(event)):
         return None
     return at, f"{at[:19].replace('T', ' ')} {process:<14} {level:<8} {event}{more}"
+
+
+def _entry(told: Json) -> tuple[str, str, str, str]:
+    """Time, level, event and what else an entry of a log tells."""
+    at, level, event = str(told.pop("timestamp", "")), told.pop("level", "info"), told.pop("event", "")
+    told.pop("logger", None)
+    # Celery's own lines begin with the task and its id.
+    known = [name for name in ("task", "task_id") if str(told.get(name)) in event]
+    return at, level, event, "".join(f" {name}={value}" for name, value in told.items() if name not in known)
 
 
 # Doctor -------------------------------------------------------------------------------------------

@@ -49,8 +49,7 @@ def pump_once(parts: Runtime, sent: float | None = None) -> None:
     # Sent at once: whatever goes wrong further down, they are noted as under way.
     for tenant, source, run in found.syncs if found else ():
         dispatch.send_sync(parts.database, tenant, source, run)
-    _send(parts, found.batches if found else ())
-    if found and sum(len(batch.items) for batch in found.batches) >= limits.at_once:
+    if _send(parts, found.batches if found else ()) >= limits.at_once:
         dispatch.wake_pump()  # more may wait
     _open_due(parts, sent)
     _close_settled(parts)
@@ -77,9 +76,11 @@ def _embed_room(parts: Runtime, connection: Connection) -> work.EmbedRoom:
     )
 
 
-def _send(parts: Runtime, batches: Sequence[work.Batch]) -> None:
+def _send(parts: Runtime, batches: Sequence[work.Batch]) -> int:
+    """How many documents the messages are about."""
     for batch in batches:
         dispatch.send_items(parts.database, batch.tenant_id, batch.stage, batch.items, batch.lane)
+    return sum(len(batch.items) for batch in batches)
 
 
 def _resend(parts: Runtime, unheard: set[str], *tasks: str) -> float:
