@@ -322,10 +322,18 @@ def test_what_holds_no_text_is_left_out_and_said(tmp_path: Path) -> None:
     assert sorted(skipped) == ["a.pdf", "b.docx", "c.html", "d.rst"]
 
 
-def test_a_number_without_end_is_a_problem_of_its_file(tmp_path: Path) -> None:
-    documents, failed, _ = read(tmp_path, a_rst=f"{'1' * 5001}. one\n", b_rst="Good\n====\n\ntext\n")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"{'1' * 5001}. one\n", "has a number that nobody can read"),
+        ("- " * 400 + "deep\n", "is nested too deeply"),
+    ],
+    ids=["number", "list"],
+)
+def test_what_the_reader_cannot_take_is_a_problem_of_its_file(tmp_path: Path, text: str, said: str) -> None:
+    documents, failed, _ = read(tmp_path, a_rst=text, b_rst="Good\n====\n\ntext\n")
     assert list(documents) == ["b.rst"]
-    assert "a.rst has a number that nobody can read" in str(failed["a.rst"])
+    assert f"a.rst {said}" in str(failed["a.rst"])
 
 
 HUGE = {
