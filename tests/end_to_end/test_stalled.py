@@ -103,7 +103,8 @@ class Pair:
                 self.publish()
             time.sleep(0.2)
         if not place:
-            self.until(lambda: (self.root / f"{name}-2.log").stat().st_size, 60)
+            log = self.root / f"{name}-2.log"
+            self.until(lambda: log.exists() and log.stat().st_size, 60)
 
     @contextmanager
     def stalled(self, name: str, how: str) -> Iterator[None]:
@@ -164,7 +165,7 @@ def pair() -> Iterator[Pair]:
     ("name", "place"),
     [
         ("control", "pump"),
-        ("control", "walk"),
+        ("ingest", "walk"),
         ("ingest", "cut"),
         ("ingest", "write"),
         ("embed", "embed"),
