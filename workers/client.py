@@ -313,10 +313,6 @@ class Client(StoryMethods):
                 jobs.unsent(connection, job.id)
         return job.id
 
-    @property
-    def _subject(self) -> str:
-        return self._caller.subject if self._caller else current_user()
-
     @contextmanager
     def _store(self) -> Iterator[Connection]:
         """A transaction; at once refused for a while after one was waited for in vain."""

@@ -18,8 +18,9 @@ from workers.api import problems
 from workers.api.callers import Parts, Reader, RequestBody, may
 from workers.api.enrichment import Asking, Prefer, waited
 from workers.enrichment.stories import StoryQuery, search
-from workers.enrichment.story_jobs import BATCH, LONGEST_QUERY, MOST_K, MOST_STORIES, AcceptedStories, summary
+from workers.enrichment.story_jobs import BATCH, MOST_K, MOST_STORIES, AcceptedStories, summary
 from workers.runtime import acting_as
+from workers.search import LONGEST_QUERY
 
 router = APIRouter(prefix="/rag", tags=["stories"])
 

@@ -11,19 +11,19 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from pipeline.access import READ, WRITE, Caller
 from pipeline.documents import Json
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.errors import ConfigurationError, RequestRejected
 from pipeline.ledger import audit
 from pipeline.ledger.jobs import BULK, ENRICH, INTERACTIVE
 from workers.runtime import current_user
+from workers.search import LONGEST_QUERY
 from workers.settings import Configuration, Settings
 
 STORE, SEARCH = "larder.stories.store", "larder.stories.search"
 BATCH = 100
 """Stories of one job: one transaction, and one call of most models."""
-LONGEST_QUERY = 10_000
-"""Characters."""
 MOST_K = 100
 MOST_STORIES = 10_000
 """Of one call; more go in several."""
@@ -76,9 +76,19 @@ class StoryMethods:
 
     tenant: UUID
     _settings: Settings | None
+    _caller: Caller | None
     ask: Callable[..., UUID]
     _story_result: Callable[..., Json]
     _store: Callable[[], AbstractContextManager[Connection]]
+
+    @property
+    def _subject(self) -> str:
+        """For the audit."""
+        return self._caller.subject if self._caller else current_user()
+
+    def _needs(self, permission: str) -> None:
+        if self._caller:
+            self._caller.permitted(permission)
 
     def store_stories(
         self,
@@ -90,15 +100,18 @@ class StoryMethods:
 
         Raises:
             ConfigurationError: there are more than `MOST_STORIES`.
+            Forbidden: the client's caller, who may not write.
             StoreUnavailable: the database does not answer; what had not been accepted can be sent again with all else.
         """
+        self._needs(WRITE)
         options = (self._settings.rag if self._settings else Configuration()).stories
         requests, refused = requests_of(stories, source_agent, requirement_texts, options.redactor)
         jobs = [self.ask(STORE, request, priority=BULK, deadline=math.inf) for request in requests]
         return AcceptedStories(jobs=jobs, accepted=len(stories) - len(refused), refused=refused)
 
     def embed_stories_anew(self) -> AcceptedStories:
-        """Have the workers' model embed up to `BATCH` stories that only a former one did."""
+        """Have the workers' model embed up to `BATCH` stories that only a former one did; may raise Forbidden."""
+        self._needs(WRITE)
         job = self.ask(STORE, {"stories": None}, priority=BULK, deadline=math.inf)
         return AcceptedStories(jobs=[job], accepted=0, refused=())
 
@@ -124,10 +137,12 @@ class StoryMethods:
 
         Raises:
             RequestRejected: it is no question; the message says why.
+            Forbidden: the client's caller, who may not read.
             NoAnswerYet: no worker answered in time.
             EnrichmentFailed: the question has no vector.
             StoreUnavailable: the database does not answer.
         """
+        self._needs(READ)
         if not (isinstance(query, str) and query.strip() and len(query) <= LONGEST_QUERY):
             raise RequestRejected(f"query must be a question of 1 to {LONGEST_QUERY:,} characters")
         if k is not None and not 1 <= k <= MOST_K:
@@ -135,13 +150,14 @@ class StoryMethods:
         if threshold is not None and not 0 <= threshold <= 1:
             raise RequestRejected("threshold must be a number from 0 to 1")
         asked = {"query": query, "k": k, "threshold": threshold, "tags": tags, "examples": examples}
-        asked["by"] = current_user()
+        asked["by"] = self._subject
         job = self.ask(SEARCH, asked, priority=INTERACTIVE, deadline=wait)
         found: list[Json] = self._story_result(job, wait)["stories"]
         return found
 
     def story_stats(self) -> Json:
-        """How many stories there are, by agent and model, and their mean confidence."""
+        """How many stories there are, by agent and model, and their mean confidence; may raise Forbidden."""
+        self._needs(READ)
         from pipeline.stories.store import story_stats
 
         with self._store() as connection:

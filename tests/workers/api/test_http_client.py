@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -291,12 +292,22 @@ def test_a_client_with_a_caller_is_told_what_the_api_would_tell_them(parts: Runt
             reader.upload(documents=[sent])
         with pytest.raises(Forbidden):
             reader.feedback("how are lines checked", "public-1", "useful", source="notes-berth")
+        for refused in (partial(reader.store_stories, [story(name)]), reader.embed_stories_anew):
+            with pytest.raises(Forbidden):
+                refused()
+        with made(permissions=frozenset()) as nobody:
+            for unread in (partial(nobody.search_stories, name), nobody.story_stats):
+                with pytest.raises(Forbidden):
+                    unread()
         with pytest.raises(Forbidden):
             ann.upload(documents=[sent], project="empty")
         with pytest.raises(NotFound):
             ann.upload(documents=[sent], project="nowhere")
         assert ann.stored_stories(ann.store_stories([story(name)]), wait=20)["stored"] == 1
         assert ann.search_stories(name, threshold=0.0)
+        with parts.database.tenant(ACME.tenant) as connection:
+            asked = "select request ->> 'by' from enrichment_job where request ->> 'query' = :name"
+            assert [*connection.execute(text(asked), {"name": name}).scalars()] == ["ann"], "for the audit"
     with Client(where.database, tenant="acme", project="berth", settings=parts.settings) as operator:
         assert operator.upload(documents=[sent])["documents"], "whoever has the password sees everything"
 
