@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -70,14 +72,14 @@ def test_a_process_that_died_is_started_again(boss: Supervisor) -> None:
     boss.look()
     assert child.process is not None
     assert child.process.pid != before
-    assert child.process.poll() is None
+    assert supervisor.ended(child.process) is None
 
 
 def test_one_that_keeps_dying_waits_longer_each_time(boss: Supervisor) -> None:
     child = start(boss, "worker-x", END)
     waits = []
     for _ in range(5):
-        while child.process is not None and child.process.poll() is None:
+        while child.process is not None and supervisor.ended(child.process) is None:
             time.sleep(0.02)
         boss.look()
         waits.append(max(0.0, child.next_start - time.monotonic()))
@@ -95,7 +97,7 @@ def test_one_that_lives_and_is_deaf_is_killed(boss: Supervisor) -> None:
     beat = boss.data / "heartbeat" / "worker-x.heartbeat"
     os.utime(beat, (0, time.time() - 20))
     boss.look()
-    assert child.process.poll() is None, "twenty seconds of silence are no reason"
+    assert supervisor.ended(child.process) is None, "twenty seconds of silence are no reason"
     os.utime(beat, (0, time.time() - 40))
     process = child.process
     boss.look()
@@ -309,3 +311,76 @@ def test_damaged_passwords_are_named_and_kept(tmp_path: Path, content: str) -> N
     with pytest.raises(ConfigurationError, match="is damaged"):
         Credentials.of(tmp_path)
     assert (tmp_path / "credentials.json").read_text() == content
+
+
+FORKS = """
+import json, os, signal, sys, threading, time
+from pathlib import Path
+from workers.processes import supervisor
+from workers.runtime import Addresses
+from workers.settings import load
+
+
+def run(words, environment, folder):
+    os.chdir(folder)
+    told = {"words": words, "database": environment["LARDER_DATABASE_URL"], "owner": str(environment)}
+    told |= {"folder": os.getcwd(), "session": os.getsid(0) == os.getpid(), "stdin": sys.stdin.read()}
+    told |= {"signals": [int(signal.getsignal(n)) for n in (signal.SIGTERM, signal.SIGHUP)]}
+    print(json.dumps(told), flush=True)
+    time.sleep(60)
+
+
+data = Path(sys.argv[1])
+with supervisor.single_supervisor(data):
+    where = Addresses(database="pw-of-app", admin="postgresql://o:pw-of-owner@h/d")
+    settings = load(None, {"LARDER_DATA": str(data)})
+    boss = supervisor.Supervisor(settings=settings, where=where, fork=run)
+    signal.signal(signal.SIGTERM, boss._end)
+    print("not yet flushed", end="")
+    child = supervisor.Child("worker-x", [*supervisor._LARDER, "worker", "x"])
+    boss._start(child)
+    print(child.process.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_fork_begins_as_a_process_of_its_own_would_and_holds_no_lock(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKS, str(data)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": ""},
+    ) as boss:
+        assert boss.stdout is not None
+        pid = int(boss.stdout.readline().removeprefix("not yet flushed"))
+        boss.kill()
+    fork, log = psutil.Process(pid), data / "logs" / "worker-x.log"
+    while not log.read_text().endswith("\n"):
+        time.sleep(0.02)
+    told = json.loads(log.read_text())
+    assert told["words"] == ["worker", "x"]
+    assert told["database"] == "pw-of-app"
+    assert "pw-of-owner" not in told["owner"]
+    assert Path(told["folder"]) == Path.cwd()
+    assert (told["session"], told["stdin"]) == (True, "")
+    assert told["signals"] == [signal.SIG_DFL] * 2
+    with (data / "supervisor.lock").open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert fork.is_running()
+    if sys.platform == "linux":
+        assert fork.name() == "worker-x"
+    fork.kill()
+
+
+@pytest.mark.parametrize(
+    ("run", "code"),
+    [(lambda *_: 3, 3), (lambda *_: os.kill(os.getpid(), 9), -9), (lambda *_: 1 // 0, 1)],
+    ids=["a code", "a signal", "an error"],
+)
+def test_the_end_of_a_fork_is_told(boss: Supervisor, run: Callable[..., int], code: int) -> None:
+    boss.fork = run
+    child = start(boss, "worker-x", [])
+    assert child.process is not None
+    assert child.process.wait(30) == code
+    assert supervisor.ended(child.process) == code, "also when asked again"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -39,6 +39,8 @@ def main() -> None:
 
 def run() -> None:
     """The same in this process."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(name, "1")  # many processes of ours share the cores
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             # A terminal that has no such letter is no reason to end in the middle of an answer.
@@ -56,6 +58,25 @@ def run() -> None:
         if isinstance(getattr(ended.__context__, "__cause__", None), KeyboardInterrupt):
             print("stopped", file=sys.stderr)
         raise
+
+
+def run_in_fork(args: Sequence[str], environment: Mapping[str, str], folder: Path) -> int:
+    """Run a command in a fork of a process that has its modules loaded, as it would run by itself; its exit code.
+
+    The three streams are in place.
+    """
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv[1:] = args
+    code: object = 0
+    try:
+        run()
+    except SystemExit as ended:
+        code = ended.code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code if isinstance(code, int) else int(code is not None)
 
 
 def folder_above() -> Path:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,13 +17,14 @@ import typer
 from typer import Argument, Option
 
 from pipeline.errors import ConfigurationError, StoreUnavailable
-from workers.cli import INTERRUPTED
+from workers.cli import INTERRUPTED, run_in_fork
 from workers.cli.context import FAILED, CommandContext, command, resumable
 from workers.cli.tables import warn
 from workers.processes import liveness
 
 if TYPE_CHECKING:
     from pipeline.access import Caller
+    from workers.runtime import Runtime
 
 READY_SECONDS = 120.0
 
@@ -36,11 +38,17 @@ def up(
 ) -> None:
     """Start servers, workers, beat and Flower on this machine, and look after them."""
     from workers import embedded
+
+    settings = context.settings
+    if not detach:
+        # Before anything is loaded that counts: processes count together, and forks of this one too.
+        counted = embedded.private_folder(settings.data) / "metrics"
+        counted.mkdir(exist_ok=True)
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(counted)
     from workers.control import sync
     from workers.embedded.locating import addresses, migrate
     from workers.processes import supervisor
 
-    settings = context.settings
     if "supervisor" in supervisor.running(settings.data):
         raise supervisor.refuse_second(settings.data)
     r = settings.rag
@@ -64,7 +72,10 @@ def up(
         context.parts.database.close()
         port = None if no_flower else settings.rag.flower.port or embedded.free_port()
         api = None if no_api else settings.rag.api.port or embedded.free_port()
-        boss = supervisor.Supervisor(settings=settings, where=where, flower_port=port, api_port=api)
+        _load(context.parts, ("worker", "api")[: 1 + (api is not None)], LOADED_BY_UP)
+        boss = supervisor.Supervisor(
+            settings=settings, where=where, flower_port=port, api_port=api, fork=run_in_fork
+        )
         boss.run(
             lambda: _tell(context, supervisor.read_state(settings.data) or {}),
             lambda: print("stopping: within half a minute all have ended what they are at", file=sys.stderr),
@@ -259,13 +270,26 @@ def worker(
     processes.run_worker(context.parts, queue, concurrency)
 
 
-LOADED_FOR_FORKS = (
+LOADED_BY_UP = ("workers.processes.run", "workers.tasks")
+LOADED_BY_SERVE = (
     "pipeline.enrichment.text",
     "workers.search",
     "workers.admin.status",
     "workers.admin.explain",
 )
-"""What the commands themselves load when they are called."""
+"""What forks of the supervisor, and of the process that serves commands, would load themselves."""
+
+
+def _load(parts: Runtime, commands: Iterable[str], modules: Iterable[str]) -> None:
+    """Load what these commands need, and the model, for all forks of this process."""
+    from workers.cli.commands import loaded
+    from workers.runtime import preload
+
+    for name in commands:
+        loaded(name)
+    for module in modules:
+        import_module(module)
+    preload(parts)
 
 
 @command(answer_timeout=None, without={"as_json"}, makes=True)
@@ -273,14 +297,10 @@ def serve(context: CommandContext) -> None:
     """Run the commands of this machine's terminals that shall be quick; started by `larder up`."""
     # Forks lose it with the rest of this environment, and what they count is of one command.
     os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
-    from workers.cli import SERVED, commands, served
-    from workers.runtime import Addresses, Runtime, preload
+    from workers.cli import SERVED, served
+    from workers.runtime import Addresses, Runtime
 
-    for name in SERVED:
-        commands.loaded(name)
-    for module in LOADED_FOR_FORKS:
-        import_module(module)
-    preload(Runtime(context.settings, Addresses()))
+    _load(Runtime(context.settings, Addresses()), SERVED, LOADED_BY_SERVE)
     os.chdir(context.settings.data)
     served.serve()
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from workers.cli import INTERRUPTED
+from workers.cli import INTERRUPTED, run_in_fork
 
 SOCKET = "commands.sock"
 """In the data folder, which is closed to all others."""
@@ -110,41 +110,23 @@ def _answer(asker: socket.socket, ours: list[object]) -> int:
     wanted = json.loads(said)
     if wanted["program"] != ours or user != os.getuid():
         return 1
-    os.chdir(wanted["folder"])
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    os.environ.clear()
-    os.environ.update(wanted["environment"])
     sys.stdin, sys.stdout, sys.stderr = (
         open(number, mode, encoding=encoding, buffering=1)  # noqa: SIM115, PTH123 (as long as the process lives)
         for number, mode, encoding in zip(range(3), "rww", wanted["encodings"], strict=True)
     )
-    sys.argv[1:] = wanted["args"]
     try:
         asker.sendall(str(os.getpid()).encode())
         if not asker.recv(1):
             return 1
         asker.settimeout(None)
-        code = _run(asker)
+        # Whoever asked may be killed: then nobody is there to read.
+        threading.Thread(target=lambda: asker.recv(1) or os._exit(1), daemon=True).start()
+        code = run_in_fork(wanted["args"], wanted["environment"], Path(wanted["folder"]))
     except KeyboardInterrupt:  # before the command itself, which says so by itself
         print("stopped", file=sys.stderr)
         code = INTERRUPTED
     asker.sendall(bytes([code & 255]))
     return code
-
-
-def _run(asker: socket.socket) -> int:
-    """The command's exit code."""
-    from workers.cli import run
-
-    # Whoever asked may be killed: then nobody is there to read.
-    threading.Thread(target=lambda: asker.recv(1) or os._exit(1), daemon=True).start()
-    code: object = 0
-    try:
-        run()
-    except SystemExit as ended:
-        code = ended.code
-    sys.stdout.flush()
-    sys.stderr.flush()
-    return code if isinstance(code, int) else int(code is not None)

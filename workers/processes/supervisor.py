@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -25,7 +27,7 @@ from pipeline.errors import ConfigurationError, LarderError
 from workers import embedded
 from workers.embedded import Credentials, write_private
 from workers.embedded.locating import uses_embedded
-from workers.processes import liveness, logs
+from workers.processes import liveness, logs, tracing
 from workers.processes.liveness import is_same_process, process_start
 from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Addresses
@@ -39,7 +41,10 @@ LONGEST_PAUSE = 30.0
 STEADY_SECONDS = 60.0
 """A process that lived this long starts with a clean record."""
 WITHOUT_HEARTBEAT = ("commands", "flower")
-"""Of these it is only known whether they live."""
+"""Of these it is only known whether they live. They are no forks: what they count is not counted with the others, which
+is decided where it is loaded."""
+_LARDER = [sys.executable, "-m", "workers.cli"]
+_TOLD_BY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 FREE_RESTARTS = 2
 """As many restarts in a row come at once; later ones wait 2, 4, 8 seconds and so on."""
 
@@ -50,7 +55,7 @@ class Child:
 
     name: str
     command: list[str]
-    process: subprocess.Popen[bytes] | None = None
+    process: psutil.Process | None = None
     started: float = 0.0
     failures: int = 0
     next_start: float = 0.0
@@ -71,6 +76,9 @@ class Supervisor:
     """Whose workers to start."""
     lends: bool = False
     """True: workers and beat for the length of one command; servers and state are not its own."""
+    fork: Callable[[Sequence[str], Mapping[str, str], Path], int] | None = None
+    """Runs a command in a fork: its words, environment and folder -> its exit code. Without it each process is a new
+    Python, which takes two seconds of a core to start."""
     stopping: threading.Event = field(default_factory=threading.Event)
     reloading: threading.Event = field(default_factory=threading.Event)
     children: list[Child] = field(default_factory=list)
@@ -99,7 +107,7 @@ class Supervisor:
             wanted["api"] = ["api", "--port", str(self.api_port)]
         if self.flower_port is not None:
             wanted["flower"] = ["flower", "--port", str(self.flower_port)]
-        return {name: [sys.executable, "-m", "workers.cli", *args] for name, args in wanted.items()}
+        return {name: [*_LARDER, *args] for name, args in wanted.items()}
 
     def run(
         self, ready: Callable[[], None] = lambda: None, leaving: Callable[[], None] = lambda: None
@@ -142,13 +150,13 @@ class Supervisor:
             if child.process is None:
                 if time.monotonic() >= child.next_start:
                     self._start(child)
-            elif child.process.poll() is None:
+            elif (code := ended(child.process)) is None:
                 # A process that lives and no longer consumes is of no use: its heartbeat tells.
                 deaf = ages.get(child.name, 0.0) > liveness.DEAF_SECONDS
                 if deaf and lived > 2 * liveness.DEAF_SECONDS:
                     kill_tree(child.process.pid)
             else:
-                self._tell_end(child, lived)
+                self._tell_end(child, child.process.pid, code, lived)
                 asked = child.process.pid == child.told
                 child.failures = 0 if asked or lived > STEADY_SECONDS else child.failures + 1
                 late = child.failures - FREE_RESTARTS
@@ -191,13 +199,12 @@ class Supervisor:
             elif child.told == process.pid:
                 if time.monotonic() - child.told_at > STOP_SECONDS:
                     kill_tree(process.pid)
-            elif process.poll() is None and (child.name in ages or child.name in WITHOUT_HEARTBEAT):
+            elif ended(process) is None and (child.name in ages or child.name in WITHOUT_HEARTBEAT):
                 self.outdated.pop(0)
 
-    def _tell_end(self, child: Child, lived: float) -> None:
+    def _tell_end(self, child: Child, pid: int, code: int, lived: float) -> None:
         """A line in the log of the supervisor; the process itself may have had no time for one."""
-        if child.process is not None and not self.lends:
-            code, pid = child.process.returncode, child.process.pid
+        if not self.lends:
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
             _note(f"{child.name} (process {pid}) {how} after {lived:.0f} s and is started again")
 
@@ -205,17 +212,52 @@ class Supervisor:
         log = self.data / "logs" / f"{child.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         (self.data / "heartbeat" / f"{child.name}.heartbeat").unlink(missing_ok=True)
+        environment = self.environment(child.name)
         with log.open("ab") as output:
-            child.process = subprocess.Popen(
-                child.command,
-                env=self.environment(child.name),
-                cwd=self.settings.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+            if self.fork and child.name not in WITHOUT_HEARTBEAT:
+                child.process = self._forked(self.fork, child, environment, output.fileno())
+            else:
+                child.process = psutil.Popen(
+                    child.command,
+                    env=environment,
+                    cwd=self.settings.folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
         child.started = time.monotonic()
+
+    def _forked(
+        self,
+        run: Callable[[Sequence[str], Mapping[str, str], Path], int],
+        child: Child,
+        environment: Mapping[str, str],
+        output: int,
+    ) -> psutil.Process:
+        sys.stdout.flush()  # else it is written twice
+        signal.pthread_sigmask(signal.SIG_BLOCK, _TOLD_BY)  # until the fork has handlers of its own
+        gc.freeze()  # pages that its collector does not write to stay shared
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                os.setsid()
+                for number, stream in enumerate((os.open(os.devnull, os.O_RDONLY), output, output)):
+                    os.dup2(stream, number)
+                for sign in _TOLD_BY:
+                    signal.signal(sign, signal.SIG_DFL)
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, _TOLD_BY)
+                with suppress(OSError):  # what `top` and `ps -e` show; all have one command line
+                    Path("/proc/self/comm").write_text(child.name, encoding="ascii")
+                code = run(child.command[len(_LARDER) :], environment, self.settings.folder)
+                tracing.flush()
+            except BaseException:  # noqa: BLE001 (a fork must not go on as the process that it was)
+                traceback.print_exc()
+            os._exit(code)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _TOLD_BY)
+        return psutil.Process(pid)
 
     def environment(self, name: str) -> dict[str, str]:
         """What a child needs to find the same servers and settings; secrets go this way, not on command lines.
@@ -242,8 +284,6 @@ class Supervisor:
             "LARDER_TENANT": self.settings.tenant,
             "LARDER_PROJECT": self.settings.project,
             "REMAP_SIGTERM": "SIGQUIT",  # short tasks finish, long ones are put back at once
-            "OMP_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
         }
         if self.settings.path:
             env["LARDER_CONFIG"] = str(self.settings.path)
@@ -290,13 +330,12 @@ class Supervisor:
 
     def stop_children(self) -> None:
         """Stop workers, beat and Flower, softly first."""
-        alive = [c.process for c in self.children if c.process and c.process.poll() is None]
+        alive = [c.process for c in self.children if c.process and ended(c.process) is None]
         for process in alive:
-            with suppress(ProcessLookupError):
-                process.terminate()
+            process.terminate()
         end = time.monotonic() + STOP_SECONDS
         for process in alive:
-            with suppress(subprocess.TimeoutExpired):
+            with suppress(psutil.TimeoutExpired):
                 process.wait(max(0.1, end - time.monotonic()))
             kill_tree(process.pid)
 
@@ -305,6 +344,15 @@ class Supervisor:
         for child in self.children:
             if child.process is not None:
                 kill_tree(child.process.pid)
+
+
+def ended(process: psutil.Process) -> int | None:
+    """The exit code of a child of ours, minus the signal that ended it; None while it lives."""
+    try:
+        code: int = process.wait(0)
+    except psutil.TimeoutExpired:
+        return None
+    return code
 
 
 def flower_login(environ: Mapping[str, str], data: Path) -> str:
@@ -348,6 +396,7 @@ def single_supervisor(data: Path) -> Iterator[None]:
         # Left behind by one that was killed: nobody would ever stop them.
         _end_children(data)
         # Who it is, for a `down` that comes before there is more to tell.
+        os.register_at_fork(after_in_child=handle.close)  # a fork that outlives us must not hold the lock
         entry = {"name": "supervisor", "pid": os.getpid(), "started": process_start(os.getpid())}
         write_private(data / "state.json", json.dumps({"processes": [entry]}))
         try:
