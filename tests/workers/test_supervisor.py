@@ -384,3 +384,11 @@ def test_the_end_of_a_fork_is_told(boss: Supervisor, run: Callable[..., int], co
     assert child.process is not None
     assert child.process.wait(30) == code
     assert supervisor.ended(child.process) == code, "also when asked again"
+
+
+@pytest.mark.parametrize("given", ["secret", ":secret", "user:"])
+def test_a_login_of_flower_that_lets_nobody_in_is_refused(tmp_path: Path, given: str) -> None:
+    with pytest.raises(ConfigurationError, match="LARDER_FLOWER_AUTH") as refused:
+        supervisor.flower_login({"LARDER_FLOWER_AUTH": given}, tmp_path)
+    assert "secret" not in str(refused.value)
+    assert supervisor.flower_login({"LARDER_FLOWER_AUTH": "user:secret"}, tmp_path) == "user:secret"

@@ -356,8 +356,17 @@ def ended(process: psutil.Process) -> int | None:
 
 
 def flower_login(environ: Mapping[str, str], data: Path) -> str:
-    """`user:password` of Flower: what the variable says, else what the data folder keeps."""
-    return lookup(environ)("LARDER_FLOWER_AUTH") or f"larder:{Credentials.of(data).flower}"
+    """`user:password` of Flower: what the variable says, else what the data folder keeps.
+
+    Raises:
+        ConfigurationError: the variable says no such pair, so nobody could log in.
+    """
+    given = lookup(environ)("LARDER_FLOWER_AUTH") or f"larder:{Credentials.of(data).flower}"
+    if not all(given.partition(":")):
+        raise ConfigurationError(
+            "LARDER_FLOWER_AUTH has no user and password", fix="write it as user:password"
+        )
+    return given
 
 
 def _note(said: str) -> None:
