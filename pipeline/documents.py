@@ -35,6 +35,17 @@ def without_controls(text: str) -> str:
     return CONTROLS.sub("", _BREAKS.sub(" ", text))
 
 
+def plural(count: int, noun: str) -> str:
+    """A number and what it counts, as in `1 page` and `2 pages`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def first_names(names: Sequence[object], most: int) -> str:
+    """The first `most` names, divided by commas, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
+
+
 _IPV4_INSIDE = (bytes(12), bytes(10) + b"\xff\xff", bytes.fromhex("0064ff9b") + bytes(8))
 """How addresses of the sixth version begin whose last four bytes are one of the fourth: compatible, mapped, NAT64."""
 _HANDS_OUT_KEYS = ("100.100.100.200", "168.63.129.16", "fd00:ec2::254")

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential, wait_random
 
+from pipeline.documents import first_names
 from pipeline.embedding import Embedder, EmbedderLimits, EmbeddingOptions, Vectors
 from pipeline.errors import (
     AnswerMalformed,
@@ -127,11 +128,9 @@ def embed_checked(embedder: Embedder, texts: Sequence[str], *, attempts: Retryin
     vectors = request.vectors(texts)
     if request.bad:
         indexes = sorted(request.bad)
-        numbers = ", ".join(map(str, indexes[:_NAMED]))
-        more = f" and {len(indexes) - _NAMED} more" if len(indexes) > _NAMED else ""
-        first = request.bad[indexes[0]]
+        numbers, first = first_names(indexes, _NAMED), request.bad[indexes[0]]
         raise TextsRejected(
-            f"{embedder.model} refuses {len(indexes)} of {len(texts)} texts, no. {numbers}{more} from 0: "
+            f"{embedder.model} refuses {len(indexes)} of {len(texts)} texts, no. {numbers} from 0: "
             f"{first.message}",
             indexes=indexes,
             vectors=vectors,

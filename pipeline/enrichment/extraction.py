@@ -53,17 +53,17 @@ def best_passages(found: FoundDocument, *, most: int) -> list[Excerpt]:
     sentences, question, here = found.sentences, found.question, found.hit.chunk.ord
     if not sentences:
         return []
-    words, headed, of_part = {}, {}, {}
+    words, headed = {}, {}
     for s in sentences:
         words[s] = stems(_TARGET.sub(" ", s.text)) & question
         headed[s.headings] = len(stems("".join(s.headings[-1:])) & question)
-        of_part[s.headings] = OF_LINKS if part_of(s.headings) is Part.ELSEWHERE else 1
 
     def score(window: Sequence[Sentence]) -> float:
         """How many different words of the question it has, those under a fitting heading a little more."""
         first, had = window[0], frozenset[str]().union(*(words[s] for s in window))
         value = len(had) + 0.5 * headed[first.headings]
-        return value * of_part[first.headings] * (OF_THE_HIT if first.ord == here else 1)
+        value *= OF_LINKS if part_of(first.headings) is Part.ELSEWHERE else 1
+        return value * (OF_THE_HIT if first.ord == here else 1)
 
     windows = _windows(sentences)
     scored = sorted(((score(window), -n) for n, window in enumerate(windows)), reverse=True)
@@ -153,23 +153,27 @@ def learnings(found: FoundDocument) -> list[Sentence]:
     """
     if found.status and not (found.done or found.abandoned):
         return []
-    fewest, kept = min(_FEWEST_SHARED, len(found.question)), list[Sentence]()
-    for part in _PARTS:
-        told = _telling(found.parts[part])
-        if part is Part.NOTES:
-            long = (s for s in told if len(s.text) >= _FEWEST_CHARACTERS and s.text[-1] != ":")
-            told = [s for s in long if s.has_of(found.question) > 0]
-        elif part is not Part.LESSONS and len(told) > 1:
-            told = [s for s in told if len(stems(s.text) & found.question) >= fewest]
-        kept += told
+    kept = [*chain.from_iterable(_taught_by(part, found) for part in _PARTS)]
     if found.abandoned:
         comments = found.parts[Part.COMMENTS]
         last = _telling(s for s in comments if s.headings == comments[-1].headings)
         kept += [s for s in last if _TELLS.search(s.text)]
     kept = list({s.text: s for s in kept}.values())
     fits = partial(Sentence.has_of, words=found.question)
-    closest = sorted(kept[1:], key=fits, reverse=True)[: MOST - 1] if len(kept) > MOST else kept
-    return [truncated_sentence(s) for s in kept if s is kept[0] or s in closest]
+    chosen = [*kept[:1], *sorted(kept[1:], key=fits, reverse=True)[: MOST - 1]]
+    return [truncated_sentence(s) for s in kept if s in chosen]
+
+
+def _taught_by(part: Part, found: FoundDocument) -> list[Sentence]:
+    """What a part tells that bears on the question; all lessons, and what stands alone in its part, are thought to."""
+    told = _telling(found.parts[part])
+    if part is Part.NOTES:
+        long = (s for s in told if len(s.text) >= _FEWEST_CHARACTERS and s.text[-1] != ":")
+        return [s for s in long if s.has_of(found.question) > 0]
+    if part is Part.LESSONS or len(told) <= 1:
+        return told
+    fewest = min(_FEWEST_SHARED, len(found.question))
+    return [s for s in told if len(stems(s.text) & found.question) >= fewest]
 
 
 def _telling(sentences: Iterable[Sentence]) -> list[Sentence]:

@@ -82,9 +82,9 @@ class EnrichmentRequest:
             scores=_mapping(own.get("scores") or {}, "scores"),
             filter=_filter(next(filter(None, map(own.get, ("filters", "filter"))), {})),
             numbers=_numbers(plain_keys(_mapping(own.get("options") or {}, "options")) | own),
-            exclude=_texts(own.get("exclude") or (), "exclude"),
+            exclude=_texts(own.get("exclude"), "exclude"),
             project=_text(own, PROJECT_KEYS, "project") or named,
-            projects=tuple(filter(None, map(str.strip, _texts(own.get("projects") or (), "projects")))),
+            projects=tuple(filter(None, map(str.strip, _texts(own.get("projects"), "projects")))),
         )
         _ = request.id  # read here, where it can still be refused
         if not request.question.strip():
@@ -215,7 +215,7 @@ def _filter(value: Any) -> Filter:
             fix="known are source_types, tags, since, until, date_range, metadata",
         )
     days = plain_keys(_mapping(keys.get("daterange") or {}, "filters.date_range"))
-    wanted = next(filter(None, map(keys.get, _TYPE_KEYS)), ())
+    wanted = next(filter(None, map(keys.get, _TYPE_KEYS)), None)
     try:
         types = tuple(
             dict.fromkeys(SourceType.parse(name) for name in _texts(wanted, "filters.source_types"))
@@ -226,17 +226,18 @@ def _filter(value: Any) -> Filter:
         ) from None
     return Filter(
         source_types=types,
-        tags=_texts(keys.get("tags") or (), "filters.tags"),
+        tags=_texts(keys.get("tags"), "filters.tags"),
         since=_moment(keys.get("since") or days.get("start"), "filters.since"),
         until=_moment(keys.get("until") or days.get("end"), "filters.until", end=True),
         metadata=_mapping(keys.get("metadata") or {}, "filters.metadata"),
-        security_levels=_texts(keys.get("securitylevels") or (), "filters.security_levels"),
-        readers=_texts(keys.get("readers") or (), "filters.readers"),
+        security_levels=_texts(keys.get("securitylevels"), "filters.security_levels"),
+        readers=_texts(keys.get("readers"), "filters.readers"),
     )
 
 
 def _texts(value: Any, name: str) -> tuple[str, ...]:
-    items = (value,) if isinstance(value, str) else value
+    """A text or a list of texts as a tuple; an empty one without a value."""
+    items = (value,) if value and isinstance(value, str) else value or ()
     if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
         raise wrong_type(name, "a list of texts", value)
     return tuple(items)

@@ -242,8 +242,7 @@ def remove(connection: Connection, ids: Sequence[UUID]) -> int:
                lease_token = null, lease_until = null, last_error = null
         where id in (select id from document where id = any(:ids) and not deleted order by id for no key update)
         returning id""")
-    gone = connection.execute(statement, {"ids": list(ids)})
-    found = [row.id for row in gone]
+    found = [row.id for row in connection.execute(statement, {"ids": list(ids)})]
     # First the rows that whoever fills another search index holds while it writes chunks there.
     for table in ("index_document", "chunk", "chunk_stage", "document_body"):
         connection.execute(text(f"delete from {table} where document_id = any(:ids)"), {"ids": found})

@@ -150,8 +150,7 @@ def backlog(connection: Connection, *, resend: float) -> Json:
     statement = text(
         "select stage, sum(documents) from document_count where state = 'pending' group by stage"
     )
-    stages = connection.execute(statement)
-    counted = {str(stage): int(n) for stage, n in stages}
+    counted = {str(stage): int(n) for stage, n in connection.execute(statement)}
     by_stage = {str(s): counted.get(s, 0) for s in Stage if s is not Stage.DONE}
     return {
         "pending": sum(counted.values()),

@@ -90,8 +90,7 @@ def retired_before(connection: Connection, *, days: float) -> list[SearchIndex]:
     statement = text("""
         select id from search_index
         where status = 'retired' and retired_at < now() - make_interval(secs => :seconds)""")
-    rows = connection.execute(statement, {"seconds": days * 86_400})
-    old = {row.id for row in rows}
+    old = {row.id for row in connection.execute(statement, {"seconds": days * 86_400})}
     return [index for index in indexes(connection) if index.id in old]
 
 

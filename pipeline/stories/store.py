@@ -241,11 +241,12 @@ def search_similar_stories(
         "tags": list(tag_filter) if tag_filter else None,
         "threshold": similarity_threshold,
         "k": k,
-        "near": k * NEAR if as_examples else k,
-        "confidence": memory.options.min_confidence if as_examples else 0.0,
-        "edited": EDITED if as_examples else 0.0,
-        "rated": RATED if as_examples else 0.0,
+        "near": k,
+        **dict.fromkeys(("confidence", "edited", "rated"), 0.0),
     }
+    if as_examples:
+        values |= {"near": k * NEAR, "confidence": memory.options.min_confidence}
+        values |= {"edited": EDITED, "rated": RATED}
     with memory.connected(session) as connection:
         found = connection.execute(nearest(memory.dimensions), values).mappings().all()
         if tag_filter and found and found[0]["seen"] < values["near"]:

@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.documents import DEFAULT_KIND, Chunk, Document, Kind, Problem, SourceType
+from pipeline.documents import (
+    DEFAULT_KIND,
+    Chunk,
+    Document,
+    Kind,
+    Problem,
+    SourceType,
+    first_names,
+    plural,
+)
 
 PLAIN = Document(
     external_id="a",
@@ -120,3 +129,8 @@ def test_a_problem_is_told_as_json() -> None:
 def test_values_cannot_be_changed() -> None:
     with pytest.raises(FrozenInstanceError):
         PLAIN.title = "other"  # type: ignore[misc]
+
+
+def test_what_there_is_in_words() -> None:
+    assert [first_names(range(n), 2) for n in (1, 2, 4)] == ["0", "0, 1", "0, 1 and 2 more"]
+    assert [plural(n, "page") for n in (0, 1, 1_234_567)] == ["0 pages", "1 page", "1234567 pages"]
