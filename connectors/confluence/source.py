@@ -25,7 +25,7 @@ from connectors.confluence.document import PAGE_WALK, Content, fingerprints
 from connectors.confluence.options import PRODUCT, ConfluenceOptions
 from connectors.confluence.reader import UNREADABLE, ContentFilter, PageReader, ReadResult, unreadable_problem
 from connectors.documents.options import cursor_json, read_cursor
-from pipeline.documents import Cursor, Finding, Listing, Page, Problem
+from pipeline.documents import Cursor, Finding, Listing, Page, Problem, plural
 from pipeline.errors import SourceDenied
 
 FARTHEST_WEST = timedelta(hours=13)
@@ -412,11 +412,11 @@ def _contents(client: ConfluenceClient, options: ConfluenceOptions) -> Iterator[
             count = client.count(f"{content_filter.page_clause()} and space in ({cql_texts([key])})")
             archived = found[key].get("status") == "archived" and not options.include_archived
             fix = "set includeArchived, or leave the space out" if archived else ""
-            state = "is archived; " if archived else ""
-            yield Finding(ok=not archived, subject=f"space {key}", detail=f"{state}{_pages(count)}", fix=fix)
+            detail = f"{'is archived; ' if archived else ''}{plural(count, 'page')} found by search"
+            yield Finding(ok=not archived, subject=f"space {key}", detail=detail, fix=fix)
     count = client.count(content_filter.page_clause())
     # A list of configured spaces that are all invisible has been said already.
-    ok, detail = bool(found), f"{len(found)} spaces visible, {_pages(count)}"
+    ok, detail = bool(found), f"{len(found)} spaces visible, {plural(count, 'page')} found by search"
     if options.max_pages is not None and count > options.max_pages:
         detail += f", of which maxPages lets the {options.max_pages} oldest in; pages removed there stay in the index"
     yield Finding(ok=ok, subject="spaces", detail=detail, fix="" if ok else PERMISSION)
@@ -436,7 +436,3 @@ def _sample(client: ConfluenceClient, options: ConfluenceOptions) -> Iterator[Fi
         ok = bool(taken) and not unreadable
         fix = "" if ok else READABLE if unreadable else "widen labels or ancestors, or set includeRestricted"
         yield Finding(ok=ok, subject="pages", detail=detail, fix=fix)
-
-
-def _pages(count: int) -> str:
-    return f"{count} page{'' if count == 1 else 's'} found by search"

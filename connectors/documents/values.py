@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
 from functools import cache
@@ -174,18 +174,23 @@ def measure(number: float | None, most: float) -> float | None:
 
 def _plain(value: Any, depth: int, seen: Iterator[int]) -> Any:
     if isinstance(value, Mapping):
-        pairs = value.items() if depth else ()
-        return {clean_text(str(k)): _plain(v, depth - 1, seen) for k, v in pairs if next(seen) < MAX_VALUES}
+        pairs = _within(value.items(), depth, seen)
+        return {clean_text(str(k)): _plain(v, depth - 1, seen) for k, v in pairs}
     if isinstance(value, list | tuple | set | frozenset):
         items = sorted(value, key=str) if isinstance(value, set | frozenset) else value
-        return [_plain(item, depth - 1, seen) for item in (items if depth else ()) if next(seen) < MAX_VALUES]
-    if value is None or isinstance(value, bool | int):
+        return [_plain(item, depth - 1, seen) for item in _within(items, depth, seen)]
+    if isinstance(value, bool | int | None):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, datetime | date):
         return value.isoformat()
-    return clean_text(value if isinstance(value, str) else str(value))
+    return clean_text(str(value))
+
+
+def _within(items: Iterable[Any], depth: int, seen: Iterator[int]) -> Iterator[Any]:
+    """The items for which there is room: none too deep, and MAX_VALUES of a whole value."""
+    return (item for item in items if depth and next(seen) < MAX_VALUES)
 
 
 MILLISECONDS_FROM = 10_000_000_000

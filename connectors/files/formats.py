@@ -309,28 +309,39 @@ def _pdf(data: bytes) -> Mapping[str, str]:
         marks[reader.get_destination_page_number(mark) or 0].append(
             (level, " ".join(str(mark.title).split()))
         )
-    pages = [(page.extract_text() or "").split("\n") for page in reader.pages]
-    usual = Counter(_bare(line) for page in pages for line in {*page[:_EDGES], *page[-_EDGES:]})
-    often = {line for line, count in usual.items() if count > max(3, len(pages) / 2)}
     found: list[str] = []
-    for number, page in enumerate(pages):
-        inner = range(_EDGES, len(page) - _EDGES)
-        kept = [_literal(line) for at, line in enumerate(page) if at in inner or _bare(line) not in often]
+    for number, kept in enumerate(_pages(reader)):
         for level, title in reversed(marks[number]):
-            places = [
-                at
-                for at, line in enumerate(kept)
-                if _letters(line).endswith(_letters(title)) and len(line) < len(title) + 12
-            ]
-            place = slice(places[0], places[0] + 1) if places else slice(0, 0)
-            kept[place] = ["", f"{'#' * level} {title}", ""]
+            places = ((at, at + 1) for at, line in enumerate(kept) if _is_title(line, title))
+            start, end = next(places, (0, 0))
+            kept[start:end] = ["", f"{'#' * level} {title}", ""]
         found += [*kept, ""]
-    told = reader.metadata
-    title = str(told.title or "").strip() if told else ""
-    named = title and not re.search(r"\.\w{2,4}$|^untitled|^microsoft|^slide \d|[/\\]", title, re.IGNORECASE)
+    title = _title(reader)
     text = re.sub(r"(?<=[a-z])-\n(?=[a-z])", "", "\n".join(found)).strip()
     text = re.sub("[\ufb00-\ufb06]", lambda m: normalize("NFKC", m[0]), text)  # ligatures, which nobody types
-    return {"text": f"# {title}\n\n{text}" if named and text else text}
+    return {"text": f"# {title}\n\n{text}" if title and text else text}
+
+
+def _pages(reader: Any) -> Iterator[list[str]]:
+    """The lines of each page, without what most pages have at their edges."""
+    pages = [page.extract_text().split("\n") for page in reader.pages]
+    usual = Counter(_bare(line) for page in pages for line in {*page[:_EDGES], *page[-_EDGES:]})
+    often = {line for line, count in usual.items() if count > max(3, len(pages) / 2)}
+    for page in pages:
+        inner = range(_EDGES, len(page) - _EDGES)
+        yield [_literal(line) for at, line in enumerate(page) if at in inner or _bare(line) not in often]
+
+
+def _is_title(line: str, title: str) -> bool:
+    """Whether a line is the title of a bookmark, perhaps with a number before it."""
+    return _letters(line).endswith(_letters(title)) and len(line) < len(title) + 12
+
+
+def _title(reader: Any) -> str:
+    """That of the document; empty if a program named it after a file, or not at all."""
+    title = str(getattr(reader.metadata, "title", None) or "").strip()
+    made = re.search(r"\.\w{2,4}$|^untitled|^microsoft|^slide \d|[/\\]", title, re.IGNORECASE)
+    return "" if made else title
 
 
 def _outline(items: Any, level: int) -> Iterator[tuple[int, Any]]:

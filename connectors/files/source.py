@@ -50,7 +50,7 @@ from connectors.files.walk import (
     open_problem,
     read_file,
 )
-from pipeline.documents import LEVEL, Cursor, Document, Finding, Listing, Page, Problem, SourceType
+from pipeline.documents import LEVEL, Cursor, Document, Finding, Listing, Page, Problem, SourceType, plural
 from pipeline.errors import DocumentRejected
 
 PAGE_ENTRIES = 100
@@ -144,7 +144,7 @@ class FileSource:
         for index, pattern in enumerate(self._globs.include):
             count = sum(index in file.patterns for file in listing.files)
             fix = "" if count else f"correct the glob, or put files below {listing.root}"
-            detail = f"matches {count} file{'' if count == 1 else 's'}"
+            detail = f"matches {plural(count, 'file')}"
             found.append(Finding(ok=bool(count), subject=f"paths {pattern.text}", detail=detail, fix=fix))
         problems = [(p.external_id, p.reason) for p in (*listing.failed, *listing.skipped)]
         problems += [(f.external_id, why) for f in listing.files if (why := open_problem(f, listing.root))]
@@ -287,21 +287,31 @@ def split_front_matter(text: str, name: str) -> FrontMatter:
             raise DocumentRejected(found, fix="add a line ---") from None
         return none  # a lone ruler
     try:
+        return FrontMatter(values=_values(head, name), body=body.strip("\n"))
+    except DocumentRejected:
+        if lines[1].strip():
+            raise
+        return none  # a ruler with a blank line below it, and the block is just text
+
+
+def _values(head: str, name: str) -> dict[str, Any]:
+    """What the block of front matter says.
+
+    Raises:
+        DocumentRejected: it is no YAML, or no mapping; the message gives the line.
+    """
+    try:
         values = YAMLHandler().load(head, Loader=BoundedLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        if not lines[1].strip():
-            return none  # a ruler with a blank line below it, and the block is just text
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         # The block starts at the end of line 1, so the parser's line 0 is ours.
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "line 1"
         found = f"{name}: the front matter is not valid YAML at {where}"
         raise DocumentRejected(found, fix="correct it") from None
-    if values is not None and not isinstance(values, Mapping):
-        if not lines[1].strip():
-            return none
+    if not isinstance(values, Mapping | None):
         found = f"{name}: the front matter from line 1 is a {type(values).__name__}, not a mapping"
         raise DocumentRejected(found, fix="write it as key: value lines")
-    return FrontMatter(values={str(k): v for k, v in (values or {}).items()}, body=body.strip("\n"))
+    return {str(k): v for k, v in (values or {}).items()}
 
 
 def resolve_links(text: str, relative: str, options: FileOptions) -> tuple[str, list[str]]:

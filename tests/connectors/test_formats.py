@@ -223,6 +223,16 @@ def test_of_a_page_its_title_and_its_matter_are_read(tmp_path: Path) -> None:
     assert found.text == "# Tides | Handbook\n\n## The gate\n\nA tide is **high**."
 
 
+def test_a_bookmark_takes_the_place_of_its_line_and_the_name_of_a_file_is_no_title(tmp_path: Path) -> None:
+    page = "The tides change.\n2 The gate\nAsk the pilot."
+    text = one(tmp_path, "a_pdf", pdf(page, title="tides-final.docx", marks=(("The Gate", 0),))).text
+    assert [line for line in text.split("\n") if line] == [
+        "The tides change.",
+        "## The Gate",
+        "Ask the pilot.",
+    ]
+
+
 def test_pages_of_a_pdf_lose_what_is_on_all_of_them_and_broken_words_are_joined(tmp_path: Path) -> None:
     words = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
     pages = [
