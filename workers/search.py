@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from connectors.documents.values import BoundedLoader
 from pipeline.access import ADMIN, Caller
 from pipeline.database.encryption import SEALED
-from pipeline.documents import Json, Kind, SourceType
+from pipeline.documents import Json, Kind, SourceType, first_names
 from pipeline.errors import ConfigurationError, LarderError, NotFound, RequestRejected
 from pipeline.ledger import ALL, SHARED, documents, project_id, sources, storable, upkeep
 from pipeline.ledger.audit import MOST_QUERY
@@ -306,7 +306,7 @@ def unknown_projects(parts: Runtime, tenant: UUID, names: Iterable[str]) -> list
         held = sources.projects(connection)
     there = {*held, project_id(tenant, SHARED)}
     missing = [n for n in names if n != ALL and project_id(tenant, n) not in there]
-    there_are = f"there are {listed([*held.values()])}" if held else "nothing is indexed yet"
+    there_are = f"there are {first_names([*held.values()], MOST_NAMED)}" if held else "nothing is indexed yet"
     return [f"project {name!r} holds no documents; {there_are}" for name in missing]
 
 
@@ -318,11 +318,6 @@ def cut(parts: Runtime, texts: Sequence[str]) -> list[bool] | None:
         return None
     most = embedder.limits.tokens_per_text if embedder.limits.oversize == "cut" else None
     return [most is not None and embedder.count_tokens(text) > most for text in texts]
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first few names, divided by commas."""
-    return ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
 
 
 def to_json(parts: Runtime, tenant: UUID, found: SearchResults) -> Json:

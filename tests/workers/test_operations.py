@@ -338,6 +338,7 @@ def calm(**changes: Any) -> dict[str, Any]:
         "broker_error": "",
         "database_seconds": 0.001,
         "embedding": {"state": "ok"},
+        "enrichment": {"failed": 0},
         "other_indexes": [],
         "index_mismatch": "",
     }
@@ -375,7 +376,14 @@ ADVICE: dict[str, tuple[dict[str, Any], str]] = {
         },
         "larder up --detach",
     ),
-    "no broker": ({**calm(dead=1), "broker": "error"}, "the broker does not answer"),
+    "no broker": (
+        {**calm(dead=1), "broker": "error", "broker_error": "does not answer"},
+        "the broker does not answer",
+    ),
+    "a failed job": (
+        {**calm(), "enrichment": {"failed": 1}},
+        "1 job of user stories failed: larder dead list",
+    ),
     "slow": ({**calm(dead=1), "database_seconds": 2.1}, "the database takes 2.1 s for each answer"),
     "nothing is embedded": (
         {**calm(last_error="no"), "embedding": {"state": "held", "error": "no key"}},

@@ -97,8 +97,7 @@ def why(parts: Runtime, tenant: UUID, facts: Json, request: SearchRequest) -> Js
     """
     if missing := _not_searchable(facts):
         return _verdict(*missing)
-    asked = replace(request, explain=True, trace=True)
-    found = search.search(parts, tenant, asked, by=current_user())
+    found = search.search(parts, tenant, replace(request, explain=True, trace=True), by=current_user())
     document = UUID(facts["id"])
     for rank, hit in enumerate((*found.hits, *found.beyond), 1):
         if hit.document.id == document:

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
+from operator import itemgetter
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection
 
 from pipeline.access import OPERATE, Caller
-from pipeline.documents import Json
+from pipeline.documents import Json, plural
 from pipeline.enrichment.degradation import HealthOptions
 from pipeline.errors import LarderError, NotFound, StoreError, StoreRefused
 from pipeline.ledger import dead, embedding_use, overview, runs, sources, upkeep
@@ -197,10 +198,8 @@ def advice(found: Json) -> str:
 
 def _of_work(found: Json) -> Iterator[str]:
     if found["broker"] != "ok":
-        why = found["broker_error"] or "does not answer"
-        yield f"the broker {why}; nothing is lost, work waits in the ledger: larder doctor"
-    if found["database_seconds"] > HealthOptions.slow_seconds:
-        seconds = found["database_seconds"]
+        yield f"the broker {found['broker_error']}; nothing is lost, work waits in the ledger: larder doctor"
+    if (seconds := found["database_seconds"]) > HealthOptions.slow_seconds:
         yield f"the database takes {seconds:.1f} s for each answer: look at its load and its network"
     waiting, late = found["backlog"]["pending"], found["backlog"]["oldest_due_seconds"] or 0
     lacking = sorted(set(INDEXING) - served_queues(found["workers"]))
@@ -226,20 +225,22 @@ def nothing_stored(source: Json) -> bool:
 
 def _of_content(found: Json) -> Iterator[str]:
     sources = found["sources"]
-    for bad in (s for s in sources if s["last_error"] and not s["removed"]):
-        yield f"{bad['name']} cannot be read: larder sources check {bad['name']}"
-    for s in (s for s in sources if s["held"]):
-        meant = f"if they are meant: larder sources release {s['name']}"
-        yield f"{s['held']} deletions of {s['name']} wait for you; {meant}"
+    there = [s for s in sources if not s["removed"]]
+    for s in filter(itemgetter("last_error"), there):
+        yield f"{s['name']} cannot be read: larder sources check {s['name']}"
+    for s in filter(itemgetter("held"), sources):
+        name = s["name"]
+        yield f"{s['held']} deletions of {name} wait for you; if they are meant: larder sources release {name}"
     for s in filter(nothing_stored, sources):
         said = f"{s['name']} shows items and none is stored, {overview.left_out_in_words(s['left_out'])}"
         yield f"{said}; see larder sources check {s['name']}"
-    for s, bad in ((s, n) for s in sources if (n := count_rejected(s)) and not s["removed"]):
-        yield f"{bad} of {s['name']} could not be taken in: mend what `larder runs {s['name']}` names"
+    for s in filter(count_rejected, there):
+        name = s["name"]
+        yield f"{count_rejected(s)} of {name} could not be taken in: mend what `larder runs {name}` names"
     if dead := sum(s["dead"] for s in sources):
-        yield f"{dead} dead letter{'' if dead == 1 else 's'}: larder dead list"
-    if failed := found.get("enrichment", {}).get("failed"):
-        yield f"{failed} job{'' if failed == 1 else 's'} of user stories failed: larder dead list"
+        yield f"{plural(dead, 'dead letter')}: larder dead list"
+    if failed := found["enrichment"]["failed"]:
+        yield f"{plural(failed, 'job')} of user stories failed: larder dead list"
 
 
 def _of_indexes(found: Json) -> Iterator[str]:

@@ -43,12 +43,12 @@ class WatchedRun:
 
     source: Configured
     run: runs.RunRow
+    shown: runs.RunRow
+    """What is worked on at this moment: the oldest open one, with the counts of this moment."""
     own: bool = True
     """False: it was under way and may have begun too early; another is opened as soon as its walk is over."""
     earlier: runs.RunRow | None = None
     """What was under way before its own, with its last counts."""
-    shown: runs.RunRow | None = None
-    """What is worked on at this moment: the oldest open one, with the counts of this moment."""
     through: bool = False
     """It is closed, and so is every earlier one of the source: all that this walk saw unchanged is searchable."""
 
@@ -81,7 +81,7 @@ def _opened(parts: Runtime, one: Configured, *, force: bool) -> WatchedRun:
         with parts.database.tenant(one.tenant_id) as connection:
             run = runs.get(connection, run_id) if run_id else runs.newest_open(connection, one.id)
         if run is not None:  # else it ended in between
-            return WatchedRun(source=one, run=run, own=run_id is not None)
+            return WatchedRun(source=one, run=run, shown=run, own=run_id is not None)
 
 
 def broker_lost(why: str, fix: str = KEPT) -> StoreUnavailable:
@@ -119,21 +119,18 @@ def _look_again(parts: Runtime, one: WatchedRun, *, force: bool) -> None:
         one.run = runs.get(connection, one.run.id) or one.run
         one.shown = oldest if oldest and oldest.id < one.run.id else one.run
         if not one.shown.finished_at:
-            live = runs.progress(connection, [one.shown.id]).get(one.shown.id, {})
-            one.shown = counted(one.shown, live)
+            one.shown = counted(one.shown, runs.progress(connection, [one.shown.id]).get(one.shown.id, {}))
         if one.own and one.shown.id < one.run.id:
             one.earlier = one.earlier or oldest
         if one.earlier and one.earlier.finished_at is None:
             one.earlier = runs.get(connection, one.earlier.id)
-        read = one.own or not runs.is_walked(connection, one.source.id)
-    if not read:
-        return
+        being_read = not one.own and runs.is_walked(connection, one.source.id)
     if one.own:
         one.through = bool(one.run.finished_at) and (oldest is None or oldest.id > one.run.id)
-        return
-    mine = _opened(parts, one.source, force=force)
-    if mine.own:
-        one.run, one.own, one.earlier = mine.run, True, one.run
+    elif not being_read:
+        mine = _opened(parts, one.source, force=force)
+        if mine.own:
+            one.run, one.own, one.earlier = mine.run, True, one.run
 
 
 def counted(run: runs.RunRow, live: Mapping[str, int]) -> runs.RunRow:
@@ -165,9 +162,7 @@ def wait(
         show(watched)
         if all(one.through for one in watched):
             return
-        if any(
-            w.shown and w.shown.state == "processing" and settled(w.shown) >= w.shown.queued for w in watched
-        ):
+        if any(w.shown.state == "processing" and settled(w.shown) >= w.shown.queued for w in watched):
             # All its documents are through: the pump, which closes it, need not wait for its next tick.
             dispatch.wake_pump(seldom=True)
         if a_second_later and not all(w.own for w in watched):

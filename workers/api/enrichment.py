@@ -147,22 +147,19 @@ def _told(request: Request, job: JobRow) -> Job:
     )
 
 
-def items_of(given: Any) -> list[Mapping[str, Any]]:
+def items_of(given: Any) -> Sequence[Mapping[str, Any]]:
     """Requests out of a PBI, a list of them, or what Step 3 wrote."""
-    if isinstance(given, Mapping) and not any(isinstance(value, list | dict) for value in given.values()):
-        return [given]
-    if isinstance(given, Mapping) and isinstance(given.get("pbi"), Mapping):
+    if isinstance(given, Mapping) and (
+        isinstance(given.get("pbi"), Mapping)
+        or not any(isinstance(value, list | dict) for value in given.values())
+    ):
         return [given]
     try:
-        found = backlog_of(Path("body"), given).context
+        return backlog_of(Path("body"), given).items
     except DocumentRejected:
         if isinstance(given, Mapping):
             return [given]
         raise
-    for inner in found.values():
-        if isinstance(inner, Mapping) and isinstance(inner.get("scored_pbis"), list):
-            return [item if "pbi" in item else {"pbi": item} for item in inner["scored_pbis"]]
-    raise RequestRejected("the body holds no items")
 
 
 @router.post("/enrich", status_code=202, responses=problems.responses(404))
@@ -182,8 +179,7 @@ async def enrich(
     priority = INTERACTIVE if len(items) <= MOST_INTERACTIVE else BULK
 
     def submit() -> list[UUID]:
-        ask = client.submit
-        return [ask(item, project=project, priority=priority, caller=caller) for item in items]
+        return [client.submit(item, project=project, priority=priority, caller=caller) for item in items]
 
     ids = await run_in_threadpool(submit)
     rows = await waited(request, client, partial(client.job, caller=caller), ids, prefer, response)

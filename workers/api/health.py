@@ -49,21 +49,22 @@ def live() -> Alive:
 def rag(request: Request, response: Response, parts: Parts) -> HealthReport:
     """Whether it can answer well: store, broker, model, what waits; at most five seconds old."""
     ready, found = request.app.state.ready, recent(request.app.state.watcher)
-    store: State = "ok" if found["database"] == "ok" else "error"
+    store, broker = _SERVER[found["database"]], _SERVER[found["broker"]]
     embedder: State = _EMBEDDER[(found["embedding"] or {}).get("state", "ok")] if ready else "starting"
     level = max(int(parts.health.level()), found["degradation_level"])
     response.status_code = 200 if ready and store == "ok" else 503
-    poor = level or found["broker"] != "ok" or embedder != "ok"
+    poor = level or broker != "ok" or embedder != "ok"
     return HealthReport(
         status="error" if store == "error" else "starting" if not ready else "degraded" if poor else "ok",
         store=store,
-        broker="ok" if found["broker"] == "ok" else "error",
+        broker=broker,
         embedder=embedder,
         backlog=found["backlog"].get("pending"),
         degradation_level=level,
     )
 
 
+_SERVER: Mapping[str, State] = {"ok": "ok", "error": "error", "refused": "error"}
 _EMBEDDER: Mapping[str, State] = {"ok": "ok", "waiting": "degraded", "held": "error"}
 """What the ledger says of the embedder -> how it is."""
 

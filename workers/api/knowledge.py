@@ -252,8 +252,7 @@ def runs(
     name: str, parts: Parts, caller: Operator, limit: Annotated[int, Query(ge=1, le=100)] = 20
 ) -> list[Run]:
     """The newest syncs of a source."""
-    found = runs_of(parts, caller, name, limit)
-    return [Run.model_validate(one, from_attributes=True) for one in found]
+    return [Run.model_validate(one, from_attributes=True) for one in runs_of(parts, caller, name, limit)]
 
 
 class Project(BaseModel):

@@ -155,8 +155,7 @@ async def seed(
             return client.store_stories(asked.user_stories, asked.source_agent, asked.requirement_texts)
 
     taken = await run_in_threadpool(accept)
-    rows = await waited(request, client, client.job, taken.jobs, prefer, response)
-    return _told(taken, rows)
+    return _told(taken, await waited(request, client, client.job, taken.jobs, prefer, response))
 
 
 @router.get("/seed", responses=problems.responses(404))

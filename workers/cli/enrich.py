@@ -82,7 +82,7 @@ def enrich(
             for notice in step4_file.notices(context.parts, read, scope):
                 console.print(notice, markup=False, soft_wrap=True)
         with resumable(), progress_bars(console) as progress:
-            bar = progress.add_task("enriching", total=read.count, note="")
+            bar = progress.add_task("enriching", total=len(read.items), note="")
 
             def tell(outcome: Any) -> None:
                 if not console.is_terminal or outcome.error:

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from connectors.documents.values import parse_json
 from connectors.pbi.shapes import pbi_items, top_level
-from pipeline.documents import Json, json_type_name
+from pipeline.documents import Json, first_names, json_type_name
 from pipeline.enrichment import report
 from pipeline.errors import ConfigurationError, DocumentRejected
 from pipeline.ledger import ALL, project_id, sources, visible_projects
@@ -22,7 +22,7 @@ from pipeline.ledger.jobs import BULK, INTERACTIVE
 from pipeline.step4 import INPUTS, EnrichContextStep, Outcome, StepOptions, pbi_id, project_of, scored_of
 from workers.client import Client
 from workers.runtime import Runtime
-from workers.search import listed, names_in, unknown_projects
+from workers.search import MOST_NAMED, names_in, unknown_projects
 
 MOST_INTERACTIVE = 20
 """More PBIs than these are a backlog, which lets those go first for whom somebody waits."""
@@ -38,7 +38,8 @@ class BacklogFile:
     context: Json
     flat: bool
     """True: the file is the output of one step and no whole context; so is what comes out."""
-    count: int
+    items: Sequence[Json]
+    """Each with its `pbi`."""
     projects: Sequence[str] = ()
     """Those that PBIs name, each once; empty for those that name none."""
     repeated: Sequence[str] = ()
@@ -125,12 +126,13 @@ def backlog_of(path: Path, data: Any) -> BacklogFile:
 
 
 def _backlog(context: Json, items: Sequence[Json], *, flat: bool) -> BacklogFile:
-    counted = Counter(pbi_id(item.get("pbi", item)) for item in items)
+    items = [item if "pbi" in item else {"pbi": item} for item in items]
+    counted = Counter(pbi_id(item["pbi"]) for item in items)
     return BacklogFile(
         context=context,
         flat=flat,
-        count=len(items),
-        projects=sorted({project_of(item if "pbi" in item else {"pbi": item}) for item in items}),
+        items=items,
+        projects=sorted(set(map(project_of, items))),
         repeated=[name for name, n in counted.items() if n > 1],
     )
 
@@ -186,7 +188,7 @@ def enrich(
         tenant=settings.tenant,
         project=scope.project or settings.project,
     )
-    priority = INTERACTIVE if backlog.count <= MOST_INTERACTIVE else BULK
+    priority = INTERACTIVE if len(backlog.items) <= MOST_INTERACTIVE else BULK
     until = None if timeout is None else begun + timeout
     with Client.of(settings, parts.addresses.database, parts.addresses.broker) as client:
         asker = _Asker(client, until, project=scope.project, projects=scope.projects, priority=priority)
@@ -230,7 +232,7 @@ def notices(parts: Runtime, backlog: BacklogFile, scope: ProjectScope) -> list[s
         others = [] if where is None else [held[ident] for ident in held if ident not in where]
         if others:
             said.append(
-                f"project {name}: documents of other projects ({listed(others)}) are left out;"
+                f"project {name}: documents of other projects ({first_names(others, MOST_NAMED)}) are left out;"
                 f" --projects '{ALL}' asks all"
             )
     return said
@@ -267,8 +269,7 @@ def write(path: Path, document: Json) -> None:
     """
     text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
     # Half of a pair of surrogates, which JSON can only hold escaped, is escaped in just that way.
-    content = text.encode(errors="backslashreplace")
-    _save(path, content)
+    _save(path, text.encode(errors="backslashreplace"))
 
 
 def write_pages(path: Path, items: Sequence[Json], form: report.Form) -> int:

@@ -197,7 +197,15 @@ def test_pages_without_a_place_are_told_before_the_work(run: Run) -> None:
     assert run(TWO, "--format", "pdf").exit_code == 2
 
 
+def test_a_bare_item_of_a_context_is_a_pbi() -> None:
+    scored = [{"id": "P-1", "project": "shop"}, {"pbi": {"id": "P-1"}, "project": "quay"}]
+    read = step4_file.backlog_of(Path("x"), {"scored_pbis": {"scored_pbis": scored}})
+    assert read.items == [{"pbi": scored[0]}, scored[1]]
+    assert (read.projects, read.repeated) == (["quay", "shop"], ["P-1"])
+    assert read.context["scored_pbis"]["scored_pbis"] == scored
+
+
 def test_a_backlog_may_come_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     given = io.TextIOWrapper(io.BytesIO(b'[{"id": "P-1", "title": "Moorings"}]'))
     monkeypatch.setattr("sys.stdin", given)
-    assert step4_file.read_backlog(Path("-")).count == 1
+    assert len(step4_file.read_backlog(Path("-")).items) == 1

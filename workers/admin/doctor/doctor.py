@@ -12,7 +12,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from sqlalchemy import Connection
 
 from pipeline.database.engine import translated
-from pipeline.documents import Json
+from pipeline.documents import Json, first_names
 from pipeline.errors import LarderError
 from pipeline.ledger import audit, dead, jobs, overview, upkeep
 from pipeline.ledger import sources as ledger
@@ -83,8 +83,7 @@ def damaged(parts: Runtime) -> Diagnosis:
         return fine("every finished document has exactly its chunks")
     lost_text = not all(row.has_body for row in rows)
     fix = "larder index --force, since the text of some is not in the ledger" if lost_text else REPAIR
-    named = ", ".join(row.external_id for row in rows[:NAMED])
-    named += f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
+    named = first_names([row.external_id for row in rows], NAMED)
     return error(f"{len(rows)} documents have lost, doubled or old chunks: {named}", fix)
 
 
@@ -222,19 +221,11 @@ def count_anew(parts: Runtime) -> None:
 def versions(parts: Runtime) -> Diagnosis:
     """Libraries and servers are those that this release works with; others have faults it knows of."""
     try:
-        wanted = [Requirement(one) for one in requires(PACKAGE) or []]
+        every = [Requirement(one) for one in requires(PACKAGE) or []]
     except (PackageNotFoundError, InvalidRequirement):
-        wanted = []
-    found = []
-    for one in wanted:
-        if one.marker is None or one.marker.evaluate({"extra": ""}):
-            try:
-                have = version(one.name)
-            except PackageNotFoundError:
-                have = "none"
-            if have == "none" or not one.specifier.contains(have, prereleases=True):
-                found.append(f"{one.name} {have} instead of {one.specifier}")
-    if found:
+        every = []
+    wanted = [one for one in every if one.marker is None or one.marker.evaluate({"extra": ""})]
+    if found := [*filter(None, map(_unfit, wanted))]:
         fix = "pip install --require-hashes -r deploy/requirements.lock, or the image of this release"
         return error(f"versions that do not work, or have faults: {'; '.join(found)}", fix)
     with parts.database.control() as connection:
@@ -244,6 +235,16 @@ def versions(parts: Runtime) -> Diagnosis:
     if old := [one for one in servers if too_old(one)]:
         return error(f"too old: {', '.join(old)}", "PostgreSQL 15, Valkey 7.2 or Redis 6.2, or newer")
     return fine(f"{len(wanted)} libraries as tested; {', '.join(servers)}")
+
+
+def _unfit(wanted: Requirement) -> str:
+    """What is installed instead of what is wanted; empty if it is that."""
+    try:
+        have = version(wanted.name)
+    except PackageNotFoundError:
+        return f"{wanted.name} none instead of {wanted.specifier}"
+    fits = wanted.specifier.contains(have, prereleases=True)
+    return "" if fits else f"{wanted.name} {have} instead of {wanted.specifier}"
 
 
 def too_old(server: str) -> bool:
