@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import RenderableType
 from rich.text import Text
 from typer import Argument, Option
 
@@ -94,10 +95,9 @@ def check(context: CommandContext) -> None:
         "not_running": differing(context),
         "problems": problems,
     }
-    context.answer(understood, _told(understood))
-    for problem in problems:
-        warn(problem)
+    context.answer(understood, *_told(understood))
     if problems:
+        warn(*problems)
         raise typer.Exit(WRONG)
 
 
@@ -112,20 +112,17 @@ def _refusals(attempts: Mapping[str, Callable[[], object]]) -> list[str]:
     return said
 
 
-def _told(understood: Json) -> Text:
-    lines = [understood["file"] or "no file: the defaults hold"]
-    lines.append(f"tenant {understood['tenant']}, project {understood['project']}")
+def _told(understood: Json) -> Iterator[RenderableType]:
+    yield understood["file"] or "no file: the defaults hold"
+    yield f"tenant {understood['tenant']}, project {understood['project']}"
     for s in understood["sources"]:
         facts = ", ".join(filter(None, (s["type"], s["schedule"], "" if s["enabled"] else "disabled")))
-        lines.append(f"source {s['name']} ({facts})" + (f" at {s['root']}" if s["root"] else ""))
-        lines += [f"  reads   {pattern}" for pattern in s["paths"]]
-        lines += [f"  without {pattern}" for pattern in s["exclude"]]
+        yield f"source {s['name']} ({facts})" + (f" at {s['root']}" if s["root"] else "")
+        yield from (f"  reads   {pattern}" for pattern in s["paths"])
+        yield from (f"  without {pattern}" for pattern in s["exclude"])
     if not understood["sources"]:
-        lines.append("no sources: `larder config init` shows how one looks")
-    said = Text("\n".join(lines))
+        yield "no sources: `larder config init` shows how one looks"
     for word, key in (("warning", "warnings"), ("differs", "not_running")):
-        for line in understood[key]:
-            said.append(f"\n{word}", style="yellow").append(f" {line}")
+        yield from (Text.assemble((word, "yellow"), f" {line}") for line in understood[key])
     if understood["not_running"]:
-        said.append("\nnext  larder reload")
-    return said
+        yield "next  larder reload"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.table import Table
+from rich.console import RenderableType
 from rich.text import Text
 from typer import Argument, Option
 
@@ -17,6 +17,7 @@ from pipeline.errors import ConfigurationError
 from workers.cli.context import LONG_ANSWER_TIMEOUT, PARTLY, CommandContext, YesOption, command, resumable
 from workers.cli.tables import (
     duration_text,
+    first_lines,
     item_and_reason,
     progress_bars,
     progress_line,
@@ -53,27 +54,31 @@ def index(
     context.ping()
     if dry_run:
         found = [sync_now.preview(context.parts, one, force=force) for one in wanted]
-        said = []
-        for run in found:
-            counts = f"{run['listed']} listed, {run['unchanged']} unchanged, {run['queued']} would be indexed"
-            said.append(f"{run['source']}: {counts}, {run['skipped']} skipped, {run['failed']} failed")
-            problems = [f"{p['outcome']} {item_and_reason(p['item'], p['reason'])}" for p in run["problems"]]
-            for lines in (run["would_index"], problems):
-                said += [f"  {line}" for line in lines[:MOST_SHOWN]]
-                if (more := len(lines) - MOST_SHOWN) > 0:
-                    said.append(f"  ... and {more} more; --json has all")
-        context.answer({"success": True, "dry_run": True, "runs": found}, "\n".join(said))
+        context.answer({"success": True, "dry_run": True, "runs": found}, *_would_do(found))
         return
     sync.register(context.parts)
     if no_wait:
-        started = sync_now.start(context.parts, wanted, force=force)
-        queued = [{"source": w.source.settings.name, "run": w.run.id} for w in started if w.own]
-        busy = [{"source": w.source.settings.name, "run": w.run.id} for w in started if not w.own]
-        said = [f"{one['source']} is being read already" for one in busy]
-        said.append(f"queued {len(queued)} runs; `larder status --watch` shows them")
-        context.answer({"success": True, "queued": queued, "under_way": busy}, *said)
-        return
-    _run(context, wanted, force=force)
+        _queue(context, sync_now.start(context.parts, wanted, force=force))
+    else:
+        _run(context, wanted, force=force)
+
+
+def _would_do(previews: Sequence[Json]) -> Iterator[RenderableType]:
+    """The lines of a dry run."""
+    for run in previews:
+        counts = f"{run['listed']} listed, {run['unchanged']} unchanged, {run['queued']} would be indexed"
+        yield f"{run['source']}: {counts}, {run['skipped']} skipped, {run['failed']} failed"
+        problems = [f"{p['outcome']} {item_and_reason(p['item'], p['reason'])}" for p in run["problems"]]
+        for lines in (run["would_index"], problems):
+            yield from (f"  {line}" for line in first_lines(lines, MOST_SHOWN, "; --json has all"))
+
+
+def _queue(context: CommandContext, started: Sequence[Any]) -> None:
+    queued = [{"source": w.source.settings.name, "run": w.run.id} for w in started if w.own]
+    busy = [{"source": w.source.settings.name, "run": w.run.id} for w in started if not w.own]
+    said = [f"{one['source']} is being read already" for one in busy]
+    said.append(f"queued {len(queued)} runs; `larder status --watch` shows them")
+    context.answer({"success": True, "queued": queued, "under_way": busy}, *said)
 
 
 def _run(context: CommandContext, wanted: Sequence[Any], *, force: bool) -> None:
@@ -89,10 +94,10 @@ def _run(context: CommandContext, wanted: Sequence[Any], *, force: bool) -> None
             def show(all_: list[Any]) -> None:
                 nonlocal told
                 for bar, w in zip(bars, all_, strict=True):
-                    if run := w.shown:
-                        total = None if run.state == "discovering" else run.queued
-                        note = progress_note(vars(run), earlier=run.id != w.run.id or not w.own)
-                        show_run(progress, bar, run.id, sync_now.settled(run), total, note)
+                    run = w.shown
+                    total = None if run.state == "discovering" else run.queued
+                    note = progress_note(vars(run), earlier=run.id != w.run.id or not w.own)
+                    show_run(progress, bar, run.id, sync_now.settled(run), total, note)
                 if progress.disable and not context.as_json and time.monotonic() - told >= TELL_SECONDS:
                     told = time.monotonic()
                     lines = (
@@ -126,29 +131,31 @@ _COLUMNS = {
     "reused": ("texts_reused",),
 }
 """Column of the summary -> the counts it adds up; eighty characters hold no more."""
+_COLOURS = {"failed": "red", "skipped": "yellow"}
 
 
-def summary(result: Json) -> tuple[Table, Text]:
+def summary(result: Json) -> Iterator[RenderableType]:
     """What became of each source, and what went wrong."""
     stats, last = result["stats"], {run["source"]: run for run in result["runs"]}
     # The run that was under way before may have left all of its work to this command's own.
     runs = [run for run in result["runs"] if run["indexed"] or run is last[run["source"]]]
     rows = ((run["source"], *(sum(run[c] for c in counts) for counts in _COLUMNS.values())) for run in runs)
-    said = Text(
+    yield table(("source", *_COLUMNS), rows, right=_COLUMNS)
+    yield (
         f"{stats['documents_processed']} documents indexed, {stats['vectors_indexed']} chunks written "
         f"in {stats['time_elapsed']:.1f} s"
     )
     if cut := sum(run["texts_cut"] for run in runs):
-        said.append("\ncut", style="yellow").append(
+        said = (
             f" {cut} texts are longer than the model reads; its vectors are of their "
             "beginning alone, search by words knows all of them (embedding.oversize)"
         )
-    for error in stats["errors"][:MOST_SHOWN]:
-        said.append(f"\n{error['outcome']}", style="yellow" if error["outcome"] == "skipped" else "red")
-        said.append(f" {error['source']}: {item_and_reason(error['item'], error['reason'])}")
-    if (more := len(stats["errors"]) - MOST_SHOWN) > 0:
-        said.append(f"\n... and {more} more; see `larder status`")
-    return table(("source", *_COLUMNS), rows, right=_COLUMNS), said
+        yield Text.assemble(("cut", "yellow"), said)
+    errors = []
+    for e in stats["errors"]:
+        said = f" {e['source']}: {item_and_reason(e['item'], e['reason'])}"
+        errors.append(Text.assemble((e["outcome"], _COLOURS[e["outcome"]]), said))
+    yield from first_lines(errors, MOST_SHOWN, "; see `larder status`")
 
 
 def _not_empty(folder: str) -> Path:

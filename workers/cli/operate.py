@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -85,8 +86,7 @@ def pause(context: CommandContext, name: NameArgument) -> None:
     from workers.admin import operations
 
     done = operations.pause(context.parts, name, paused=True)
-    said = f"{name} is paused; `larder sources resume {name}` ends that"
-    context.answer({"success": True, **done}, said)
+    context.answer({"success": True, **done}, f"{name} is paused; `larder sources resume {name}` ends that")
 
 
 @command(sources, "resume")
@@ -279,8 +279,7 @@ def list_audit(
         detail = ", ".join(f"{k} {v}" for k, v in (one["detail"] or {}).items())
         row = {**one, "at": minute(one["at"]), "detail": detail}
         rows.append([row[key] for key in keys])
-    shown = table(keys, rows)
-    context.answer({"entries": found}, shown if found else "no entries")
+    context.answer({"entries": found}, table(keys, rows) if found else "no entries")
 
 
 @command(audit, "verify", answer_timeout=None, looks=True)
@@ -351,31 +350,39 @@ def logs(
     if level not in LEVELS:
         raise ConfigurationError(f"--level: {level!r} is none", fix=f"use one of {', '.join(LEVELS)}")
     folder = context.settings.data / "logs"
-    files = sorted(folder.glob(f"{process or '*'}.log"))
-    if not files:
+    pattern = f"{process or '*'}.log"
+    read = dict.fromkeys(sorted(folder.glob(pattern)), 0)
+    if not read:
         known = ", ".join(path.stem for path in sorted(folder.glob("*.log"))) or "none yet, see `larder up`"
-        what = f"there is no log {f'of {process} ' if process else ''}in {folder}"
-        raise ConfigurationError(what, fix=f"there are: {known}")
-    read = dict.fromkeys(files, 0)
+        raise ConfigurationError(f"there is no {pattern} in {folder}", fix=f"there are: {known}")
     while True:
         lines: list[tuple[str, str]] = []
         for path, place in read.items():
-            with path.open("rb") as file:
-                begin = file.seek(place if place <= path.stat().st_size else 0)  # it may have been emptied
-                whole = file.read()
-                whole = whole[: whole.rfind(b"\n") + 1]
-                read[path] = begin + len(whole)
-            said = whole.decode("utf-8", "replace").splitlines()
-            at = ""
-            for line in said:
-                if found := _log_line(path.stem, line, LEVELS.index(level), every=process is not None):
-                    at = found[0] or at
-                    lines.append((at, found[1]))
+            told, read[path] = _read_on(path, place)
+            lines += _of_level(path.stem, told, LEVELS.index(level), every=process is not None)
         context.answer(None, *(line for _, line in sorted(lines, key=itemgetter(0))[-number:]))
         if not follow:
             return
         number = 0  # from here on all
         time.sleep(FOLLOW_SECONDS)
+
+
+def _read_on(path: Path, place: int) -> tuple[list[str], int]:
+    """The whole lines of a file from a place on, and where they end; all of them if it was emptied since."""
+    with path.open("rb") as file:
+        begin = file.seek(place if place <= path.stat().st_size else 0)
+        whole = file.read()
+    whole = whole[: whole.rfind(b"\n") + 1]
+    return whole.decode("utf-8", "replace").splitlines(), begin + len(whole)
+
+
+def _of_level(process: str, lines: list[str], least: int, *, every: bool) -> Iterator[tuple[str, str]]:
+    """Time and text of the lines that `_log_line` shows; one without a time has that of the line before."""
+    at = ""
+    for line in lines:
+        if found := _log_line(process, line, least, every=every):
+            at = found[0] or at
+            yield at, found[1]
 
 
 def _log_line(process: str, line: str, least: int, *, every: bool) -> tuple[str, str] | None:
@@ -389,8 +396,8 @@ def _log_line(process: str, line: str, least: int, *, every: bool) -> tuple[str,
         if process != "supervisor":
             return ("", line) if every and least <= LEVELS.index("info") else None
         noted = re.fullmatch(r"(\d{4}-\S+Z) (.*)", line)
-        at, event = noted.groups() if noted else ("", line)
-        level, more = "warning" if noted else "info", ""
+        at, event, level = (*noted.groups(), "warning") if noted else ("", line, "info")
+        more = ""
     if (level in LEVELS and LEVELS.index(level) < least) or (least and _TICK.match(event)):
         return None
     return at, f"{at[:19].replace('T', ' ')} {process:<14} {level:<8} {event}{more}"

@@ -17,14 +17,14 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
-from pipeline.documents import Json, Kind, SourceType
+from pipeline.documents import Json, Kind, SourceType, plural
 from pipeline.errors import ConfigurationError
 from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, CommandContext, command
 from workers.cli.processes import caller_of
 from workers.cli.tables import hanging, table, warn
 
 if TYPE_CHECKING:
-    from pipeline.search import SearchRequest
+    from pipeline.search import SearchRequest, SearchResults
     from pipeline.search.records import Filter
     from workers.runtime import Runtime
 
@@ -212,18 +212,12 @@ def search(
     request = options.request(context, text, explain=explain)
     parts, tenant = context.parts, context.tenant
     found = searching.search(parts, tenant, request, by=current_user())
-    level, said = found.degradation_level, list[RenderableType]()
     if found.model and not found.hits and not searching.holds_documents(parts, tenant):
-        said.append(f"no document of tenant {context.settings.tenant} is indexed; see `larder index`")
+        said: list[RenderableType] = [
+            f"no document of tenant {context.settings.tenant} is indexed; see `larder index`"
+        ]
     else:
-        if level:
-            said.append(Text.assemble((f"degradation level {level}", "yellow"), f": {_NOTES.get(level, '')}"))
-        if found.partial:
-            said.append(Text.assemble(("partial", "yellow"), f": {found.partial}"))
-        if not found.hits:
-            said.append("nothing found" if found.model else "nothing is indexed yet; see `larder index`")
-    if found.weak:
-        said.append(Text("nothing close; nearest:", style="yellow"))
+        said = [*_notices(found)]
     for n, hit in enumerate(found.hits, 1):
         said += _lines(context.console, n, hit, text)
     told = searching.to_json(parts, tenant, found)
@@ -231,6 +225,18 @@ def search(
         said += _explained(parts, told["results"], found.hits)
     context.answer(told, *said)
     parts.audit_log.flush()
+
+
+def _notices(found: SearchResults) -> Iterator[RenderableType]:
+    """What is to be known before the hits."""
+    if level := found.degradation_level:
+        yield Text.assemble((f"degradation level {level}", "yellow"), f": {_NOTES.get(level, '')}")
+    if found.partial:
+        yield Text.assemble(("partial", "yellow"), f": {found.partial}")
+    if not found.hits:
+        yield "nothing found" if found.model else "nothing is indexed yet; see `larder index`"
+    if found.weak:
+        yield Text("nothing close; nearest:", style="yellow")
 
 
 def _explained(parts: Runtime, results: Sequence[Json], hits: Sequence[Any]) -> Iterator[RenderableType]:
@@ -278,8 +284,7 @@ def _place(d: Any) -> tuple[str, str, str]:
     from pipeline.search.records import age_days
 
     day, days = d.updated_at or d.created_at, age_days(d) or 0
-    years = round(days / 365.25)
-    age = f" ({years} year{'s' if years > 1 else ''} old)" if days >= OLD_DAYS else ""
+    age = f" ({plural(round(days / 365.25), 'year')} old)" if days >= OLD_DAYS else ""
     link = str(d.url or d.metadata.get("source_path") or "")
     return f"{d.source}/{d.kind}", f"{day:%Y-%m-%d}{age}" if day else "", link
 
@@ -332,8 +337,7 @@ def explain(
     facts = _found(context, document)
     told: Json = {"document": facts}
     if query is not None:
-        verdict = explaining.why(context.parts, context.tenant, facts, request)
-        told["query"] = {"text": query, **verdict}
+        told["query"] = {"text": query, **explaining.why(context.parts, context.tenant, facts, request)}
     rows = (*_document_rows(facts), *_query_rows(told.get("query")))
     lines = [f"{name:<12}{value}" for name, value in rows if value not in (None, "")]
     context.answer(told, *hanging(context.console, lines, 12))
@@ -392,9 +396,8 @@ def _document_rows(d: Json) -> Iterator[tuple[str, Any]]:
     yield "version", f"{d['desired_version']} wanted, {d['indexed_version'] or 'none'} indexed"
     wanted, indexed = d["pipeline_version"], d["indexed_pipeline"]
     yield "pipeline", wanted if indexed in {None, wanted} else f"{wanted} wanted, {indexed} indexed"
-    cut = d["chunks_cut"]
-    unread = f", {cut} {UNREAD}"
-    yield "chunks", f"{d['chunk_count']}{unread if cut else ''}"
+    unread = f", {d['chunks_cut']} {UNREAD}" if d["chunks_cut"] else ""
+    yield "chunks", f"{d['chunk_count']}{unread}"
     for i in filter(lambda i: i["status"] != "active", d["indexes"]):
         yield f"index {i['index']}", f"{i['model']}, {i['status']}: version {i['version'] or 'none'}"
     yield "indexed", d["last_indexed"]
@@ -403,8 +406,7 @@ def _document_rows(d: Json) -> Iterator[tuple[str, Any]]:
     yield "next try", d["next_try"]
     yield "last error", d["last_error"]
     if letter := d["dead_letter"]:
-        given_up = "{code} at stage {stage} after {attempts} attempts: {reason}"
-        yield "dead letter", given_up.format(**letter)
+        yield "dead letter", "{code} at stage {stage} after {attempts} attempts: {reason}".format(**letter)
 
 
 def _query_rows(query: Json | None) -> Iterator[tuple[str, str]]:

@@ -15,10 +15,10 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 from typer import Option
 
-from pipeline.documents import Json
+from pipeline.documents import Json, first_names
 from pipeline.errors import ConfigurationError, StoreError
 from workers.cli.context import FAILED, CommandContext, command
-from workers.cli.tables import duration_text, item_and_reason, rate_and_time_left, table, warn
+from workers.cli.tables import duration_text, first_lines, item_and_reason, rate_and_time_left, table, warn
 
 SLOW_SECONDS = 2.0
 """Of one way to the database: from there on workers answer at level 2 at least."""
@@ -57,8 +57,7 @@ def _look(context: CommandContext) -> Json:
     from workers.admin import status as figures
 
     def ask_for_patience(seconds: float) -> None:
-        said = f"the database takes {seconds:.1f} s for each answer: this takes about {25 * seconds:.0f} s"
-        warn(said)
+        warn(f"the database takes {seconds:.1f} s for each answer: this takes about {25 * seconds:.0f} s")
 
     try:
         return figures.status(context.parts, ask_for_patience)
@@ -75,23 +74,29 @@ _COLUMNS = ("docs", "chunks", "pending", "dead", "hidden", "fresh", "next")
 def screen(found: Json) -> RenderableType:
     """The whole picture in at most 24 lines of 80 columns for five sources."""
     servers = {name: f"{name} {_SERVER[found[name]]}" for name in ("database", "broker")}
-    if (found.get("database_seconds") or 0) > SLOW_SECONDS:
+    if (found["database_seconds"] or 0) > SLOW_SECONDS:
         servers["database"] = f"[yellow]database slow ({found['database_seconds']:.1f} s)[/]"
     level = f"level {found['degradation_level']}"
     head = ["larder", *servers.values(), f"[yellow]{level}[/]" if found["degradation_level"] else level]
     parts: list[RenderableType] = [Text.from_markup("    ".join(head))]
+    bars = [*filter(None, map(_running, found["sources"]))]
     if found["database"] == "ok":
-        several = len({s["tenant"] for s in found["sources"]}) > 1
-        rows = (_source(s, several=several) for s in found["sources"])
-        figures = ((Text(name, style="bold"), Text.from_markup(said)) for name, said in _figures(found))
-        parts += [table(("source", *_COLUMNS, "state"), rows, right=_COLUMNS), *_troubles(found["sources"])]
-        if bars := [row for s in found["sources"] if (row := _running(s))]:
+        parts += [_source_table(found["sources"]), *_troubles(found["sources"])]
+        if bars:
             parts += [Text(), table(("", "", "", ""), bars)]
+        figures = ((Text(name, style="bold"), Text.from_markup(said)) for name, said in _figures(found))
         parts += [Text(), table(("", ""), figures)]
     advice = escape(found["next"])
-    idle = "nothing to do: it goes on by itself" if any(map(_running, found["sources"])) else "nothing to do"
+    idle = "nothing to do: it goes on by itself" if bars else "nothing to do"
     parts.append(Text.from_markup(f"[bold]next[/]  {advice}" if advice else idle))
     return Group(*parts)
+
+
+def _source_table(sources: list[Json]) -> RenderableType:
+    """A row for each source; with its tenant if there are several."""
+    several = len({s["tenant"] for s in sources}) > 1
+    rows = (_source(s, several=several) for s in sources)
+    return table(("source", *_COLUMNS, "state"), rows, right=_COLUMNS)
 
 
 def _running(s: Json) -> tuple[object, ...]:
@@ -110,7 +115,6 @@ def _running(s: Json) -> tuple[object, ...]:
 
 
 def _source(s: Json, *, several: bool) -> tuple[object, ...]:
-    """Its row; with its tenant if there are several."""
     from workers.admin.status import count_rejected, nothing_stored
 
     states = (
@@ -131,7 +135,7 @@ def _source(s: Json, *, several: bool) -> tuple[object, ...]:
     return name, *counts, fresh, _until(s["next_sync"]), state
 
 
-def _troubles(sources: list[Json]) -> list[Text]:
+def _troubles(sources: list[Json]) -> list[Text | str]:
     """One line per failing source, then the newest files that could not be taken, as far as they fit."""
     from pipeline.ledger.overview import left_out_in_words
 
@@ -148,56 +152,69 @@ def _troubles(sources: list[Json]) -> list[Text]:
     ]
     lines = [
         Text.assemble((name, colour), f" {said}", no_wrap=True, overflow="ellipsis")
-        for colour, name, said in every[:MOST_LINES]
+        for colour, name, said in every
     ]
-    if len(every) > MOST_LINES:
-        lines[-1] = Text(f"... and {len(every) - MOST_LINES + 1} more; see larder status --json")
-    return lines
+    return first_lines(lines, MOST_LINES, "; see larder status --json")
 
 
 def _figures(found: Json) -> Iterator[tuple[str, str]]:
     """Labels, and what is said of each as markup."""
     from pipeline.search.records import Partial
-    from workers.processes.liveness import DEAF_SECONDS
 
-    b, e = found["backlog"], found.get("enrichment") or {}
+    b, e = found["backlog"], found["enrichment"]
     stages = ", ".join(f"{n} {stage}" for stage, n in b["by_stage"].items() if n)
     oldest = _since("; oldest due {}", b["oldest_due_seconds"])
     pending = f"{b['pending']} pending{f' ({stages})' if stages else ''}"
     yield "backlog", f"{pending}, {b['in_flight']} in flight{oldest}"
-    waiting = _since("; oldest waits {}", e.get("oldest_seconds"))
-    failed = f", [red]{n} failed[/]" if (n := e.get("failed")) else ""
-    yield "step 4", f"{e.get('waiting', 0)} waiting, {e.get('running', 0)} running{failed}{waiting}"
-    ages = found["canaries"]
-    queues = "   ".join(f"{q} {n}" for q, n in (b["queues"] or {}).items())
-    if seen := [ages[q] for q in b["queues"] or () if ages.get(q) is not None]:
-        queues += f"   (seen within {duration_text(max(seen))})"
-    unknown = f"[red]unknown: the broker {escape(found.get('broker_error') or 'is away')}[/]"
-    aside = f"   [yellow]{n} messages set aside[/]" if (n := b.get("set_aside")) else ""
-    yield "queues", unknown if b["queues"] is None else queues + aside
-    workers = [(escape(w["name"].split("@")[0]), w["age_seconds"]) for w in found["workers"]]
-    said = [f"[red]{w} silent {duration_text(age)}[/]" if age > DEAF_SECONDS else w for w, age in workers]
-    yield "workers", ", ".join(said) or "none running"
+    waiting = _since("; oldest waits {}", e["oldest_seconds"])
+    failed = f", [red]{e['failed']} failed[/]" if e["failed"] else ""
+    yield "step 4", f"{e['waiting']} waiting, {e['running']} running{failed}{waiting}"
+    yield "queues", _queues(found)
+    yield "workers", ", ".join(map(_worker, found["workers"])) or "none running"
     yield "index", _index(found["index"]) if found["index"] else "none yet"
-    if found.get("partial"):
+    if found["partial"]:
         yield "partial", f"[yellow]{Partial(**found['partial'])}[/]: found by words alone"
     yield "embed", _embedding(found["embedding"])
-    load = found["embedding"].get("last_load") or {"cut": 0}
-    if load["cut"] >= CUT_WORTH_SAYING * load.get("texts", 0) and load["cut"]:
+    load = found["embedding"]["last_load"]
+    if load["cut"] >= max(1, CUT_WORTH_SAYING * load["texts"]):
         share = f"{load['cut'] / load['texts']:.0%} of {load['texts']:,} texts"
         yield "cut", f"[yellow]{share} are longer than the model reads[/]: docs/search.md"
-    if raised := found.get("alerts"):
-        told = []
-        for a in raised[:MOST_ALERTS]:
-            age = (datetime.now(UTC) - datetime.fromisoformat(a["since"])).total_seconds()
-            told.append(f"{a['name']} {escape(a['subject'])} for {duration_text(age)}".replace("  ", " "))
-        more = f" and {len(raised) - MOST_ALERTS} more" if len(raised) > MOST_ALERTS else ""
-        yield "alerts", f"[yellow]{', '.join(told)}{more}[/]"
-    for i in found.get("other_indexes") or []:  # being filled, or kept for a rollback
-        lag = f", {i['stale']} older, {duration_text(i['lag_seconds'])} behind" if i["stale"] else ""
-        dead = f", [red]{i['dead']} dead[/]" if i["dead"] else ""
-        held = f"{i['documents']} of {i['total']} documents"
-        yield "", f"{escape(i['model'])}, {i['status']}, {held}{lag}{dead}"
+    if raised := found["alerts"]:
+        yield "alerts", f"[yellow]{first_names([*map(_alert, raised)], MOST_ALERTS)}[/]"
+    for i in found["other_indexes"]:
+        yield "", _inactive_index(i)
+
+
+def _queues(found: Json) -> str:
+    """What waits in the broker, and within what time every queue was heard of."""
+    queues, ages = found["backlog"]["queues"], found["canaries"]
+    if queues is None:
+        return f"[red]unknown: the broker {escape(found['broker_error'])}[/]"
+    said = "   ".join(f"{q} {n}" for q, n in queues.items())
+    if seen := [ages[q] for q in queues if q in ages]:
+        said += f"   (seen within {duration_text(max(seen))})"
+    aside = found["backlog"]["set_aside"]
+    return said + (f"   [yellow]{aside} messages set aside[/]" if aside else "")
+
+
+def _worker(w: Json) -> str:
+    from workers.processes.liveness import DEAF_SECONDS
+
+    name, age = escape(w["name"].split("@")[0]), w["age_seconds"]
+    return f"[red]{name} silent {duration_text(age)}[/]" if age > DEAF_SECONDS else name
+
+
+def _alert(a: Json) -> str:
+    age = (datetime.now(UTC) - datetime.fromisoformat(a["since"])).total_seconds()
+    return f"{a['name']} {escape(a['subject'])} for {duration_text(age)}".replace("  ", " ")
+
+
+def _inactive_index(i: Json) -> str:
+    """One that is being filled, or kept for a rollback."""
+    lag = f", {i['stale']} older, {duration_text(i['lag_seconds'])} behind" if i["stale"] else ""
+    dead = f", [red]{i['dead']} dead[/]" if i["dead"] else ""
+    held = f"{i['documents']} of {i['total']} documents"
+    return f"{escape(i['model'])}, {i['status']}, {held}{lag}{dead}"
 
 
 def _index(i: Json) -> str:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from pipeline.documents import Json
+from pipeline.documents import Json, first_names
 from pipeline.errors import RequestRejected
 from workers.cli.context import FAILED, PARTLY, CommandContext, YesOption, command, resumable
-from workers.cli.tables import Screen, progress_bars, table, warn
+from workers.cli.tables import Screen, first_lines, progress_bars, table, warn
 
 if TYPE_CHECKING:
     from pipeline.stories import StoryMemory
@@ -53,8 +53,7 @@ def seed(
     with context.workers(ENRICHING), resumable():
         where = context.parts.addresses
         with Client.of(context.settings, where.database, where.broker) as client:
-            own = {"source_agent": "seed", "source_doc_id": source or (file.name[-64:] if file else None)}
-            parts = _seeded(client, rows, own) if file else _embedded_anew(client)
+            parts = _seeded(client, rows, source or file.name[-64:]) if file else _embedded_anew(client)
             done: Json = {"stored": 0, "skipped": 0, "refused": []}
             with progress_bars(Screen(stderr=True, highlight=False)) as progress:
                 bar = progress.add_task("storing", total=len(rows) or None, note="")
@@ -70,21 +69,18 @@ def seed(
 
 def _told(refused: list[tuple[int, str]]) -> list[str]:
     """A line for each reason, with the rows that have it as far as they fit."""
-    rows: dict[str, list[str]] = {}
+    rows: dict[str, list[int]] = {}
     for number, reason in refused:
-        rows.setdefault(reason, []).append(str(number))
-    lines = []
-    for reason, numbers in rows.items():
-        more = f" and {len(numbers) - MOST_SHOWN} more" if len(numbers) > MOST_SHOWN else ""
-        lines.append(f"row{'s' * (len(numbers) > 1)} {', '.join(numbers[:MOST_SHOWN])}{more}: {reason}")
-    rest = len(lines) - MOST_SHOWN
-    return [*lines[:MOST_SHOWN], *[f"... and {rest} more reasons; --json has all"] * (rest > 0)]
+        rows.setdefault(reason, []).append(number)
+    lines = [f"row{'s' * (len(n) > 1)} {first_names(n, MOST_SHOWN)}: {reason}" for reason, n in rows.items()]
+    return first_lines(lines, MOST_SHOWN, " reasons; --json has all")
 
 
-def _seeded(client: Any, rows: list[tuple[int, Any]], own: Json) -> Iterator[tuple[Json, int]]:
+def _seeded(client: Any, rows: list[tuple[int, Any]], source: str) -> Iterator[tuple[Json, int]]:
     """What became of each part of a file, and its length; the reasons of refusal by the file's own numbers."""
     from workers.enrichment.story_jobs import MOST_STORIES
 
+    own = {"source_agent": "seed", "source_doc_id": source}
     for start in range(0, len(rows), MOST_STORIES):
         part = rows[start : start + MOST_STORIES]
         bad = [(number, row.message) for number, row in part if isinstance(row, RequestRejected)]

@@ -7,7 +7,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.containers import Lines
@@ -114,6 +114,16 @@ class PaceColumn(ProgressColumn):
     def render(self, task: Task) -> Text:
         """Of the last half minute."""
         return Text(rate_and_time_left(task.speed, task.time_remaining))
+
+
+_Line = TypeVar("_Line")
+
+
+def first_lines(lines: Sequence[_Line], most: int, rest: str) -> list[_Line | str]:
+    """At most `most` lines: if there are more, the last one tells how many, and ends with `rest`."""
+    if len(lines) <= most:
+        return [*lines]
+    return [*lines[: most - 1], f"... and {len(lines) - most + 1} more{rest}"]
 
 
 def item_and_reason(item: str, reason: str) -> str:

@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 from workers.cli import commands
 from workers.cli.commands import app
 from workers.cli.context import CommandContext, command
+from workers.cli.operate import _read_on
 from workers.cli.tables import to_stdout_json
 
 Larder = Callable[..., Result]
@@ -207,14 +208,24 @@ def test_logs_are_read_for_people(larder: Larder) -> None:
     ]
     assert larder("logs", "worker-embed", "--level", "warning").stdout.count("\n") == 1
     assert larder("logs", "-n", "1").stdout.count("\n") == 1
-    assert "there is no log of api in" in larder("logs", "api").stderr
+    assert "there is no api.log in" in larder("logs", "api").stderr
     assert "there are: supervisor, worker-embed" in larder("logs", "api").stderr
     assert larder("logs", "--level", "loud").exit_code == 2
 
 
+def test_a_log_is_read_on_by_whole_lines_and_anew_once_it_was_emptied(tmp_path: Path) -> None:
+    log = tmp_path / "api.log"
+    log.write_text("one\ntwo\nthr")
+    assert _read_on(log, 0) == (["one", "two"], 8)
+    log.write_text("one\ntwo\nthree\n")
+    assert _read_on(log, 8) == (["three"], 14)
+    log.write_text("anew\n")
+    assert _read_on(log, 14) == (["anew"], 5)
+
+
 def test_the_log_that_is_named_is_shown_with_lines_of_other_programs(larder: Larder) -> None:
     folder = Path(".larder/logs")
-    assert f"there is no log in {folder.resolve()}\n" in larder("logs").stderr
+    assert f"there is no *.log in {folder.resolve()}\n" in larder("logs").stderr
     folder.mkdir(parents=True)
     told = {"event": "started", "level": "info", "timestamp": "2026-01-02T03:04:05.6Z"}
     lines = [json.dumps(told), "Traceback (most recent call last):", "ImportError: no such thing"]

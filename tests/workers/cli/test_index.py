@@ -20,7 +20,8 @@ def screen(*errors: Json, sources: tuple[str, ...] = ("docs", "more"), **counts:
     stats = {"documents_processed": 1, "vectors_indexed": 3, "time_elapsed": 0.5, "errors": errors}
     result: Json = {"stats": stats, "runs": [{"source": name, **run} for name in sources]}
     out = StringIO()
-    Console(file=out, width=80).print(*summary(result))
+    for part in summary(result):
+        Console(file=out, width=80).print(part, markup=False)
     return out.getvalue()
 
 

@@ -114,6 +114,10 @@ def source(name: str, **changes: Any) -> dict[str, Any]:
     }
 
 
+JOBS = {"waiting": 0, "running": 0, "failed": 0, "oldest_seconds": None}
+OTHER_INDEX = {"model": "m", "status": "building", "documents": 1, "total": 2, "stale": 0, "dead": 0}
+
+
 def picture(sources: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
     """A status document."""
     backlog = {
@@ -125,14 +129,27 @@ def picture(sources: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
     index = {"model": "all-MiniLM-L6-v2", "dimensions": 384, "status": "active", "chunks": 123456}
     return {
         "sources": sources,
-        "backlog": {**backlog, "in_flight": 32, "dead": 0, "queues": queues},
+        "backlog": {**backlog, "in_flight": 32, "dead": 0, "queues": queues, "set_aside": 0},
+        "enrichment": JOBS,
         "workers": [{"name": f"worker-{q}@host", "queues": [q], "age_seconds": 3.0} for q in queues],
         "canaries": dict.fromkeys(queues, 42.0),
         "index": {**index, "vector_index": "hnsw", "keyword_index": "gin"},
-        "embedding": {"state": "ok", "until": None, "error": None, "documents": 0, "today": []},
+        "partial": None,
+        "embedding": {
+            "state": "ok",
+            "until": None,
+            "error": None,
+            "documents": 0,
+            "today": [],
+            "last_load": {"texts": 0, "cut": 0},
+        },
+        "other_indexes": [],
+        "alerts": [],
         "degradation_level": 0,
         "database": "ok",
+        "database_seconds": 0.0,
         "broker": "ok",
+        "broker_error": "",
         "next": "",
         **changes,
     }
@@ -225,6 +242,8 @@ def test_what_is_right_has_no_colour() -> None:
         (picture([source("docs", paused=True)]), "paused"),
         (picture([source("docs")], broker="error"), "broker"),
         (picture([source("docs")], database_seconds=2.24), "database slow (2.2 s)"),
+        (picture([source("docs")], enrichment=JOBS | {"failed": 2}), "2 failed"),
+        (picture([source("docs")], other_indexes=[OTHER_INDEX | {"dead": 3}]), "3 dead"),
         (
             picture(
                 [source("docs")], workers=[{"name": "worker-embed@h", "queues": [], "age_seconds": 90.0}]
@@ -251,6 +270,12 @@ def test_what_is_wrong_has_a_colour(wrong: dict[str, Any], words: str) -> None:
     _, coloured = drawn(wrong)
     assert words in coloured
     assert RED in coloured or YELLOW in coloured or "\x1b[1;31m" in coloured
+
+
+def test_messages_that_no_worker_could_take_are_told() -> None:
+    found = picture([source("docs")])
+    found["backlog"]["set_aside"] = 2
+    assert "2 messages set aside" in "\n".join(drawn(found, width=120)[0])
 
 
 def test_names_with_brackets_are_no_markup() -> None:
@@ -292,7 +317,7 @@ def test_a_source_with_failed_files_is_not_well_and_one_without_documents_is_not
 
 
 def test_a_load_that_goes_on_is_not_late() -> None:
-    found = picture([source("docs")], database_seconds=0.0)
+    found = picture([source("docs")])
     found["backlog"]["oldest_due_seconds"] = 1900.0
     assert not [*advising._of_work(found)]
     found["canaries"]["embed"] = 1500.0

@@ -13,7 +13,16 @@ from rich.console import Console
 from rich.text import Text
 
 from pipeline.documents import CONTROLS
-from workers.cli.tables import Screen, progress_bars, progress_line, show_run, table, to_stdout_json, warn
+from workers.cli.tables import (
+    Screen,
+    first_lines,
+    progress_bars,
+    progress_line,
+    show_run,
+    table,
+    to_stdout_json,
+    warn,
+)
 
 HEADS = ("source", "docs", "state", "error")
 
@@ -45,6 +54,11 @@ def test_nothing_is_read_as_markup_and_colours_are_kept() -> None:
     with console.capture() as taken:
         console.print(table(HEADS[:2], [("a", Text("7", style="red"))]))
     assert "\x1b[31m7" in taken.get()
+
+
+def test_a_list_is_no_longer_than_it_may_be_and_tells_what_is_left_out() -> None:
+    assert first_lines(["a", "b", "c"], 3, "; see there") == ["a", "b", "c"]
+    assert first_lines(["a", "b", "c", "d"], 3, "; see there") == ["a", "b", "... and 2 more; see there"]
 
 
 EVIL = "\x1b]52;c;aGk=\x07ti\x9b2J\u202etle\r\u2066\x7f"
