@@ -22,7 +22,6 @@ from workers.admin.doctor import doctor
 from workers.control import maintenance, pump, sync
 from workers.limits.allowance import PROBE_DOCUMENTS
 from workers.queue.app import configure
-from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Runtime
 from workers.settings import SettingsError, load
 
@@ -52,7 +51,10 @@ def opened(tmp_path: Path, shared_addresses: Addresses, servers: embedded.Server
         configure(settings.rag.queue, servers.broker_url)
         return made[-1]
 
-    yield build
+    with redis.Redis.from_url(servers.broker_url) as broker:
+        broker.flushdb()  # what waits from another test takes the room of what is to be embedded
+        yield build
+        broker.flushdb()
     for parts in made:
         with parts.database.control() as connection:
             for table in ("document", "source", "embedding_hold", "embedding_usage"):
@@ -60,8 +62,6 @@ def opened(tmp_path: Path, shared_addresses: Addresses, servers: embedded.Server
         if parts.allowance.rate:
             parts.allowance.rate.disconnect()
         parts.database.close()
-    with redis.Redis.from_url(servers.broker_url) as broker:
-        broker.delete(*QUEUES, *broker.keys("larder:embed:*"))
 
 
 def state(parts: Runtime) -> Any:
