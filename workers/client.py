@@ -95,7 +95,7 @@ class Client(StoryMethods):
         of the tenant, since many are likely to read them, and those of a search everything.
 
         Raises:
-            ConfigurationError: `database_url` is no address of a PostgreSQL, or `broker_url` none of a Valkey or Redis.
+            ConfigurationError: `database_url` is no address of a PostgreSQL, or `broker_url` none of a broker.
         """
         if not database_url.startswith(_SCHEMES):
             # Not quoted: it may hold a password.
@@ -164,7 +164,10 @@ class Client(StoryMethods):
         settings = self._settings or Settings(rag=Configuration(), path=None, folder=Path.cwd())
         database, broker = self._addresses
         configure(settings.rag.queue, broker, send_only=True)
-        made = Runtime(settings, Addresses(database=database, control=database, broker=broker))
+        where = Addresses(
+            database=database, control=database, broker=broker, valkey_url=settings.valkey_url or ""
+        )
+        made = Runtime(settings, where)
         made.__dict__["database"] = self._database
         return made
 

@@ -24,6 +24,7 @@ from pipeline.reranking import Reranker, RerankOptions, open_reranker
 from pipeline.search.cache import Caches, MemoryCache
 from pipeline.search.chunk_store import SearchIndex
 from workers.processes import metrics, tracing
+from workers.queue.rabbit import is_rabbit
 from workers.settings import EmbeddingModel, Settings
 from workers.settings.values import options_from
 
@@ -40,7 +41,14 @@ class Addresses:
     control: str = ""
     admin: str = ""
     broker: str = ""
+    valkey_url: str = ""
+    """Empty where the broker is a Valkey."""
     encryption_keys: str = ""
+
+    @property
+    def valkey(self) -> str:
+        """Where limits, alerts about the database and answers to apps lie: the broker, unless that is RabbitMQ."""
+        return self.valkey_url or ("" if is_rabbit(self.broker) else self.broker)
 
 
 _ACTOR: ContextVar[str] = ContextVar("actor", default="")
@@ -111,7 +119,7 @@ class Runtime:
         """How much may be embedded, shared with all other workers."""
         from workers.limits.allowance import Allowance  # with the client of the broker, which no search needs
 
-        return Allowance(self.rag, self.model, self.database, self.addresses.broker)
+        return Allowance(self.rag, self.model, self.database, self.addresses.valkey)
 
     @cached_property
     def caches(self) -> Caches:
@@ -149,7 +157,7 @@ class Runtime:
         from connectors.web.limiter import LocalRequestLimiter
         from workers.limits.limiters import ValkeyRequestLimiter
 
-        return ValkeyRequestLimiter(self.addresses.broker) if self.addresses.broker else LocalRequestLimiter()
+        return ValkeyRequestLimiter(self.addresses.valkey) if self.addresses.valkey else LocalRequestLimiter()
 
     @cached_property
     def embedding_options(self) -> EmbeddingOptions:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from workers.queue import broker
 from workers.queue.app import app, configure
 from workers.queue.celeryconfig import QUEUES, ROUTES, celery_settings
+from workers.runtime import Addresses
 from workers.settings.queue import QueueSettings
 
 
@@ -43,6 +45,40 @@ def test_beat_only_ticks_and_no_tick_depends_on_two_clocks() -> None:
     assert schedule["tick"]["schedule"] == 2
     assert not any("expires" in entry.get("options", {}) for entry in schedule.values())
     assert {schedule[f"canary-{q}"]["options"]["queue"] for q in QUEUES} == set(QUEUES)
+
+
+def test_with_rabbitmq_each_priority_of_a_queue_is_a_quorum_queue_and_sending_is_confirmed() -> None:
+    url = "amqp://u:p@127.0.0.1:1//"
+    settings = celery_settings(QueueSettings(), f"{url}?ssl_ca_certs=ca.pem", send_only=True)
+    assert settings["broker_url"] == url
+    assert settings["broker_transport_options"] == {
+        "confirm_publish": True,
+        "read_timeout": broker.SECONDS,
+        "write_timeout": broker.SECONDS,
+    }
+    named = {queue.name: queue for queue in settings["task_queues"]}
+    assert sorted(named) == sorted(q + step for q in QUEUES for step in ("", ".3", ".6", ".9"))
+    for name, queue in named.items():
+        assert (queue.durable, queue.routing_key) == (True, name)
+        assert queue.queue_arguments == {"x-queue-type": "quorum"}
+    assert broker.consumed("ingest", url) == ["ingest", "ingest.3", "ingest.6", "ingest.9"]
+    sent = [broker.queue_for("ingest", url, priority) for priority in (None, 0, 2, 3, 6, 9)]
+    assert sent == ["ingest", "ingest", "ingest", "ingest.3", "ingest.6", "ingest.9"]
+
+
+def test_with_valkey_kombu_keeps_the_priorities_of_one_queue() -> None:
+    url = "redis://127.0.0.1:1/0"
+    assert "task_queues" not in celery_settings(QueueSettings(), url)
+    assert broker.consumed("ingest", url) == ["ingest"]
+    assert {broker.queue_for("ingest", url, priority) for priority in (None, 0, 3, 9)} == {"ingest"}
+
+
+def test_where_limits_are_kept() -> None:
+    """In the broker, unless that is RabbitMQ."""
+    valkey, rabbit = "redis://127.0.0.1:1/0", "amqp://127.0.0.1:1//"
+    assert Addresses(broker=valkey).valkey == valkey
+    assert Addresses(broker=rabbit, valkey_url=valkey).valkey == valkey
+    assert Addresses(broker=rabbit).valkey == "", "a client without a configuration has no limits to keep"
 
 
 def test_configure_points_the_app_at_a_broker() -> None:

@@ -433,7 +433,7 @@ def test_an_address_of_no_postgresql_is_refused_and_not_quoted() -> None:
 
 
 def test_a_broker_that_would_take_messages_in_vain_is_refused_and_not_quoted() -> None:
-    for address in ("amqp://u:hush@host//", "host/0"):
-        with pytest.raises(ConfigurationError, match="no address of a Valkey or Redis") as caught:
+    for address in ("sqs://u:hush@host//", "host/0"):
+        with pytest.raises(ConfigurationError, match="no address of a Valkey, Redis or RabbitMQ") as caught:
             Client("postgresql://u@h/larder", broker_url=address)
         assert "hush" not in str(caught.value)

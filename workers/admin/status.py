@@ -144,7 +144,7 @@ def _with_lateness(source: Json) -> Json:
 def _broker_facts(parts: Runtime, queues: dict[str, int] | None) -> Json:
     """`broker`: ok, error or refused; `broker_error`: why, as the end of a sentence; `broker_memory`: its share."""
     if queues is not None:
-        told = broker.facts(parts.addresses.broker)
+        told = broker.facts(parts.addresses.valkey)
         share = told.used / told.limit if told and told.limit else None
         return {"broker": "ok", "broker_error": "", "broker_memory": share}
     why = broker.connect_problem(parts.addresses.broker) or "does not answer"

@@ -182,6 +182,7 @@ FIXED = (
     "storage.database.controlUrl",
     "storage.database.adminUrl",
     "storage.broker.url",
+    "storage.broker.valkeyUrl",
 )
 """Keys that only another start takes over: all processes must see the same servers at any time."""
 RELOAD_SECONDS = 90.0

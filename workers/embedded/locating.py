@@ -30,6 +30,7 @@ def addresses(settings: Settings) -> Addresses:
         control=secret_value(settings.rag.storage.database.control_url) or control,
         admin=secret_value(settings.rag.storage.database.admin_url) or admin,
         broker=broker,
+        valkey_url=settings.valkey_url or "",
         encryption_keys=",".join(keys),
     )
 

@@ -17,7 +17,7 @@ from pipeline.database.engine import Database, TimedConnection
 from pipeline.errors import ConfigurationError, LarderError
 from pipeline.ledger import jobs
 from pipeline.ledger.jobs import ENRICH
-from workers.queue import broker
+from workers.queue import broker, rabbit
 
 POLL_SECONDS = 1.0
 """A notification may be lost, with its connection or in a pooler; looking once in a while finds what it told."""
@@ -128,7 +128,7 @@ class JobNotifications:
 
 
 QUEUE = "enrich"
-_SCHEMES = ("redis://", "rediss://", "redis+socket://")
+_SCHEMES = ("redis://", "rediss://", "redis+socket://", "amqp://", "amqps://")
 SECONDS = 3.0
 """Longer is not worth waiting for: the pump sends what could not be sent."""
 REST_SECONDS = 5.0
@@ -136,6 +136,7 @@ REST_SECONDS = 5.0
 OPTIONS = {
     "socket_timeout": SECONDS,
     "socket_connect_timeout": SECONDS,
+    **rabbit.transport_options(SECONDS),
     # Left to itself it would try for 12 seconds.
     "max_retries": 0,
     "interval_start": 0,
@@ -151,13 +152,14 @@ class JobPublisher:
         """Nothing is connected yet.
 
         Raises:
-            ConfigurationError: it is no address of a Valkey or Redis; another broker would take messages that no
-                worker hears of.
+            ConfigurationError: it is no address of a Valkey, Redis or RabbitMQ; another broker would take messages
+                that no worker hears of.
         """
         if not broker_url.startswith(_SCHEMES):
             # Not quoted: it may hold a password.
             raise ConfigurationError(
-                "broker_url is no address of a Valkey or Redis", fix="write redis://:PASSWORD@HOST:6379/0"
+                "broker_url is no address of a Valkey, Redis or RabbitMQ",
+                fix="write redis://:PASSWORD@HOST:6379/0",
             )
         self._url = broker_url
         self._lock = threading.Lock()
@@ -206,11 +208,16 @@ class JobPublisher:
 
         if self._connection is None:
             self._connection = cast("Any", Connection)(  # kombu is not annotated
-                self._url, transport_options=OPTIONS, connect_timeout=SECONDS, ssl=broker.tls_of(self._url)
+                rabbit.address_of(self._url),
+                transport_options=OPTIONS,
+                connect_timeout=SECONDS,
+                ssl=broker.tls_of(self._url),
             )
         # To the queue itself and not by an exchange.
+        queue = broker.queue_for(QUEUE, self._url, message["priority"])
+        declare = [rabbit.queue_of(queue)] if rabbit.is_rabbit(self._url) else []
         self._connection.Producer(auto_declare=False).publish(
-            **message, routing_key=QUEUE, exchange="", serializer="json", retry=False
+            **message, routing_key=queue, exchange="", serializer="json", retry=False, declare=declare
         )
 
     def _drop(self) -> None:

@@ -125,7 +125,7 @@ def store_answer(parts: Runtime, message: str, what: object, given: Json) -> Non
         found = _answer(parts, message, what, given)
     except Exception as error:  # noqa: BLE001 (whatever it is, whoever waits must be told)
         found = failure(error, str)
-    _results(parts.addresses.broker).store_result(message, found, "SUCCESS")
+    _results(parts.addresses.valkey).store_result(message, found, "SUCCESS")
 
 
 def _answer(parts: Runtime, message: str, what: object, given: Json) -> Json:
@@ -160,13 +160,13 @@ def _answer(parts: Runtime, message: str, what: object, given: Json) -> Json:
 
 
 @functools.cache
-def _results(broker_url: str) -> Any:
+def _results(valkey_url: str) -> Any:
     """Where results of Celery lie. The app's own setting is none: every message of ours would ask for its result."""
     from celery.app.backends import by_url
 
     from workers.queue.app import app
 
-    kind, url = by_url(broker_url, app.loader)
+    kind, url = by_url(valkey_url, app.loader)
     return kind(app=app, url=url, expires=KEPT_SECONDS)
 
 

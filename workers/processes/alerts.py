@@ -266,7 +266,7 @@ class Watcher:
 
     def _store(self, *, away: bool) -> list[Json]:
         """What is to be told of the database, which cannot keep it: the broker does, for all who look."""
-        condition, url = self._conditions.get("store_unreachable"), self._parts.addresses.broker
+        condition, url = self._conditions.get("store_unreachable"), self._parts.addresses.valkey
         if condition is None or (away and self._own):
             return []
         if away:

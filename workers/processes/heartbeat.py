@@ -158,7 +158,8 @@ class Heartbeat(bootsteps.StartStopStep):  # type: ignore[misc]
         parts = runtime.current()
 
         def served() -> list[str]:
-            return sorted(parent.app.amqp.queues.consume_from)
+            # Not those of each priority that RabbitMQ has besides.
+            return sorted(name for name in parent.app.amqp.queues.consume_from if "." not in name)
 
         starves = Starvation(parts.addresses.broker, served)
         queues, folder = ",".join(served()), parts.heartbeat_folder

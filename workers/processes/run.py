@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -161,7 +162,7 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     app.steps["consumer"].add(Listening)
     # Not by Celery's command line, which imports every plugin there is, Flower among them, into each worker.
     serving = app.Worker(
-        queues=[queue],
+        queues=broker.consumed(queue, parts.addresses.broker),
         concurrency=concurrency or _processes(parts, queue),
         hostname=host_format(default_nodename(f"worker-{queue}@%h")),
         loglevel=mlevel(parts.rag.monitoring.logging.level),
@@ -258,6 +259,7 @@ def _guard_flower(hosts: Collection[str], prefix: str, unprotected: Collection[s
     to this machine would read them in a visitor's browser.
     """
     from flower.api import BaseApiHandler  # by the process of Flower alone
+    from flower.utils.broker import RabbitMQ
     from flower.views import BaseHandler
     from flower.views.auth import OAuth2StateMixin
 
@@ -284,3 +286,15 @@ def _guard_flower(hosts: Collection[str], prefix: str, unprotected: Collection[s
         kind.prepare = guarded(kind.prepare)
     # Flower itself knows the queues of the workers that answered it in time.
     BaseHandler.get_active_queue_names = lambda _handler: sorted(QUEUES)
+    # Of RabbitMQ it asks a plugin, which need not be there.
+    RabbitMQ.queues = _queue_lengths
+
+
+def _queue_lengths(_broker: Any, names: Collection[str]) -> Awaitable[list[dict[str, object]]]:
+    """What Flower shows of the queues; nothing while the broker is away."""
+
+    def asked() -> list[dict[str, object]]:
+        found = broker.lengths(runtime.current().addresses.broker, sorted(names)) or {}
+        return [{"name": name, "messages": count} for name, count in found.items()]
+
+    return asyncio.to_thread(asked)

@@ -40,6 +40,7 @@ STOP_SECONDS = 45.0
 LONGEST_PAUSE = 30.0
 STEADY_SECONDS = 60.0
 """A process that lived this long starts with a clean record."""
+SERVERS = ("database", "broker", "valkey")
 WITHOUT_HEARTBEAT = ("commands", "flower")
 """Of these it is only known whether they live. They are no forks: what they count is not counted with the others, which
 is decided where it is loaded."""
@@ -171,7 +172,7 @@ class Supervisor:
         before = self.settings
         try:
             new = load(before.path, {**os.environ, "LARDER_DATA": str(self.data)})
-            if (new.database_url, new.broker_url) != (before.database_url, before.broker_url):
+            if any(getattr(new, f"{server}_url") != getattr(before, f"{server}_url") for server in SERVERS):
                 raise ConfigurationError("it names other servers", fix="larder down, then larder up --detach")
         except LarderError as error:
             _note(f"the configuration stays as it was: {error}")
@@ -271,6 +272,7 @@ class Supervisor:
             "LARDER_CONTROL_DATABASE_URL": w.control if worker else _without_password(w.control),
             "LARDER_ADMIN_DATABASE_URL": _without_password(w.admin),
             "LARDER_BROKER_URL": w.broker,
+            "LARDER_VALKEY_URL": w.valkey_url,
             "LARDER_ENCRYPTION_KEYS": w.encryption_keys if worker else "withheld",
         }
         withheld = set() if worker else set(secrets_in(self.settings.rag))

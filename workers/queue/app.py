@@ -8,12 +8,14 @@ from functools import wraps
 from queue import Empty
 from typing import Any
 
+from amqp.exceptions import AMQPError
 from celery import Celery
 from celery.exceptions import InvalidTaskError
 from celery.worker.consumer import Consumer
+from celery.worker.consumer.delayed_delivery import DelayedDelivery
 from celery.worker.request import Request as CeleryRequest
 from kombu.exceptions import InconsistencyError
-from kombu.transport import redis, virtual
+from kombu.transport import pyamqp, redis, virtual
 
 from workers.queue.broker import AWAY, SET_ASIDE
 from workers.queue.celeryconfig import celery_settings
@@ -97,6 +99,26 @@ def guarded(read: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
+def guarded_consume(consume: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for a channel of RabbitMQ, which hands messages over: what cannot be taken is dropped."""
+
+    @wraps(consume)
+    def guarded(channel: Any, *, callback: Callable[[Any], Any], no_ack: bool = False, **options: Any) -> Any:
+        def taken(message: Any) -> None:
+            try:
+                callback(message)
+            except (AMQPError, OSError):
+                raise
+            except Exception as error:  # noqa: BLE001 - as above
+                logger.error("a message is set aside: taking it fails with %s", type(error).__name__)  # noqa: TRY400
+                if not no_ack:
+                    channel.basic_reject(message.delivery_tag, requeue=False)
+
+        return consume(channel, callback=taken, no_ack=no_ack, **options)
+
+    return guarded
+
+
 ASK = "larder.ask"
 """The task that a Celery app without this package asks for."""
 
@@ -126,7 +148,12 @@ def install_transport() -> None:
     channel.QoS = QoS
     channel._brpop_read = guarded(channel._brpop_read)  # noqa: SLF001 (what all messages come by)
     channel._receive = guarded(channel._receive)  # noqa: SLF001 (and all commands)
+    queues: Any = pyamqp.Channel
+    queues.basic_consume = guarded_consume(queues.basic_consume)
     app.Task.Request = Request
+    # 28 exchanges and as many queues of RabbitMQ, for messages that are to come later: none of ours is.
+    delayed: Any = DelayedDelivery
+    delayed.include_if = lambda *_: False
     # Acknowledged, one that cannot be decoded would look like one that was done.
     consumer: Any = Consumer
     consumer.on_decode_error = lambda self, message, error: self.on_invalid_task(None, message, error)

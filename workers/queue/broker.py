@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
+from bisect import bisect
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from typing import Any
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+
+from workers.queue import rabbit
 
 AWAY = (redis.RedisError, OSError)
 """What is raised while it cannot be reached; the words may repeat its address and the password in it."""
@@ -38,7 +41,7 @@ class BrokerFacts:
 def lengths(url: str, queues: Sequence[str]) -> dict[str, int] | None:
     """Messages that wait in each queue, without those a worker has taken; None if the broker is away."""
     with suppress(*AWAY, ValueError), client_of(url) as client:
-        return {q: sum(int(client.llen(part)) for part in lists_of(q)) for q in queues}
+        return {q: sum(int(client.llen(part)) for part in lists_of(q, url)) for q in queues}
     return None
 
 
@@ -47,21 +50,34 @@ SET_ASIDE = "larder:set-aside"
 
 
 def set_aside(url: str) -> int | None:
-    """Messages that no worker could take since the broker began to keep anything; None if it is away."""
+    """Messages that no worker could take since the broker began to keep anything; None if it is away, or no Valkey."""
+    if rabbit.is_rabbit(url):
+        return None
     with suppress(*AWAY, ValueError), client_of(url) as client:
         return int(client.get(SET_ASIDE) or 0)
     return None
 
 
-def lists_of(queue: str) -> list[str]:
-    """Each step of priority is a list of its own in the broker."""
-    return [queue, *(f"{queue}\x06\x16{step}" for step in PRIORITIES if step)]
+def lists_of(queue: str, url: str = "") -> list[str]:
+    """Each step of priority is a list of its own in Valkey, and a queue of its own in RabbitMQ."""
+    between = "." if rabbit.is_rabbit(url) else "\x06\x16"
+    return [queue, *(f"{queue}{between}{step}" for step in PRIORITIES if step)]
+
+
+def consumed(queue: str, url: str) -> list[str]:
+    """What a worker of this queue reads: Kombu finds the lists of Valkey by itself."""
+    return lists_of(queue, url) if rabbit.is_rabbit(url) else [queue]
+
+
+def queue_for(queue: str, url: str, priority: int | None) -> str:
+    """Where a message of this priority is sent to."""
+    return lists_of(queue, url)[bisect(PRIORITIES, priority or 0) - 1] if rabbit.is_rabbit(url) else queue
 
 
 def waiting(url: str, queue: str) -> dict[int, int]:
     """Messages of each priority that wait in a queue, without those a worker has taken; empty if the broker is away."""
     with suppress(*AWAY, ValueError), client_of(url) as client:
-        return {p: int(client.llen(part)) for p, part in zip(PRIORITIES, lists_of(queue), strict=True)}
+        return {p: int(client.llen(part)) for p, part in zip(PRIORITIES, lists_of(queue, url), strict=True)}
     return {}
 
 
@@ -86,8 +102,11 @@ the right one."""
 def let_through(url: str, queue: str) -> None:
     """One task of a queue is done; each time after SHARE of them a message of a lower priority goes next.
 
-    So nobody who has small changes without end keeps loads and fills waiting for ever.
+    So nobody who has small changes without end keeps loads and fills waiting for ever. With RabbitMQ a worker takes
+    from each queue by turns anyway.
     """
+    if rabbit.is_rabbit(url):
+        return
     with suppress(*AWAY, ValueError), client_of(url) as client:
         lists = lists_of(queue)
         client.eval(_LET_THROUGH, 1 + len(lists), f"larder:turn:{queue}", *lists, SHARE)
@@ -96,8 +115,11 @@ def let_through(url: str, queue: str) -> None:
 def without_message(url: str, lists: Mapping[str, Sequence[str]]) -> set[str]:
     """Those tasks of which no message waits and none is with a worker; none of them if the broker is away.
 
-    `lists` names those of each. What waits behind a slow worker is heard, and so is what somebody is at.
+    `lists` names those of each. What waits behind a slow worker is heard, and so is what somebody is at. None with
+    RabbitMQ, too, which does not tell what a worker has taken.
     """
+    if rabbit.is_rabbit(url):
+        return set()
     with suppress(*AWAY, ValueError), client_of(url) as client:
         empty = {task for task, waits in lists.items() if not client.exists(*waits)}
         taken = b"".join(client.hvals("unacked")) if empty else b""
@@ -106,7 +128,11 @@ def without_message(url: str, lists: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def facts(url: str) -> BrokerFacts | None:
-    """Its kind, memory and policy; None if the broker is away."""
+    """Its kind, memory and policy; None if it is away. RabbitMQ tells its kind alone."""
+    if rabbit.is_rabbit(url):
+        with suppress(*AWAY, ValueError):
+            return BrokerFacts(server=client_of(url).version(), policy="", used=0, limit=0)
+        return None
     with suppress(*AWAY, ValueError), client_of(url) as client:
         # INFO, not CONFIG: a user that may run tasks need not be allowed to read the configuration.
         found = client.info("server") | client.info("memory")
@@ -124,18 +150,27 @@ SILENT = f"takes connections and says nothing for {SECONDS:g} seconds"
 REFUSALS: Mapping[str, str] = {
     "wants a password, and its address holds none": "write redis://:PASSWORD@HOST:6379/0 into LARDER_BROKER_URL",
     "refuses the password": "correct user and password in LARDER_BROKER_URL",
+    "has no virtual host of that name for its user": "correct the part behind the host in LARDER_BROKER_URL",
+    "has a queue of that name that is no quorum queue": "delete it, or name a virtual host of Larder's own",
     "has no database of that number": "correct the number at the end of LARDER_BROKER_URL",
     "has a certificate for another host name": "write the name that is in its certificate into LARDER_BROKER_URL",
     "has a certificate that nobody we trust has signed": (
-        "name the file of the authority that signed it: LARDER_BROKER_URL=rediss://...?ssl_ca_certs=/path/ca.pem"
+        "name the file of the authority that signed it: end LARDER_BROKER_URL with ?ssl_ca_certs=/path/ca.pem"
     ),
     "is to be trusted by a file that is not there": "correct ssl_ca_certs in LARDER_BROKER_URL",
-    "refuses its user what workers do": "let that user run all commands on all keys and channels (ACL SETUSER)",
+    "refuses its user what workers do": (
+        "let that user run all commands on all keys and channels (ACL SETUSER), or with RabbitMQ configure, write and"
+        " read all (set_permissions)"
+    ),
 }
 """What it says who answers and does not let us in -> what to do."""
 _SAID = (
     ("Authentication required|already authenticated", "wants a password, and its address holds none"),
     ("DB index", "has no database of that number"),
+    ("NOT_ALLOWED", "has no virtual host of that name for its user"),
+    ("Login was refused", "refuses the password"),
+    ("ACCESS_REFUSED", "refuses its user what workers do"),
+    ("PRECONDITION_FAILED", "has a queue of that name that is no quorum queue"),
     ("^AuthenticationError", "refuses the password"),
     ("^NoPermissionError", "refuses its user what workers do"),
     ("refused", "cannot be reached: nothing listens at its address"),
@@ -163,7 +198,7 @@ def connect_problem(url: str) -> str:
         return SILENT
     except (redis.RedisError, OSError, ValueError) as error:
         kind = type(error).__name__
-        if url.startswith("rediss:") and "No such file" in str(error):
+        if url.startswith(("rediss:", "amqps:")) and "No such file" in str(error):
             return "is to be trusted by a file that is not there"
         said = (why for words, why in _SAID if re.search(words, f"{kind}: {error}"))
         return next(said, f"cannot be reached: {kind}")
@@ -178,10 +213,12 @@ def advice_on(why: str) -> str:
 
 
 def client_of(url: str) -> Any:
-    """A client of the broker; it connects at the first use.
+    """A client of the broker; it connects at the first use. That of RabbitMQ knows `ping`, `exists` and `llen`.
 
     It tries nothing twice: a script that ran, and whose answer was lost, must not run again.
     """
+    if rabbit.is_rabbit(url):
+        return rabbit.RabbitClient(url, SECONDS)
     # Kombu writes the address of a socket differently from the client.
     address = url.replace("redis+socket://", "unix://").replace("virtual_host=", "db=")
     return redis.Redis.from_url(
@@ -191,7 +228,7 @@ def client_of(url: str) -> Any:
 
 def tls_of(url: str) -> dict[str, Any] | None:
     """What Celery needs to know of TLS beyond the address: that the server must prove who it is; None without TLS."""
-    return (
+    return rabbit.tls_of(url) or (
         {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_check_hostname": True}
         if url.startswith("rediss:")
         else None

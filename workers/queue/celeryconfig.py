@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workers.queue import broker
+from workers.queue import broker, rabbit
 from workers.queue.broker import SECONDS
 from workers.settings.queue import QueueSettings
 
@@ -38,11 +38,25 @@ ROUTES = {
 }
 
 
+def _rabbit_settings(url: str, seconds: float, *, send_only: bool) -> dict[str, Any]:
+    """What differs with RabbitMQ; nothing with Valkey."""
+    if not rabbit.is_rabbit(url):
+        return {}
+    return {
+        "task_queues": [rabbit.queue_of(name) for queue in QUEUES for name in broker.lists_of(queue, url)],
+        "broker_transport_options": rabbit.transport_options(seconds),
+        # Who only sends would be cut off for not speaking; it hears of each message whether it was taken.
+        "broker_heartbeat": 0 if send_only else 30,
+        # How much a worker may take of a quorum queue is said once, when it begins to read it.
+        "worker_enable_prefetch_count_reduction": False,
+    }
+
+
 def celery_settings(queue: QueueSettings, broker_url: str, *, send_only: bool = False) -> dict[str, Any]:
     """What `app.conf` is updated with; `send_only` gives up on a silent broker after `broker.SECONDS`."""
-    tick = queue.tick_seconds
+    tick, seconds = queue.tick_seconds, SECONDS if send_only else 30
     return {
-        "broker_url": broker_url,
+        "broker_url": rabbit.address_of(broker_url),
         # Kombu would speak without TLS to a rediss:// that says nothing of certificates.
         "broker_use_ssl": broker.tls_of(broker_url),
         "task_serializer": "json",
@@ -60,8 +74,8 @@ def celery_settings(queue: QueueSettings, broker_url: str, *, send_only: bool = 
             "visibility_timeout": queue.visibility_timeout,
             "unacked_restore_interval": 5,
             "unacked_restore_throttle": 1,
-            "socket_timeout": SECONDS if send_only else 30,
-            "socket_connect_timeout": SECONDS if send_only else 30,
+            "socket_timeout": seconds,
+            "socket_connect_timeout": seconds,
             "socket_keepalive": True,
             "health_check_interval": 25,
         },
@@ -103,4 +117,5 @@ def celery_settings(queue: QueueSettings, broker_url: str, *, send_only: bool = 
         },
         "beat_scheduler": "workers.processes.heartbeat:TickScheduler",
         "beat_max_loop_interval": min(5.0, tick),
+        **_rabbit_settings(broker_url, seconds, send_only=send_only),
     }

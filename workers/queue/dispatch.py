@@ -58,7 +58,7 @@ def send(
                 args=list(args),
                 kwargs=named,
                 priority=priority,
-                queue=queue,
+                queue=broker.queue_for(queue or ROUTES[name], address, priority),
                 headers=broker.request_header(),
                 # Celery would cut it short, and a document could not be found by its id in Flower.
                 argsrepr=repr(list(args)),

@@ -40,6 +40,7 @@ OVERRIDES = (
     Override("LARDER_CONTROL_DATABASE_URL", "storage.database.controlUrl"),
     Override("LARDER_ADMIN_DATABASE_URL", "storage.database.adminUrl"),
     Override("LARDER_BROKER_URL", "storage.broker.url"),
+    Override("LARDER_VALKEY_URL", "storage.broker.valkeyUrl"),
     Override("LARDER_EMBEDDING_API_KEY", "embedding.apiKey"),
     Override("LARDER_ENCRYPTION_KEYS", "security.encryptionKeys"),
     Override("LARDER_JWT_SECRET", "auth.secret"),

@@ -64,8 +64,13 @@ class Settings:
 
     @property
     def broker_url(self) -> str | None:
-        """Valkey or Redis; None for the embedded server. Secret."""
+        """Valkey, Redis or RabbitMQ; None for the embedded server. Secret."""
         return secret_value(self.rag.storage.broker.url) or None
+
+    @property
+    def valkey_url(self) -> str | None:
+        """The Valkey or Redis beside RabbitMQ; None if the broker is one. Secret."""
+        return secret_value(self.rag.storage.broker.valkey_url) or None
 
     @property
     def tenant(self) -> str:

@@ -36,7 +36,7 @@ from workers.settings.embedding import EmbeddingModel, EmbeddingSettings, StoryE
 from workers.settings.monitoring import MonitoringSettings
 from workers.settings.queue import QueueSettings
 from workers.settings.sources import Sources, SourceSettings
-from workers.settings.values import BrokerUrl, DatabaseUrl, Language, Similarity
+from workers.settings.values import BrokerUrl, DatabaseUrl, Language, Similarity, ValkeyUrl
 
 
 def _only(name: str, why: str) -> BeforeValidator:
@@ -75,10 +75,20 @@ class DatabaseSettings(ConfigSection):
 
 
 class BrokerSettings(ConfigSection):
-    """Valkey or Redis; without a URL an embedded server is used."""
+    """Valkey or Redis, or RabbitMQ with a Valkey beside it; without a URL an embedded Valkey is used."""
 
     url: BrokerUrl | None = Field(default=None, examples=["${LARDER_BROKER_URL}"])
     """Where messages wait. Empty: an embedded server."""
+    valkey_url: ValkeyUrl | None = Field(default=None, examples=["${LARDER_VALKEY_URL}"])
+    """The Valkey that keeps limits where `url` is a RabbitMQ. Empty: that of `url`."""
+
+    @model_validator(mode="after")
+    def _keeps_limits(self) -> Self:
+        if self.url and not self.valkey_url and self.url.get_secret_value().startswith("amqp"):
+            fix = "or set LARDER_VALKEY_URL: limits of services are kept there"
+            expected = "the address of a Valkey or Redis beside RabbitMQ"
+            refuse(self, [Mismatch(key="valkey_url", expected=expected, fix=fix)])
+        return self
 
 
 class StorageSettings(ConfigSection):
@@ -87,7 +97,7 @@ class StorageSettings(ConfigSection):
     database: DatabaseSettings = DatabaseSettings()
     """PostgreSQL."""
     broker: BrokerSettings = BrokerSettings()
-    """Valkey or Redis."""
+    """Valkey or Redis, or RabbitMQ."""
     data: Folder = Path(".larder")
     """Folder of the embedded servers."""
 

@@ -80,21 +80,15 @@ DatabaseUrl = Annotated[
     _scheme("postgresql", "postgres", "postgresql+psycopg"),
     Expected("a URL such as postgresql://USER:PASSWORD@HOST:5432/larder"),
 ]
-_BROKER = "a URL such as redis://:PASSWORD@HOST:6379/0"
-
-
-def _no_rabbit(value: SecretStr) -> SecretStr:
-    if urlsplit(value.get_secret_value()).scheme in ("amqp", "amqps", "pyamqp"):
-        raise refusal(
-            _BROKER, "RabbitMQ cannot be the broker: name a Valkey or Redis (docs/design.md says why)"
-        )
-    return value
-
-
+ValkeyUrl = Annotated[
+    SecretStr,
+    _Masked,
+    _scheme("redis", "rediss", "redis+socket"),
+    Expected("a URL such as redis://:PASSWORD@HOST:6379/0"),
+]
 BrokerUrl = Annotated[
     SecretStr,
     _Masked,
-    AfterValidator(_no_rabbit),
-    _scheme("redis", "rediss", "redis+socket"),
-    Expected(_BROKER),
+    _scheme("redis", "rediss", "redis+socket", "amqp", "amqps"),
+    Expected("a URL such as redis://:PASSWORD@HOST:6379/0, or amqp://USER:PASSWORD@HOST:5672/VHOST"),
 ]

@@ -80,13 +80,14 @@ WRONG = [
     (
         "rag:\n  storage:\n    broker: {url: 'amqp://u:p@h//'}\n",
         3,
-        ("broker.url", "found amqp:// and a rest", "redis://", "RabbitMQ cannot be the broker"),
+        ("broker.valkeyUrl: found nothing", "a Valkey or Redis beside RabbitMQ", "LARDER_VALKEY_URL"),
     ),
     (
-        "rag:\n  storage:\n    broker: {url: 'amqps://u:p@h//'}\n",
+        "rag:\n  storage:\n    broker: {url: 'amqps://u:p@h//', valkeyUrl: 'amqp://u:p@h//'}\n",
         3,
-        ("found amqps:// and a rest", "name a Valkey"),
+        ("broker.valkeyUrl: found amqp:// and a rest", "redis://"),
     ),
+    ("rag:\n  storage:\n    broker: {url: 'pyamqp://u:p@h//'}\n", 3, ("broker.url", "amqp://", "redis://")),
     ("rag:\n  flower: {unprotected: [tasks]}\n", 2, ("unprotected[0]", "'metrics' or 'healthcheck'")),
     ("rag:\n  metadata: {}\n", 2, ("metadata: found an unknown key",)),
     (

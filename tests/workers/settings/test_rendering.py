@@ -91,6 +91,7 @@ class TestInitialFile:
             "LARDER_CONTROL_DATABASE_URL": "postgresql://h/b",
             "LARDER_ADMIN_DATABASE_URL": "postgresql://h/c",
             "LARDER_BROKER_URL": "redis://h/0",
+            "LARDER_VALKEY_URL": "redis://h/1",
             "LARDER_EMBEDDING_API_KEY": "k",
             "LARDER_METRICS_TOKEN": "m",
             "LARDER_TRACING_TOKEN": "t",

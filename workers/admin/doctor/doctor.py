@@ -168,7 +168,7 @@ def held(parts: Runtime) -> Diagnosis:
     return warning(f"deletions wait: {said}", f"if they are meant: larder sources release {rows[0].name}")
 
 
-LEAST_SERVERS = {"PostgreSQL": (15,), "Valkey": (7, 2), "Redis": (6, 2)}
+LEAST_SERVERS = {"PostgreSQL": (15,), "Valkey": (7, 2), "Redis": (6, 2), "RabbitMQ": (3, 10)}
 """Older ones lack what is asked of them."""
 
 
@@ -230,10 +230,12 @@ def versions(parts: Runtime) -> Diagnosis:
         return error(f"versions that do not work, or have faults: {'; '.join(found)}", fix)
     with parts.database.control() as connection:
         servers = [f"PostgreSQL {overview.server_version(connection)}"]
-    if told := broker.facts(parts.addresses.broker):
-        servers.append(told.server)
+    where = dict.fromkeys((parts.addresses.broker, parts.addresses.valkey))
+    servers += [told.server for url in where if (told := broker.facts(url))]
     if old := [one for one in servers if too_old(one)]:
-        return error(f"too old: {', '.join(old)}", "PostgreSQL 15, Valkey 7.2 or Redis 6.2, or newer")
+        return error(
+            f"too old: {', '.join(old)}", "PostgreSQL 15, Valkey 7.2, Redis 6.2 or RabbitMQ 3.10, or newer"
+        )
     return fine(f"{len(wanted)} libraries as tested; {', '.join(servers)}")
 
 

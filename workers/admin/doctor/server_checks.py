@@ -28,7 +28,7 @@ from workers.admin import operations
 from workers.admin.reindex import mismatch
 from workers.embedded.locating import ping
 from workers.processes import liveness
-from workers.queue import broker
+from workers.queue import broker, rabbit
 from workers.runtime import Runtime
 
 LEAST_PGVECTOR = (0, 8)
@@ -182,12 +182,27 @@ def search_index(parts: Runtime) -> Diagnosis:
 
 
 def message_broker(parts: Runtime) -> Diagnosis:
-    """The broker answers and drops nothing."""
-    found = broker.facts(parts.addresses.broker)
-    if found is None:
-        why = broker.connect_problem(parts.addresses.broker)
-        fix = f"{broker.advice_on(why)}; work waits in the database meanwhile"
-        return error(f"the broker {why or 'gives no facts of itself'}", fix)
+    """The broker answers and drops nothing; the Valkey beside a RabbitMQ, too."""
+    where = parts.addresses
+    looked = [_broker("the broker", where.broker)]
+    if rabbit.is_rabbit(where.broker):
+        looked.append(_broker("the Valkey beside the broker", where.valkey))
+    wrong = (one for one in looked if one.status != "ok")
+    return next(wrong, fine("; ".join(one.detail for one in looked)))
+
+
+def _broker(name: str, url: str) -> Diagnosis:
+    found, is_rabbit = broker.facts(url), rabbit.is_rabbit(url)
+    why = broker.connect_problem(url) if found is None or is_rabbit else ""
+    if found is None or why:
+        advice = broker.advice_on(why)
+        if name != "the broker":
+            advice = advice.replace("LARDER_BROKER_URL", "LARDER_VALKEY_URL")
+        return error(
+            f"{name} {why or 'gives no facts of itself'}", f"{advice}; work waits in the database meanwhile"
+        )
+    if is_rabbit:
+        return fine(f"{found.server}, of whose memory and disk Larder knows nothing")
     if found.policy != "noeviction":
         fix = "set maxmemory-policy noeviction on it"
         return error(f"{found.server} drops entries when it is full ({found.policy})", fix)
