@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 MINUTES ?= 60
 TEXTS ?=
-.PHONY: help demo wheel test lint manifests bench scale drill drills soak requirements contract lock clean
+.PHONY: help demo wheel test lint manifests bench scale drill drills soak rabbitmq requirements contract lock clean
 
 help:            ## This list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -101,6 +101,11 @@ drills: $(VENV)/.dev   ## Slow, gone, deaf and frozen parts by the real clocks: 
 	@LARDER_CASES=750 $(BIN)/python -m pytest -q --timeout 1800 tests/workers/api/test_isolation.py \
 		tests/workers/api/test_description.py tests/pipeline/stories/test_story_store.py
 	@LARDER_FUZZ=300 $(BIN)/python -m pytest -q --timeout 600 tests/connectors/test_fuzz.py
+
+rabbitmq: $(VENV)/.dev   ## A real RabbitMQ as the broker, killed, frozen and wiped: four minutes
+	@test -x /usr/lib/rabbitmq/bin/rabbitmq-server \
+		|| { echo "there is no rabbitmq-server here: install that of Debian with apt-get install rabbitmq-server"; exit 1; }
+	@$(BIN)/python -m pytest -q -s --timeout 600 -m drill tests/end_to_end/test_rabbit.py
 
 requirements: $(VENV)/.dev   ## Which requirement is covered, decided otherwise, or open
 	@$(BIN)/python tests/requirements_report.py

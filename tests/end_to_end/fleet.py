@@ -109,18 +109,22 @@ class Fleet(Processes):
     def client(self) -> Client:
         return Client(self.servers.database_url, broker_url=self.servers.broker_url, deadline=60)
 
-    def sql(self, query: str, *args: Any, database: str = "larder") -> list[tuple[Any, ...]]:
-        """As one who sees every tenant, on the server itself."""
+    def superuser(self, database: str = "larder") -> psycopg.Connection[Any]:
+        """One who sees every tenant, on the server itself."""
         password = embedded.Credentials.of(self.root / ".larder").postgres
         port = psycopg.conninfo.conninfo_to_dict(self.servers.database_url)["port"]
-        with psycopg.connect(
+        return psycopg.connect(
             host="127.0.0.1",
             port=port,
             user="postgres",
             password=password,
             dbname=database,
             autocommit=True,
-        ) as connection:
+        )
+
+    def sql(self, query: str, *args: Any, database: str = "larder") -> list[tuple[Any, ...]]:
+        """As that one."""
+        with self.superuser(database) as connection:
             done = connection.execute(query, args or None)
             return done.fetchall() if done.description else []
 
