@@ -312,7 +312,8 @@ class Drill:
                 f"%{other}%",
                 asker.accepted,
             )
-            found["answers lost"] += len(asker.accepted) - done
+            # The same question about the same documents is the same job.
+            found["answers lost"] += len(set(asker.accepted)) - done
             found["foreign"] += foreign
         return found
 
