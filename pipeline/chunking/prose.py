@@ -17,7 +17,7 @@ _GONE = "\0"
 
 _BLANK = f"{_GONE} \t\r\n"
 
-_LINE_END = re.compile(r"\r\n?|\n|\Z")
+_LINE_END = re.compile(r"\r\n?|\n")
 _FENCE = re.compile(r"[ \t]*(?:>[ \t]?)*(?:[-*+][ \t]+)?(`{3,}(?=[^`]*$)|~{3,})")
 _CODE = re.compile(
     r"\{(code|noformat)(?::[^{}\n]*)?\}|<(pre)\b[^<>\n]*>|\{\{[<%]\s*(highlight)\b[^{}\n]*\}\}", re.IGNORECASE
