@@ -346,14 +346,14 @@ def served_queues(workers: Sequence[Json]) -> set[str]:
 @contextmanager
 def temporary_workers(parts: Runtime, queues: Sequence[str] = INDEXING) -> Iterator[bool]:
     """Workers for the length of one command, if none run on this machine's embedded servers."""
-    from workers.embedded.locating import uses_embedded
-    from workers.processes import supervisor
-
     with parts.database.control() as connection:
         lacking = sorted(set(queues) - served_queues(overview.workers(connection)))
     if not lacking:
         yield False
         return
+    from workers.embedded.locating import uses_embedded
+    from workers.processes import supervisor
+
     ours = uses_embedded(parts.settings)
     # Workers for Step 4 look into the ledger, those for indexing do not.
     needed = not ours or set(lacking) - set(ENRICHING)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 INTERRUPTED = 130
 """Exit code of a command that was stopped with Ctrl-C."""
-SERVED = ("search", "status", "explain")
+SERVED = ("search", "status", "explain", "index")
 """Commands that a process of `larder up` runs for terminals of this machine; see `workers.cli.served`."""
 NAME = "larder"
 FILE, DATA = "larder.yaml", ".larder"
@@ -74,6 +74,9 @@ def run_in_fork(args: Sequence[str], environment: Mapping[str, str], folder: Pat
         run()
     except SystemExit as ended:
         code = ended.code
+    from workers.processes import tracing
+
+    tracing.flush()  # a fork ends without its exit handlers
     sys.stdout.flush()
     sys.stderr.flush()
     return code if isinstance(code, int) else int(code is not None)

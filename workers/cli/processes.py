@@ -277,6 +277,10 @@ LOADED_BY_SERVE = (
     "workers.search",
     "workers.admin.status",
     "workers.admin.explain",
+    "workers.admin.sync_now",
+    "workers.limits.allowance",
+    "workers.queue.app",
+    "sqlalchemy.dialects.postgresql",
 )
 """What forks of the supervisor, and of the process that serves commands, would load themselves."""
 

@@ -83,6 +83,8 @@ def asked(site: Site, *args: str, alone: bool = False, **env: str) -> tuple[int,
         ("search", "-h"),
         ("explain", "docs/1.md", "--query", "tides"),
         ("explain", "nothing.md"),
+        ("index", "--dry-run"),
+        ("index", "nowhere"),
     ],
 )
 def test_the_answer_is_the_same(harbour: Site, args: tuple[str, ...]) -> None:
