@@ -82,8 +82,13 @@ def indexed(spans: list[Span]) -> int:
 
 def test_one_trace_leads_from_the_tick_of_beat_to_the_row(traced: Traced, until: Until) -> None:
     # Each process sends its own now and then: the last step may be told before those that led to it.
-    assert until(lambda: len(traced.trace_of(source="docs")) == 1 + len(STEPS), 60)
-    spans = traced.trace_of(source="docs")
+    def told() -> list[Span]:
+        # A message may come twice, and the second one finds nothing to do.
+        spans = traced.trace_of(source="docs")
+        return [s for s in spans if s.name != "larder.upsert" or s.about["larder.indexed"]]
+
+    assert until(lambda: len(told()) == 1 + len(STEPS), 60)
+    spans = told()
     assert indexed(spans) == 1
     opened, *steps = spans
     assert (opened.name, opened.parent) == ("open run", "")

@@ -27,7 +27,7 @@ from pipeline.errors import ConfigurationError, LarderError
 from workers import embedded
 from workers.embedded import Credentials, write_private
 from workers.embedded.locating import uses_embedded
-from workers.processes import liveness, logs, tracing
+from workers.processes import liveness, logs
 from workers.processes.liveness import is_same_process, process_start
 from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Addresses
@@ -253,7 +253,6 @@ class Supervisor:
                 with suppress(OSError):  # what `top` and `ps -e` show; all have one command line
                     Path("/proc/self/comm").write_text(child.name, encoding="ascii")
                 code = run(child.command[len(_LARDER) :], environment, self.settings.folder)
-                tracing.flush()
             except BaseException:  # noqa: BLE001 (a fork must not go on as the process that it was)
                 traceback.print_exc()
             os._exit(code)
