@@ -23,6 +23,7 @@ from uuid import UUID
 import psutil
 import psycopg
 import redis
+from celery import Celery
 
 from pipeline.chunking.splitting import ChunkingOptions
 from pipeline.chunking.strategies import open_chunker
@@ -47,9 +48,10 @@ WORKERS = {
 }
 CONFIG = """
 rag:
-  embedding: {{provider: hashing}}
+  embedding: {{provider: hashing, cache: {{maxSize: {megabytes}}}}}
   chunking: {{maxSize: 300, overlap: 50}}
   queue:
+    keepRunsDays: {days}
     leaseSeconds: {lease}
     resendSeconds: {resend}
     batchDocuments: 16
@@ -59,11 +61,14 @@ rag:
     softTimeLimit: {soft}
     retryBaseSeconds: 0.5
     retryMaxSeconds: 2
-  enrichment: {{leaseSeconds: {lease}, resendSeconds: {resend}, resultsKeptHours: 720}}
+  enrichment: {{leaseSeconds: {lease}, resendSeconds: {resend}, resultsKeptHours: {hours}}}
   sources:
     - {{name: red, type: markdown, paths: ['./red/*.md'], tenant: red, autoIndex: false}}
     - {{name: blue, type: markdown, paths: ['./blue/*.md'], tenant: blue, autoIndex: false}}
 """
+
+KEPT: Mapping[str, float] = {"megabytes": 500, "days": 30, "hours": 720}
+"""How much of the cache, and for how long runs and answers."""
 
 
 def body(tenant: str, number: int, version: int) -> str:
@@ -268,6 +273,14 @@ class Drill:
             ),
         ]
 
+    def trim(self) -> None:
+        """Have upkeep remove what is kept no longer, as it does each hour."""
+        Celery(broker=self.fleet.servers.broker_url).send_task("larder.upkeep.trim", queue="control")
+        until = time.monotonic() + 30
+        while self.sql("select 1 from sync_run where finished_at is not null limit 1"):
+            assert time.monotonic() < until, "nothing is trimmed"
+            time.sleep(0.2)
+
     def sizes(self) -> dict[str, float]:
         """Megabytes: memory of a process of each kind and its children, tables with their indexes, Valkey."""
         found: dict[str, float] = {}
@@ -350,13 +363,20 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def installed(*, lease: float, pages: int, poison: int = 1, clocks_move: bool = False) -> Iterator[Drill]:
+def installed(
+    *,
+    lease: float,
+    pages: int,
+    poison: int = 1,
+    clocks_move: bool = False,
+    kept: Mapping[str, float] = KEPT,
+) -> Iterator[Drill]:
     """Servers, workers and people who ask, with nothing to do yet."""
     root = Path(tempfile.mkdtemp(prefix="larder-drill-"))
     outside = Path(tempfile.mkdtemp(prefix="larder-clock-"))
     outside.chmod(0o755)  # the server runs as somebody else
     times = {"resend": 2 * lease, "soft": 3 * lease, "hard": 4 * lease, "visible": max(10, round(6 * lease))}
-    (root / "larder.yaml").write_text(CONFIG.format(lease=lease, **times))
+    (root / "larder.yaml").write_text(CONFIG.format(lease=lease, **times, **kept))
     made = {name: Clock.made(outside, name) for name in ("workers", "servers") if clocks_move}
     clocks = {name: clock for name, clock in made.items() if clock}
     with ExitStack() as stack:
