@@ -249,6 +249,7 @@ def test_every_secret_of_the_configuration_is_planted(watched: Watched) -> None:
                 told[isinstance(getattr(one, name), SecretStr)].add(f"{type(one).__name__}.{name}")
     assert told[False] - told[True] == {
         "DatabaseSettings.url", "DatabaseSettings.control_url", "DatabaseSettings.admin_url", "BrokerSettings.url",
+        "BrokerSettings.valkey_url",
         "EmbeddingSettings.api_key",
     }  # fmt: skip
     assert set(PLANTED.values()) <= watched.secrets
