@@ -6,14 +6,14 @@ import hashlib
 import itertools
 import os
 import re
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import Any
 
 from connectors.files.options import FORMATS
@@ -364,15 +364,14 @@ def temporary_workers(parts: Runtime, queues: Sequence[str] = INDEXING) -> Itera
             "no workers serve the queues " + ", ".join(lacking),
             fix="start them with `larder worker QUEUE`, or queue the work with --no-wait",
         )
-    boss = supervisor.Supervisor(settings=parts.settings, where=parts.addresses, queues=queues, lends=True)
-    thread = threading.Thread(target=boss.run, daemon=True)
-    thread.start()
+    lender = supervisor.lend(parts.settings, queues)
     try:
         yield True
     finally:
-        boss.stopping.set()
+        lender.terminate()
         try:
-            thread.join(supervisor.STOP_SECONDS + 10)
-        except KeyboardInterrupt:  # a second one: they must not outlive this process
-            boss.kill_children()
-            raise
+            with suppress(TimeoutExpired):
+                lender.communicate(timeout=supervisor.STOP_SECONDS + 10)
+        finally:  # also at a second Ctrl-C: they must not outlive this process
+            if lender.poll() is None:
+                supervisor.kill_tree(lender.pid)

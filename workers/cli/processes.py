@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from importlib import import_module
@@ -308,6 +309,27 @@ def serve(context: CommandContext) -> None:
     _load(Runtime(context.settings, Addresses()), SERVED, LOADED_BY_SERVE)
     os.chdir(context.settings.data)
     served.serve()
+
+
+@command(answer_timeout=None, without={"as_json"})
+def lend(context: CommandContext, queues: Annotated[list[str], Argument()]) -> None:
+    """Run workers and beat for another command, which holds the other end of our input."""
+    from workers.embedded.locating import addresses
+    from workers.processes import supervisor
+
+    _load(context.parts, ("worker", "beat"), LOADED_BY_UP)
+    settings = context.settings
+    boss = supervisor.Supervisor(
+        settings=settings, where=addresses(settings), queues=queues, lends=True, fork=run_in_fork
+    )
+
+    def end_with_input() -> None:
+        os.read(0, 1)  # not by `sys.stdin`, whose lock a fork would find held
+        boss.stopping.set()
+
+    threading.Thread(target=end_with_input, daemon=True).start()
+    context.parts.database.close()
+    boss.run()
 
 
 @command(answer_timeout=None, without={"as_json"}, makes=True)

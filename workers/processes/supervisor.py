@@ -114,7 +114,7 @@ class Supervisor:
         self, ready: Callable[[], None] = lambda: None, leaving: Callable[[], None] = lambda: None
     ) -> None:
         """Start everything, call `ready`, look after it until `stopping`, call `leaving`, stop everything."""
-        for sign in () if self.lends else (signal.SIGTERM, signal.SIGINT):
+        for sign in (signal.SIGTERM, signal.SIGINT):
             signal.signal(sign, self._end)
         if not self.lends:
             signal.signal(signal.SIGHUP, lambda *_: self.reloading.set())
@@ -340,11 +340,29 @@ class Supervisor:
                 process.wait(max(0.1, end - time.monotonic()))
             kill_tree(process.pid)
 
-    def kill_children(self) -> None:
-        """End workers, beat and Flower at once; what they were at is done again by others."""
-        for child in self.children:
-            if child.process is not None:
-                kill_tree(child.process.pid)
+
+def lend(settings: Settings, queues: Sequence[str]) -> subprocess.Popen[bytes]:
+    """A process that runs workers and beat until it is told to end, or its input, which is ours, is closed."""
+    (settings.data / "metrics").mkdir(exist_ok=True)
+    logs_of = settings.data / "logs"
+    logs_of.mkdir(exist_ok=True)
+    given = {
+        "LARDER_DATA": str(settings.data),
+        "LARDER_TENANT": settings.tenant,
+        "LARDER_PROJECT": settings.project,
+        "LARDER_CONFIG": str(settings.path or ""),
+        "PROMETHEUS_MULTIPROC_DIR": str(settings.data / "metrics"),
+    }
+    with (logs_of / "supervisor.log").open("ab") as output:
+        return subprocess.Popen(
+            [*_LARDER, "lend", *queues],
+            env=os.environ | given,
+            cwd=settings.folder,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
 
 
 def ended(process: psutil.Process) -> int | None:

@@ -105,6 +105,18 @@ def test_enrich_lets_go_of_those_that_wait(terminal: Terminal) -> None:
     assert not (terminal.site.root / "out.json").exists()
 
 
+def test_a_command_that_is_killed_leaves_no_workers_behind(terminal: Terminal) -> None:
+    terminal.site.write(
+        "step-3.json", json.dumps([{"id": f"P-{n}", "title": f"Item {n}"} for n in range(40)])
+    )
+    terminal.type("enrich", "step-3.json", "-o", "out.json")
+    terminal.wait_for(lambda: len(ours(terminal.site)) > 4)
+    assert terminal.process is not None
+    terminal.process.kill()
+    terminal.process.wait()
+    terminal.wait_for(lambda: not ours(terminal.site))
+
+
 def test_up_in_the_foreground(terminal: Terminal) -> None:
     terminal.type("up", "--no-flower")
     terminal.wait_for(lambda: "state " in terminal.said.read_text())
