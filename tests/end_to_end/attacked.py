@@ -72,13 +72,16 @@ KEPT: Mapping[str, float] = {"megabytes": 500, "days": 30, "hours": 720}
 
 
 def body(tenant: str, number: int, version: int) -> str:
-    """Four sections, one of which stays the same over all versions."""
+    """Four sections, one of which stays the same over all versions.
+
+    Words come again after five versions: an index of words never forgets one, and would grow with the text.
+    """
     parts = [
         f"# Page {number}",
         f"Constant paragraph of {tenant} page {number} that no version touches. " * 4,
     ]
     for section in range(3):
-        words = " ".join(f"{tenant}{number}x{version}x{section}x{k}" for k in range(15))
+        words = " ".join(f"{tenant}{number}x{version % 5}x{section}x{k}" for k in range(15))
         parts += [f"## Section {section}", f"Version {version} of section {section}: {words}."]
     return "\n\n".join(parts) + "\n"
 
