@@ -140,6 +140,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         fake = self.server.fake
         seen = self._seen()
+        if len(seen.body) < int(self.headers.get("Content-Length") or 0):
+            return  # whoever asked was killed in the middle of it
         with fake.lock:
             fake.log.append(seen)
             fault = fake.faults.take(seen)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -166,3 +168,14 @@ def test_answers_without_a_body_have_none(client: requests.Session) -> None:
 
         assert (answer.status_code, answer.content) == (204, b"")
         assert client.get(server.address).status_code == 204
+
+
+def test_a_request_that_ends_in_the_middle_is_nobodys(server: FakeServer, client: requests.Session) -> None:
+    """Its sender was killed."""
+    place = urlsplit(server.address)
+    with socket.create_connection((place.hostname, place.port or 0)) as torn:
+        torn.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf")
+        torn.shutdown(socket.SHUT_WR)
+        assert torn.recv(1) == b""
+    assert server.log == []
+    assert client.get(server.address).ok
