@@ -211,6 +211,16 @@ def test_a_killed_server_is_started_again(folder: Path, running: embedded.Server
     assert valkey(again, f"AUTH {password(again)}", "PING") == "+PONG"
 
 
+def test_a_killed_server_comes_back_where_its_clients_look_for_it(
+    folder: Path, running: embedded.Servers
+) -> None:
+    """Its port stays its own for some milliseconds after its end, and so here for longer."""
+    embedded.stop(folder)
+    dying = socket.create_server(("127.0.0.1", urlsplit(running.broker_url).port or 0))
+    threading.Timer(0.5, dying.close).start()
+    assert embedded.ensure(folder).broker_url == running.broker_url
+
+
 def test_no_connection_is_given_the_port_of_a_server_that_begins_anew(running: embedded.Servers) -> None:
     """Each connection of the machine has a port of this range, and may keep it while the server is away."""
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])

@@ -21,6 +21,8 @@ import psutil
 from pipeline.errors import ConfigurationError, StoreUnavailable
 from workers.processes.liveness import is_same_process, process_start
 
+PORT_SECONDS = 3.0
+"""How long the port of last time is waited for."""
 START_SECONDS = 60.0
 """A server that takes longer did not start."""
 _started: list[subprocess.Popen[bytes]] = []
@@ -209,13 +211,20 @@ def is_taken(port: int) -> bool:
 
 
 def usual_port(folder: Path) -> int:
-    """The port of last time if it is free: processes that know it find a restarted server again."""
+    """The port of last time unless another program has it: processes that know it find a restarted server again.
+
+    It is waited for: a server that was killed keeps its port for some milliseconds after it counts as ended, as long as
+    one of its threads is still being taken down.
+    """
+    end = time.monotonic() + PORT_SECONDS
     with suppress(OSError, ValueError):
         port = int((folder / "port").read_text(encoding="utf-8"))
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", port))
-            return port
+        while time.monotonic() < end:
+            with suppress(OSError), socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("127.0.0.1", port))
+                return port
+            time.sleep(0.02)
     return free_port()
 
 
