@@ -237,10 +237,11 @@ class Supervisor:
         output: int,
     ) -> psutil.Process:
         sys.stdout.flush()  # else it is written twice
-        signal.pthread_sigmask(signal.SIG_BLOCK, _TOLD_BY)  # until the fork has handlers of its own
         gc.freeze()  # pages that its collector does not write to stay shared
-        pid = os.fork()
-        if pid == 0:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _TOLD_BY)  # until the fork has handlers of its own
+        try:
+            if pid := os.fork():
+                return psutil.Process(pid)
             code = 1
             try:
                 os.setsid()
@@ -256,8 +257,8 @@ class Supervisor:
             except BaseException:  # noqa: BLE001 (a fork must not go on as the process that it was)
                 traceback.print_exc()
             os._exit(code)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _TOLD_BY)
-        return psutil.Process(pid)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _TOLD_BY)
 
     def environment(self, name: str) -> dict[str, str]:
         """What a child needs to find the same servers and settings; secrets go this way, not on command lines.
