@@ -97,6 +97,12 @@ class Harbour:
         done = self.fleet.larder("index", source, "--no-wait")
         assert done.returncode == 0, done.stderr
 
+    def load(self) -> None:
+        """Have many documents under way."""
+        self.write("load", LOAD)
+        self.sync("load")
+        self.until(lambda: self.pending("load") > LOAD / 2, "work is under way")
+
     def count(self, source: str, state: str) -> int:
         query = "select count(*) from document d join source s on s.id = d.source_id where s.name = %s and d.state = %s"
         return int(self.fleet.sql(query, source, state)[0][0])
@@ -327,11 +333,10 @@ def test_killed_workers_lose_nothing(harbour: Harbour) -> None:
 
 
 def test_a_killed_broker_loses_nothing(harbour: Harbour) -> None:
-    harbour.write("load", LOAD)
-    harbour.sync("load")
-    harbour.until(lambda: harbour.pending("load") > LOAD / 2, "work is under way")
-    harbour.fleet.kill("ingest")
-    # A pump that is killed while it sends is no matter of the broker.
+    harbour.load()
+    # Who is killed while it sends is no matter of the broker: these wait for a lock, and the pump rests.
+    with harbour.locked():
+        harbour.fleet.kill("ingest")
     before = harbour.resting()
     assert before["ingest"] > 10
     for name in ("control", "beat"):
@@ -349,9 +354,7 @@ def test_a_killed_broker_loses_nothing(harbour: Harbour) -> None:
 
 def test_a_broker_that_dies_under_work_is_gone_back_to(harbour: Harbour) -> None:
     """By the workers that live: those of Step 4 answer meanwhile."""
-    harbour.write("load", LOAD)
-    harbour.sync("load")
-    harbour.until(lambda: harbour.pending("load") > LOAD / 2, "work is under way")
+    harbour.load()
     processes = {name: process.pid for name, process in harbour.fleet.processes.items()}
     harbour.rabbit.kill()
     with harbour.client() as client:
@@ -441,9 +444,7 @@ def shown(port: int, page: str) -> dict[str, Any]:
 
 def test_a_wiped_broker_is_healed_by_sending_again(harbour: Harbour) -> None:
     harbour.configure(SOON)
-    harbour.write("load", LOAD)
-    harbour.sync("load")
-    harbour.until(lambda: harbour.pending("load") > LOAD / 2, "work is under way")
+    harbour.load()
     harbour.rabbit.wipe()
     assert harbour.pending("load") > 0
     harbour.until(lambda: harbour.whole("load"), "all after a wipe", 180)
