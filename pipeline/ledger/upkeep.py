@@ -43,10 +43,12 @@ def trim(connection: Connection, table: str, *, runs_days: int, dead_days: int, 
     """Remove some of the old rows of one of the AGED tables; True if there may be more. On the control role."""
     lift_statement_timeout(connection)
     values = {"runs": runs_days, "dead": dead_days, "answers": answers_hours * 3600}
-    # Locked, so that a document which comes back at this moment is looked at once more.
-    which = f"select id from {table} where {AGED[table]} limit :most for update skip locked"
-    given = {name: value for name, value in values.items() if f":{name}" in which} | {"most": TRIMMED}
-    return connection.execute(text(f"delete from {table} where id in ({which})"), given).rowcount >= TRIMMED
+    # Locked, so that a document which comes back at this moment is looked at once more; chosen once, not for each row.
+    statement = f"""
+        with old as materialized (select id from {table} where {AGED[table]} limit :most for update skip locked)
+        delete from {table} where id in (select id from old)"""
+    given = {name: value for name, value in values.items() if f":{name}" in statement} | {"most": TRIMMED}
+    return connection.execute(text(statement), given).rowcount >= TRIMMED
 
 
 def trim_few(connection: Connection) -> None:

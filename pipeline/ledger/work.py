@@ -368,12 +368,12 @@ their turn now, anyone: what is over is not remembered."""
 _ONLY = {Lane.CHANGED: " and indexed_version is not null", Lane.FEW: "", Lane.BULK: ""}
 _SEND = {
     lane: text(f"""
-        update document d set enqueued_at = now()
-        from unnest(cast(:sources as uuid[]), cast(:stages as text[]), cast(:shares as integer[]))
-            as q(source, stage, share)
-        cross join lateral (select id from document where source_id = q.source and stage = q.stage and {_WAITS}{only}
-                            order by due_at, id limit q.share for update skip locked) w
-        where d.id = w.id
+        with chosen as materialized (  -- once: what is locked and changed is passed over where it is looked for again
+            select w.id from unnest(cast(:sources as uuid[]), cast(:stages as text[]), cast(:shares as integer[]))
+                as q(source, stage, share)
+            cross join lateral (select id from document where source_id = q.source and stage = q.stage
+                                and {_WAITS}{only} order by due_at, id limit q.share for update skip locked) w)
+        update document d set enqueued_at = now() from chosen where d.id = chosen.id
         returning d.id, d.tenant_id, d.source_id, d.stage, d.desired_version, d.crash_count""")
     for lane, only in _ONLY.items()
 }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 from sqlalchemy import text
 
@@ -169,6 +171,18 @@ class TestTurns:
         assert {tenant for tenant, _ in sent[:6]} == {shop.tenant, other.tenant, small.tenant}, (
             "one after the other"
         )
+
+    def test_the_room_is_kept_where_the_planner_takes_the_table_for_empty(
+        self, alone: Workshop, omniscient: psycopg.Connection[Any]
+    ) -> None:
+        for name in "abcd":
+            source = Workshop(alone.database, alone.tenant, alone.project, name)
+            source.admit(*(document(f"d{n}") for n in range(60)))
+        omniscient.execute(
+            "update pg_class set reltuples = 1, relpages = 100 where oid = 'document'::regclass"
+        )
+        omniscient.commit()
+        assert len(self.sent(alone, in_flight=38)) == 38
 
     def test_there_is_room_for_a_few_of_very_many_and_the_longest_due_go_first(self, shop: Workshop) -> None:
         others = [Workshop(shop.database, uuid4(), uuid4()) for _ in range(5)]
