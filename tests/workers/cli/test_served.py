@@ -131,6 +131,8 @@ def test_ctrl_c_before_the_command_begins_is_told_as_one_in_it(harbour: Site, tm
 
 
 def test_ctrl_c_reaches_it(harbour: Site) -> None:
+    server = psutil.Process(served_by(harbour))
+    psutil.wait_procs(server.children(), timeout=30)  # of the test before
     process = subprocess.Popen(
         [sys.executable, "-m", "workers.cli", "status", "--watch"],
         cwd=harbour.root,
@@ -142,7 +144,6 @@ def test_ctrl_c_reaches_it(harbour: Site) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
     )
     try:
-        server = psutil.Process(served_by(harbour))
         end = time.monotonic() + 30
         while not any(fork.num_threads() > 1 for fork in server.children()):  # it watches who asked
             assert time.monotonic() < end
