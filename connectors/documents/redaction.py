@@ -207,11 +207,11 @@ def redact(text: str, kinds: Collection[str] = (), names: Iterable[str] = ()) ->
         kinds: of PERSONAL.
         names: words that are replaced by `[name]` where they stand alone.
     """
-    lower = text.lower()
+    has = text.lower().__contains__
     for clues, pattern, change in chain(
         SECRETS, *(rules for kind, rules in PERSONAL.items() if kind in kinds)
     ):
-        if any(clue in lower for clue in clues):
+        if any(map(has, clues)):
             text = pattern.sub(change, text)
     known = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
     return re.sub(rf"(?<!\w)(?:{known})(?!\w)", "[name]", text) if known else text

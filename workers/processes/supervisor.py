@@ -85,6 +85,8 @@ class Supervisor:
     children: list[Child] = field(default_factory=list)
     outdated: list[Child] = field(default_factory=list)
     """Those that have yet to begin anew with the configuration taken over last, one after the other."""
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    """The settings as `state.json` tells them; to make it twice a second cost more than all else of an idle supervisor."""
     state: dict[str, object] = field(default_factory=dict)
     """What `state.json` says."""
     ended_by: int = 0
@@ -98,6 +100,7 @@ class Supervisor:
     def plan(self) -> None:
         """Decide which processes there shall be."""
         self.children = [Child(name, command) for name, command in self._commands().items()]
+        self.configuration = in_force(self.settings)
 
     def _commands(self) -> dict[str, list[str]]:
         """Name -> how it is started."""
@@ -177,7 +180,7 @@ class Supervisor:
         except LarderError as error:
             _note(f"the configuration stays as it was: {error}")
             return
-        self.settings = new
+        self.settings, self.configuration = new, in_force(new)
         for name in ("flower", "api"):
             port = getattr(self.settings.rag, name).port
             if port and port != getattr(before.rag, name).port and getattr(self, f"{name}_port") is not None:
@@ -319,7 +322,7 @@ class Supervisor:
             "postgres_password": credentials.postgres if uses_embedded(self.settings) else None,
             "jwt_secret": credentials.jwt,
             "pids": [pid for _, pid, _ in running],
-            "configuration": {"file": str(self.settings.path or ""), **in_force(self.settings)},
+            "configuration": {"file": str(self.settings.path or ""), **self.configuration},
             "outdated": [child.name for child in self.outdated],
             "processes": [
                 {"name": name, "pid": pid, "started": process_start(pid), "failures": failures}
