@@ -307,7 +307,7 @@ def break_off(site: Any, sql: Sql, until: Until, raised: Callable[[str], bool]) 
         state(site),
         "insert into document_count (tenant_id, source_id, state, stage, hidden, documents, chunks)",
     )
-    assert until(lambda: raised("slow_query"), 30)
+    assert until(lambda: raised("slow_query"), 60)
     add = f"{more} select tenant_id, id, 'pending', 'chunked', false, %s, 0 from source where name = 'backlog' returning 1"
     added = 0
     while not raised("backlog_growing") and added < 400:
