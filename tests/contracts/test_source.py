@@ -134,7 +134,6 @@ WORLDS: dict[str, Callable[[], Callable[[Path, ExitStack], World]]] = {
     "json": lambda: lambda root, _: _file_world(root, "json", ".json", _json),
     "pbi_json": lambda: lambda root, _: _pbi_world(root),
     "confluence, cloud": lambda: _served(confluence_world("cloud")),
-    "confluence, server": lambda: _served(confluence_world("server")),
     "confluence, server below a path": lambda: _served(confluence_world("server-context")),
     "azure_devops, services": lambda: _served(azure_world()),
     "azure_devops, server": lambda: _served(azure_world("DefaultCollection")),

@@ -17,7 +17,6 @@ from tests.connectors.worlds import Clock, SourceStore, World, in_pieces, option
 from tests.fakes.confluence import FakeConfluence
 
 ITEMS = 230
-KINDS = ("cloud", "server", "server-context")
 
 
 def confluence(kind: str, **more: Any) -> FakeConfluence:
