@@ -51,8 +51,17 @@ CHUNKS_PER_HIT = 2
 """The same if each chunk is a hit: an index that goes on for a filter does not keep the order to the last."""
 EF_SEARCH = (100, 1000)
 """Neighbours that a step of the vector index looks for: fewer than asked for would come back as fewer rows."""
+SPARSE = 250_000
+"""Chunks of a tenant from which on it looks for more, up to MOST_TIMES as many: in a large graph it finds fewer."""
+MOST_TIMES = 4.0
 ANY = -2.0
 """A similarity that every chunk reaches."""
+
+
+def neighbours(candidates: int, chunks: int) -> int:
+    """How many neighbours a step of the vector index looks for among so many chunks of a tenant."""
+    least, most = EF_SEARCH
+    return min(most, max(least, int(candidates * min(MOST_TIMES, max(1.0, chunks / SPARSE)))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +218,7 @@ class Retriever:
         if not request.trace:
             spared = max(asked.k, self.rerank.candidates if asked.reranks else 0) + SPARE
             top = max(1, asked.k) if by_meaning else spared
-        ef_search = max(EF_SEARCH[0], min(EF_SEARCH[1], o.candidates))
+        ef_search = neighbours(o.candidates, snapshot.chunks)
         while True:
             rows = self.database.ask(
                 self.tenant,
