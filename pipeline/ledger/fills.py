@@ -55,18 +55,20 @@ _NEXT = text(f"""
         select id from tenant t where exists (select from index_document where {_WANTING})
     ), due as materialized (
         select w.* from wanting t cross join lateral (
-            select x.tenant_id, d.id, d.indexed_version, d.chunk_count, x.due_at,
+            select x.tenant_id, d.id, d.indexed_version, d.chunk_count, x.due_at as since,
                    row_number() over (order by x.due_at) as place
             from (select tenant_id, document_id, version, dead_version, due_at from index_document
                   where {_WANTING} and {SENDABLE}) x
             join document d on d.id = x.document_id and not d.deleted and d.indexed_version > x.version
                 and x.dead_version is distinct from d.indexed_version
             order by x.due_at limit greatest({SHARE}, :room / (select count(*) from wanting))) w
-        order by w.place, w.due_at limit :room
+        order by w.place, w.since limit :room
     ), free as materialized (
-        -- Not those that somebody writes just now: to wait for one while others are held here may be a deadlock.
+        -- Not those that somebody writes just now: to wait for one while others are held here may be a deadlock. Those
+        -- that were written meanwhile are looked at once more.
         select x.tenant_id, x.document_id from due join index_document x
             on x.tenant_id = due.tenant_id and x.index_id = :index and x.document_id = due.id
+        where x.version < due.indexed_version and {SENDABLE}
         for no key update of x skip locked
     ), sent as (
         update index_document x set enqueued_at = now() from free

@@ -377,7 +377,9 @@ _DUE = text("""
                 select count(*) from enrichment_job where tenant_id = t.id and priority between p.low and p.high
                 and state in ('queued', 'running') and enqueued_at is not null))) w
         order by p.low, turn, w.priority, w.created_at limit :most),
-    locked as (select id from enrichment_job where id in (select id from waiting) for update skip locked),
+    locked as (  -- looked at once more: one that was taken and put back meanwhile waits for a later time
+        select id from enrichment_job where id in (select id from waiting)
+            and state = 'queued' and enqueued_at is null and due_at <= now() for update skip locked),
     due as (update enrichment_job j set enqueued_at = now() from locked where j.id = locked.id
             returning j.tenant_id, j.id, j.task, j.priority)
     select due.tenant_id, due.id, due.task, due.priority from due join waiting using (id)

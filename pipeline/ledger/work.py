@@ -386,9 +386,12 @@ _SEND_EMBED = {
             order by due_at, id limit :most
         ), fitting as (
             select id, row_number() over o as place, sum(chunks) over o as chunks, max(crash_count) over o as crashes
-            from due window o as (order by due_at, id))
-        update document d set enqueued_at = now() from fitting f
-        where d.id = f.id and d.enqueued_at is null and (f.place = 1 or f.chunks <= :chunks and f.crashes = 0)
+            from due window o as (order by due_at, id)
+        ), chosen as materialized (  -- looked at once more: one that is changed just now waits for another stage
+            select id from document where stage = 'chunked' and {_WAITS} and id in (
+                select id from fitting where place = 1 or chunks <= :chunks and crashes = 0)
+            for no key update skip locked)
+        update document d set enqueued_at = now() from chosen where d.id = chosen.id
         returning d.id, d.desired_version""")
     for lane, only in _ONLY.items()
 }
@@ -457,11 +460,8 @@ def _stamp(connection: Connection, limits: Limits, lane: Lane, room: int, most: 
     if room <= 0 or most <= 0:
         return chosen
     most = min(most, -(-limits.at_once // least))
-    values: dict[str, Any] = {
-        "stages": [s for s in Stage if s is not Stage.CHUNKED],
-        "embed": False,
-        "most": most,
-    }
+    stages = [s for s in Stage if s is not Stage.CHUNKED]
+    values: dict[str, Any] = {"stages": stages, "embed": False, "most": most}
     queues = connection.execute(_QUEUES[lane], values).fetchmany(most)
     while queues and len(chosen) < room:
         shares = _shares(queues, room - len(chosen), least)

@@ -15,8 +15,20 @@ from sqlalchemy import text
 from pipeline.chunking.strategies import Chunker
 from pipeline.documents import Page
 from pipeline.embedding.providers.hashing import HashingEmbedder
-from pipeline.errors import DocumentRejected, LeaseLost
-from pipeline.ledger import Stage, admission, documents, fills, runs, search_indexes, sources, upkeep, work
+from pipeline.errors import DocumentRejected, LeaseLost, SearchError
+from pipeline.ledger import (
+    Limits,
+    Stage,
+    admission,
+    documents,
+    fills,
+    jobs,
+    runs,
+    search_indexes,
+    sources,
+    upkeep,
+    work,
+)
 from pipeline.ledger.search_indexes import IndexedDocument
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import active_index
@@ -353,3 +365,76 @@ def test_giving_up_on_a_document_beside_its_deletion_is_no_deadlock(alone: Works
     given_up.result(30)
     deleted.result(30)
     assert alone.row("a")["deleted"]
+
+
+# Chosen by the pump, and changed before they are noted as sent ------------------------------------
+
+
+def test_what_a_page_changes_at_this_moment_is_not_sent_to_be_embedded(
+    alone: Workshop, others: Others
+) -> None:
+    """It is to be cut anew: noted as sent, it would wait for that until the message counts as lost."""
+    alone.admit(document("a", paragraphs(2)), document("b", paragraphs(2)))
+    alone.indexer().chunk(alone.tenant, alone.items())
+    run = alone.open_run()
+
+    def choose() -> list[work.Batch]:
+        with alone.database.control() as connection:
+            return work.choose_embeds(connection, Limits(), work.EmbedRoom())
+
+    with alone.database.tenant(alone.tenant) as connection:
+        admission.admit(
+            connection, alone.where(run), Page(cursor={}, documents=(document("a", "New words."),))
+        )
+        chosen = others.begin(choose)
+        assert chosen.done(), "it waits for nobody"
+    assert [item.document_id for batch in chosen.result(30) for item in batch.items] == [alone.id("b")]
+    assert (alone.row("a")["stage"], alone.row("a")["enqueued_at"]) == ("fetched", None)
+
+
+def test_a_job_that_is_put_back_at_this_moment_waits_for_its_time(alone: Workshop, others: Others) -> None:
+    with alone.database.tenant(alone.tenant) as connection:
+        asked = [
+            jobs.submit(connection, alone.tenant, alone.project, {"n": n}, sends=False).id for n in range(3)
+        ]
+
+    def pump() -> set[Any]:
+        with alone.database.control() as connection:
+            return {due.id for due in jobs.pump_once(connection, jobs.JobLimits())}
+
+    others.gate(
+        "before update of enqueued_at on enrichment_job for each row when (new.enqueued_at is not null)"
+    )
+    pumped = others.begin(pump)
+    free = {row["id"] for row in alone.sql("select id from enrichment_job for update skip locked")}
+    with alone.database.tenant(alone.tenant) as connection:
+        for one in free:
+            claimed = jobs.claim(connection, one, lease=LEASE)
+            assert claimed is not None
+            jobs.put_back(connection, claimed, SearchError("late"), delay=60)
+    others.open()
+    assert free
+    assert pumped.result(30) == set(asked) - free
+
+
+@pytest.mark.parametrize("how", ["postponed", "filled"])
+def test_a_document_that_somebody_fills_at_this_moment_is_not_sent_to_be_filled(
+    shelf: Shelf, others: Others, how: str
+) -> None:
+    shop, ids = shelf.shop, {shelf.shop.id(name) for name in "ab"}
+    assert shelf.due()
+    shop.sql("update index_document set enqueued_at = null")
+    others.gate(
+        "before update of enqueued_at on index_document for each row when (new.enqueued_at is not null)"
+    )
+    looked = others.begin(lambda: look(shelf))
+    with shop.database.tenant(shop.tenant) as connection:
+        claim = fills.claim(connection, shop.tenant, shelf.index.id, "", sorted(ids), lease=LEASE)
+        if how == "postponed":
+            fills.postpone(connection, claim, claim.ids, error="late", delay=60)
+        else:
+            there = [IndexedDocument(document_id=i, version=1, chunks=0) for i in claim.ids]
+            fills.finish(connection, claim, there)
+    others.open()
+    assert claim.ids
+    assert {i.document_id for due in looked.result(30) for i in due.items} == ids - set(claim.ids)
