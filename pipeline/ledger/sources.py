@@ -97,7 +97,8 @@ def retire_unconfigured(connection: Connection, ids: Sequence[UUID]) -> None:
     connection.execute(statement, {"ids": list(ids)})
 
 
-_MOVES = text("select from source where id = :id and project_id <> :project for no key update")
+# Locked first: a page that is being stored is waited for, and what follows sees what it brought.
+_MOVES = text("select project_id <> :project from source where id = :id for no key update")
 _MOVE = text("""
     update document set project_id = :project
     where id in (select id from document where source_id = :id order by id for no key update)""")
@@ -107,7 +108,7 @@ def register(connection: Connection, sources: Sequence[Registration]) -> None:
     """Make the ledger know these sources of one tenant; one that changes its project takes its documents along."""
     for source in sources:
         place = {"id": source.id, "project": source.project_id}
-        moves = connection.execute(_MOVES, place).first() is not None
+        moves = connection.execute(_MOVES, place).scalar()
         connection.execute(_BEGIN_ANEW, {"id": source.id, "config_hash": source.config_hash})
         connection.execute(_REGISTER, {**vars(source), "config": json.dumps(source.config)})
         if moves:

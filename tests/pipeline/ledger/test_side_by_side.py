@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from pipeline.chunking.strategies import Chunker
-from pipeline.documents import Page
+from pipeline.documents import Listing, Page
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import DocumentRejected, LeaseLost, SearchError
 from pipeline.ledger import (
@@ -438,3 +438,28 @@ def test_a_document_that_somebody_fills_at_this_moment_is_not_sent_to_be_filled(
     others.open()
     assert claim.ids
     assert {i.document_id for due in looked.result(30) for i in due.items} == ids - set(claim.ids)
+
+
+# Configured anew while a page comes in ------------------------------------------------------------
+
+
+def test_a_list_of_ids_by_an_old_configuration_ends_with_the_piece_that_comes_in(
+    alone: Workshop, others: Others
+) -> None:
+    """The next walk would go on behind it, and take what it skips for gone."""
+    run = alone.open_run()
+    with alone.database.tenant(alone.tenant) as connection:
+        token = sources.claim(connection, alone.source, lease=LEASE)
+    assert token is not None
+
+    def configure_anew() -> None:
+        with alone.database.tenant(alone.tenant) as connection:
+            sources.register(connection, [alone.registration(config_hash="c2")])
+
+    with alone.database.tenant(alone.tenant) as connection:
+        sources.renew(connection, alone.source, token, lease=LEASE)
+        piece = Listing(ids=frozenset({"a"}), complete=True, cursor={"after": "a"})
+        runs.add_piece(connection, run, 1, piece)
+        configured = others.begin(configure_anew)
+    configured.result(30)
+    assert alone.sql("select * from walk_piece") == []
