@@ -29,8 +29,8 @@ class Admission:
     """Whose page it is and under which pipeline it will be indexed."""
 
     tenant_id: UUID
-    project_id: UUID
     source_id: UUID
+    """Its documents come into its project."""
     run_id: int
     pipeline_version: str
     force: bool = False
@@ -51,8 +51,8 @@ _FIELDS = (
 
 _UPSERT = text(f"""
     insert into document (id, tenant_id, source_id, external_id, {_FIELDS})
-    select id, :tenant, :source, external_id, :project, source_type, kind, title, url, tags, metadata, security_level,
-           created_at, updated_at, fingerprint, hash, :pipeline, version
+    select id, :tenant, :source, external_id, (select project_id from source where id = :source), source_type, kind,
+           title, url, tags, metadata, security_level, created_at, updated_at, fingerprint, hash, :pipeline, version
     from jsonb_to_recordset(cast(:rows as jsonb)) as r(
         id uuid, external_id text, source_type text, kind text, title text, url text, tags text[], metadata jsonb,
         security_level text, created_at timestamptz, updated_at timestamptz, fingerprint text, hash text,
@@ -182,12 +182,7 @@ def _write(
     if not changed:
         return []
     rows = [_row(where, document, version) for document, version in changed]
-    values = {
-        "tenant": where.tenant_id,
-        "source": where.source_id,
-        "project": where.project_id,
-        "pipeline": where.pipeline_version,
-    }
+    values = {"tenant": where.tenant_id, "source": where.source_id, "pipeline": where.pipeline_version}
     connection.execute(_UPSERT, {**values, "rows": json.dumps(rows, default=str)})
     ids = [row["id"] for row in rows]
     # What was found by its words alone had the level and the readers of the text that goes.

@@ -140,7 +140,6 @@ class Workshop:
         """Whose page it is."""
         return admission.Admission(
             tenant_id=self.tenant,
-            project_id=self.project,
             source_id=self.source,
             run_id=run,
             pipeline_version=pipeline,

@@ -169,7 +169,6 @@ def admission_of(
     """Whose pages those of this source are, and how they will be indexed."""
     return admission.Admission(
         tenant_id=one.tenant_id,
-        project_id=one.project_id,
         source_id=one.id,
         run_id=run,
         pipeline_version=steps.pipeline_version(parts, one.settings, source.extractor),

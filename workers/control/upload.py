@@ -98,7 +98,6 @@ def upload(
         rejected += _unseen(connection, caller, own, taken)
         where = admission.Admission(
             tenant_id=caller.tenant,
-            project_id=place,
             source_id=own,
             run_id=run,
             pipeline_version=f"upload-1|{steps.chunkers(parts)(ORIGIN, None).version}",

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -463,3 +464,14 @@ def test_a_list_of_ids_by_an_old_configuration_ends_with_the_piece_that_comes_in
         configured = others.begin(configure_anew)
     configured.result(30)
     assert alone.sql("select * from walk_piece") == []
+
+
+def test_a_walk_goes_on_in_the_project_to_which_its_source_moves(shop: Workshop) -> None:
+    shop.admit(document("a"), document("b"))
+    other, where = uuid4(), shop.where(shop.open_run())
+    with shop.database.tenant(shop.tenant) as connection:
+        sources.ensure_tenant(connection, shop.tenant, "", other, str(other))
+        sources.register(connection, [shop.registration(project_id=other)])
+        page = Page(cursor={}, documents=(document("a", "New words."), document("c")))
+        admission.admit(connection, where, page)
+    assert [shop.row(name)["project_id"] for name in "abc"] == [other] * 3

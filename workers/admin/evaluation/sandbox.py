@@ -190,7 +190,6 @@ def _admit(parts: Runtime, name: str, project: str, held: Sequence[Document]) ->
             )
         where = admission.Admission(
             tenant_id=tenant,
-            project_id=owner,
             source_id=source,
             run_id=run,
             pipeline_version=f"judged-1|{steps.chunkers(parts)(SOURCE, SourceType.TEXT).version}",
