@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, text
 from pipeline.database.encryption import Keyring
 from pipeline.database.engine import Transfer, transfer
 from pipeline.documents import Document, Listing, Page, Problem
-from pipeline.ledger import document_id, runs, storable
+from pipeline.ledger import document_id, runs, search_indexes, storable
 from pipeline.ledger.leases import RESTARTED
 from pipeline.ledger.runs import Counts
 from pipeline.ledger.work import resolve_letters
@@ -238,8 +238,8 @@ def remove(connection: Connection, ids: Sequence[UUID]) -> int:
         where id in (select id from document where id = any(:ids) and not deleted order by id for no key update)
         returning id""")
     found = [row.id for row in connection.execute(statement, {"ids": list(ids)})]
-    # First the rows that whoever fills another search index holds while it writes chunks there.
-    for table in ("index_document", "chunk", "chunk_stage", "document_body"):
+    search_indexes.forget(connection, found)
+    for table in ("chunk", "chunk_stage", "document_body"):
         connection.execute(text(f"delete from {table} where document_id = any(:ids)"), {"ids": found})
     runs.settle_items(connection, found, "superseded")
     resolve_letters(connection, found, "document deleted")

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, text
 from pipeline.documents import Json
 from pipeline.embedding import Vectors
 from pipeline.errors import ConfigurationError
-from pipeline.ledger import Item
+from pipeline.ledger import Item, search_indexes
 
 PAGE = 500
 """Documents of a corpus read at a time."""
@@ -217,8 +217,7 @@ def clear(connection: Connection, source: UUID | None) -> tuple[int, int]:
     statement = text(f"select id, deleted from document where {_OF_SOURCE} order by id for update")
     gone = connection.execute(statement, {"s": source}).all()
     where = {"s": source, "ids": [row.id for row in gone]}
-    # Before the chunks the rows that whoever fills another search index holds while it writes chunks there.
-    connection.execute(text("delete from index_document where document_id = any(:ids)"), where)
+    search_indexes.forget(connection, [row.id for row in gone])
     chunks = connection.execute(text("delete from chunk where document_id = any(:ids)"), where).rowcount
     connection.execute(text("delete from document where id = any(:ids)"), where)
     statement = text(f"""

@@ -73,7 +73,7 @@ class Leased:
 
     def unsent(self) -> TextClause:
         """A message about these could not be published: the pump sends one the next time it looks."""
-        return text(f"update {self.table} set enqueued_at = null where {self.rows} and {self.token} is null")
+        return self._update("enqueued_at = null", f"{self.rows} and {self.token} is null", self.key)
 
     def _ours(self) -> str:
         return f"{self.rows} and {self.token} = :token"

@@ -196,6 +196,18 @@ _WANT_OF = text(f"""
     order by 1, 2, 3 {_WANT}""")
 
 
+def forget(connection: Connection, ids: Sequence[UUID]) -> None:
+    """Remove what is noted of documents for any index; before their chunks, which a filler writes while it holds these.
+
+    Locked in the order of their keys, as a filler does.
+    """
+    statement = text("""
+        delete from index_document where (tenant_id, index_id, document_id) in (
+            select tenant_id, index_id, document_id from index_document where document_id = any(:ids)
+            order by tenant_id, index_id, document_id for update)""")
+    connection.execute(statement, {"ids": list(ids)})
+
+
 def enqueue_lacking(connection: Connection, ids: Sequence[UUID]) -> None:
     """Note these documents, which became searchable, for each index that lacks them."""
     connection.execute(_WANT_OF, {"ids": list(ids)})

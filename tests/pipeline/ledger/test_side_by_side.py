@@ -7,17 +7,18 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from pipeline.chunking.strategies import Chunker
 from pipeline.documents import Listing, Page
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import DocumentRejected, LeaseLost, SearchError
 from pipeline.ledger import (
+    Item,
     Limits,
     Stage,
     admission,
@@ -366,6 +367,79 @@ def test_giving_up_on_a_document_beside_its_deletion_is_no_deadlock(alone: Works
     given_up.result(30)
     deleted.result(30)
     assert alone.row("a")["deleted"]
+
+
+# Many rows are read as they lie in the table; they are locked in one order all the same ------------
+
+
+def as_they_lie(connection: Connection) -> None:
+    """As the planner has it where most of a table is asked for."""
+    for kind in ("indexscan", "indexonlyscan", "bitmapscan"):
+        connection.execute(text(f"set local enable_{kind} = off"))
+
+
+@pytest.mark.parametrize("how", ["removed", "cleared"])
+def test_removing_documents_beside_a_worker_that_fills_them_is_no_deadlock(
+    alone: Workshop, others: Others, how: str
+) -> None:
+    first_, second, last = ids = sorted(alone.id(name) for name in "abc")
+    alone.admit(*(document(name) for name in "abc"))
+    alone.index()
+    shelf = Shelf(alone)
+    assert shelf.due()
+    with alone.database.tenant(alone.tenant) as connection:
+        claim = fills.claim(connection, alone.tenant, shelf.index.id, "", ids, lease=LEASE)
+    where = "where index_id = :i and document_id = :id"
+    for one in (last, first_, second):  # as they lie in the table now
+        alone.sql(f"update index_document set attempts = 0 {where}", i=shelf.index.id, id=one)
+
+    def fill() -> list[UUID]:
+        with alone.database.tenant(alone.tenant) as connection:
+            return fills.still_ours(connection, claim)
+
+    def remove() -> None:
+        with alone.database.tenant(alone.tenant) as connection:
+            as_they_lie(connection)
+            if how == "removed":
+                admission.remove(connection, ids)
+            else:
+                documents.clear(connection, alone.source)
+
+    with alone.database.tenant(alone.tenant) as connection:
+        held = text(f"select from index_document {where} for update")
+        connection.execute(held, {"i": shelf.index.id, "id": second})
+        filled = others.begin(fill)
+        removed = others.begin(remove, waiting=2)
+    assert filled.result(30) == ids
+    removed.result(30)
+    assert alone.sql("select * from index_document") == []
+
+
+def test_taking_back_that_messages_were_sent_beside_a_worker_is_no_deadlock(
+    alone: Workshop, others: Others
+) -> None:
+    first_, second, last = sorted("abc", key=alone.id)
+    alone.admit(*(document(name) for name in "abc"))
+    for name in (last, first_, second):  # as they lie in the table now
+        alone.set(name, "enqueued_at = now()")
+    ids = [alone.id(name) for name in "abc"]
+
+    def work_on_all() -> None:
+        with alone.database.tenant(alone.tenant) as connection:
+            fills.hold_documents(connection, ids)
+
+    def take_back() -> None:
+        with alone.database.tenant(alone.tenant) as connection:
+            as_they_lie(connection)
+            work.unsent(connection, [Item(i, 1) for i in ids])
+
+    with alone.database.tenant(alone.tenant) as connection:
+        fills.hold_documents(connection, [alone.id(second)])
+        worker = others.begin(work_on_all)
+        taken_back = others.begin(take_back, waiting=2)
+    worker.result(30)
+    taken_back.result(30)
+    assert {row["enqueued_at"] for row in alone.sql("select enqueued_at from document")} == {None}
 
 
 # Chosen by the pump, and changed before they are noted as sent ------------------------------------
