@@ -106,7 +106,7 @@ _MOVE = text("""
 
 def register(connection: Connection, sources: Sequence[Registration]) -> None:
     """Make the ledger know these sources of one tenant; one that changes its project takes its documents along."""
-    for source in sources:
+    for source in sorted(sources, key=lambda one: one.id):  # in the order in which `clear` locks them
         place = {"id": source.id, "project": source.project_id}
         moves = connection.execute(_MOVES, place).scalar()
         connection.execute(_BEGIN_ANEW, {"id": source.id, "config_hash": source.config_hash})

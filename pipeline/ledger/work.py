@@ -188,8 +188,8 @@ def finish(connection: Connection, claimed: Claim, results: Sequence[Indexed]) -
         where i.document_id = r.document_id and i.version = r.version and i.outcome is null""")
     connection.execute(statement, {"rows": json.dumps([rows[i] for i in done], default=str)})
     connection.execute(text("delete from chunk_stage where document_id = any(:ids)"), {"ids": done})
+    search_indexes.enqueue_lacking(connection, done)  # before the letters, as whoever fills an index
     resolve_letters(connection, done, "indexed")
-    search_indexes.enqueue_lacking(connection, done)
     return len(done)
 
 

@@ -442,6 +442,52 @@ def test_taking_back_that_messages_were_sent_beside_a_worker_is_no_deadlock(
     assert {row["enqueued_at"] for row in alone.sql("select enqueued_at from document")} == {None}
 
 
+def test_registering_sources_beside_a_clear_is_no_deadlock(alone: Workshop, others: Others) -> None:
+    names = sorted("abc", key=lambda name: Workshop(alone.database, alone.tenant, alone.project, name).source)
+
+    def register() -> None:
+        with alone.database.tenant(alone.tenant) as connection:
+            sources.register(connection, [alone.registration(name) for name in reversed(names)])
+
+    def clear_all() -> None:
+        with alone.database.tenant(alone.tenant) as connection:
+            documents.clear(connection, None)
+
+    with alone.database.tenant(alone.tenant) as connection:
+        held = text("select from source where id = :id for update")
+        connection.execute(held, {"id": alone.registration(names[1]).id})
+        cleared = others.begin(clear_all)
+        registered = others.begin(register, waiting=2)
+    cleared.result(30)
+    registered.result(30)
+
+
+def test_a_letter_about_a_fill_is_settled_by_two_without_a_deadlock(alone: Workshop, others: Others) -> None:
+    alone.admit(document("a"))
+    alone.index()
+    shelf = Shelf(alone)
+    assert shelf.due()
+    alone.sql(
+        """insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts,
+                                    crash_count, index_id)
+           select tenant_id, source_id, id, 1, 'fill', 'E003', '', 1, 0, :i from document""",
+        i=shelf.index.id,
+    )
+    alone.admit(document("a", "New words."))
+    with alone.database.tenant(alone.tenant) as connection:
+        claim = fills.claim(connection, alone.tenant, shelf.index.id, "", [alone.id("a")], lease=LEASE)
+    others.gate("before update on dead_letter for each row")
+    with alone.database.tenant(alone.tenant) as connection:
+        assert fills.still_ours(connection, claim) == claim.ids
+        indexed = others.begin(alone.index)
+        there = IndexedDocument(document_id=alone.id("a"), version=1, chunks=0)
+        filled = others.begin(lambda: fills.finish(connection, claim, [there]), waiting=2)
+        others.open()
+        filled.result(30)
+    indexed.result(30)
+    assert (alone.row("a")["state"], alone.row("a")["waits"]) == ("done", 0)
+
+
 # Chosen by the pump, and changed before they are noted as sent ------------------------------------
 
 
