@@ -86,7 +86,7 @@ class Supervisor:
     outdated: list[Child] = field(default_factory=list)
     """Those that have yet to begin anew with the configuration taken over last, one after the other."""
     configuration: Mapping[str, str] = field(default_factory=dict)
-    """The settings as `state.json` tells them; to make it twice a second cost more than all else of an idle supervisor."""
+    """The settings as `state.json` tells them; made once, since that costs more than all else of a look."""
     state: dict[str, object] = field(default_factory=dict)
     """What `state.json` says."""
     ended_by: int = 0
