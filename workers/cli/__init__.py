@@ -74,9 +74,13 @@ def run_in_fork(args: Sequence[str], environment: Mapping[str, str], folder: Pat
         run()
     except SystemExit as ended:
         code = ended.code
+    from multiprocessing.util import _run_finalizers  # type: ignore[attr-defined]
+
     from workers.processes import tracing
 
-    tracing.flush()  # a fork ends without its exit handlers
+    # A fork ends without its exit handlers.
+    tracing.flush()
+    _run_finalizers()  # a pool of processes has a folder for its memory
     sys.stdout.flush()
     sys.stderr.flush()
     return code if isinstance(code, int) else int(code is not None)

@@ -135,14 +135,17 @@ class CommandContext:
             raise typer.Exit(code)
 
     @contextmanager
-    def workers(self, *queues: Sequence[str]) -> Iterator[None]:
-        """Workers for the length of the command, if none run; of the queues that a sync needs, or of those given."""
+    def workers(self, *queues: Sequence[str]) -> Iterator[bool]:
+        """Workers for the length of the command, if none run; of the queues that a sync needs, or of those given.
+
+        Yields True if they are the command's own, and end with it.
+        """
         from workers.admin import sync_now
 
         with sync_now.temporary_workers(self.parts, *queues) as borrowed:
             if borrowed:
                 warn("no workers are running: started some for this command (see `larder up`)")
-            yield
+            yield borrowed
 
     def refuse_without_yes(self, would: str, done: str, **facts: Any) -> NoReturn:
         """End a command that was not given --yes.

@@ -25,6 +25,8 @@ class Terminal:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.said = site.root / "said"
+        self.temporary = site.root / "tmp"
+        self.temporary.mkdir()
         self.process: subprocess.Popen[bytes] | None = None
 
     def type(self, *args: str) -> None:
@@ -33,7 +35,12 @@ class Terminal:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "workers.cli", *args],
                 cwd=self.site.root,
-                env={**clean, "NO_COLOR": "1", "PYTHONPATH": str(Path(__file__).parents[3])},
+                env={
+                    **clean,
+                    "NO_COLOR": "1",
+                    "PYTHONPATH": str(Path(__file__).parents[3]),
+                    "TMPDIR": str(self.temporary),
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -103,6 +110,23 @@ def test_enrich_lets_go_of_those_that_wait(terminal: Terminal) -> None:
     assert time.monotonic() - begun < 60, "it waited for answers that nobody wants"
     assert not ours(terminal.site)
     assert not (terminal.site.root / "out.json").exists()
+
+
+def test_index_says_that_its_own_workers_stop_and_they_clear_up(terminal: Terminal) -> None:
+    for n in range(600):
+        terminal.site.write(
+            f"docs/{n}.md", f"# Quay {n}\n\nThe depth of quay {n} is {n} metres at low water."
+        )
+    terminal.site.write(
+        "larder.yaml", f"{CONFIG[:-1]}, sources: [{{name: docs, type: markdown, paths: ['./docs/*.md']}}]}}"
+    )
+    terminal.type("index")
+    terminal.wait_for(lambda: any(terminal.temporary.glob("pymp-*")))
+    code, lines = terminal.interrupt()
+    assert code == 130
+    assert lines[-1].startswith("stopping within half a minute"), lines
+    assert not ours(terminal.site)
+    assert not list(terminal.temporary.glob("pymp-*"))
 
 
 def test_a_command_that_is_killed_leaves_no_workers_behind(terminal: Terminal) -> None:
