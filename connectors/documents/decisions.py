@@ -325,7 +325,7 @@ _FENCE = re.compile(r"[ \t]*(`{3,}(?=[^`]*$)|~{3,})")
 _NO_PARAGRAPH = re.compile(r" {4}|\t|\s*$| {0,3}(?:[-*+>|]|=+[ \t]*$|\d+[.)][ \t]|#{1,6}(?:[ \t]|$))")
 _LINK = re.compile(r"!?\[([^\[\]]{0,300})\](?:\([^()\s]{0,1000}\)|\[[^\[\]]{0,100}\])?")
 _LINK_ELSEWHERE = re.compile(_LINK.pattern.removesuffix("?"))
-_MARKS = re.compile(r"\*\*|__|(?<!\w)[*_](?=\w)|(?<=\w)[*_](?!\w)|`")
+_MARKS = re.compile(r"`(?P<code>[^`]+)`|\\(?P<sign>[*_`\[\]])|\*\*|__|(?<!\w)[*_](?=\w)|(?<=\w)[*_](?!\w)|`")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -401,7 +401,7 @@ def plain_title(text: str) -> str:
 
 def plain_text(text: str, *, link: re.Pattern[str] = _LINK) -> str:
     """One line of Markdown without its marks, at most MAX_TITLE characters."""
-    shown = _MARKS.sub("", link.sub(r"\1", text))
+    shown = _MARKS.sub(r"\g<code>\g<sign>", link.sub(r"\1", text))
     return " ".join(shown.split())[:MAX_TITLE]
 
 

@@ -138,6 +138,8 @@ class TestTitle:
             ("#hashtag\n\n# Me #", "Me"),
             ("# \n\n## Me", "Me"),
             ("# `code` and **bold** _x_ [link](a.md) snake_case", "code and bold x link snake_case"),
+            ("# Module: aws/redis\\_cache\\_cluster", "Module: aws/redis_cache_cluster"),
+            ("# What `__main__` and `a\\_b` do", r"What __main__ and a\_b do"),
             ("- item\n---\n\n# Me", "Me"),
             ("| a | b |\n---\n# Me", "Me"),
             ("just text", "note"),
