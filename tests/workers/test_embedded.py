@@ -22,7 +22,7 @@ import psycopg
 import pytest
 from cryptography.fernet import Fernet
 
-from pipeline.errors import ConfigurationError
+from pipeline.errors import ConfigurationError, StoreUnavailable
 from workers import embedded
 from workers.embedded.folder import stop_server
 from workers.embedded.postgres import cache_of, connections_for, programs
@@ -200,6 +200,17 @@ def test_a_pid_file_that_names_a_stranger_is_no_server(folder: Path, running: em
     assert os.getpid() not in {again.postgres_pid, again.valkey_pid}
     with psycopg.connect(again.database_url) as connection:
         assert connection.execute("select 1").fetchone() == (1,)
+
+
+def test_one_that_cannot_start_says_why(folder: Path, running: embedded.Servers) -> None:
+    embedded.stop(folder)
+    away = {file: folder / file.name for file in (folder / "postgres").rglob("pg_wal/" + "?" * 24)}
+    for file, kept in away.items():
+        file.rename(kept)
+    with pytest.raises(StoreUnavailable, match="could not locate a valid checkpoint record"):
+        embedded.ensure(folder)
+    for file, kept in away.items():
+        kept.rename(file)
 
 
 def test_a_killed_server_is_started_again(folder: Path, running: embedded.Servers) -> None:

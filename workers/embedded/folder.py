@@ -122,6 +122,7 @@ def start_server(
         StoreUnavailable: it did not start; the message names its log.
     """
     with log.open("ab") as output:
+        before = output.tell()
         process = subprocess.Popen(
             command,
             cwd=at or "/",
@@ -144,8 +145,10 @@ def start_server(
             return process.pid
         time.sleep(0.03)
     process.kill()
-    said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["empty log"]
-    raise StoreUnavailable(f"{folder.name} did not start: {said[-1][:200]}", fix=f"see {log}")
+    said = log.read_bytes()[before:].decode(errors="replace").strip().splitlines() or ["empty log"]
+    # PostgreSQL tells the cause first, and then at length that it ends.
+    why = [line for line in said if "FATAL:" in line or "PANIC:" in line] or said
+    raise StoreUnavailable(f"{folder.name} did not start: {why[-1][:200]}", fix=f"see {log}")
 
 
 def running(folder: Path) -> tuple[int, int] | None:
