@@ -221,20 +221,20 @@ def is_prose(text: str) -> bool:
 
 
 def worded(text: str) -> str:
-    """A text without the marks of links and emphasis, and without tags unless it quotes code."""
+    """A text without the marks of links, emphasis and escapes, and without tags unless it quotes code."""
     line = _LINK.sub(lambda m: m[1] or m[2] or "", text)
     if "<" in line and "`" not in line:
         line = _TAG.sub(lambda m: m["named"] or ("" if m["inline"] else " "), line)
     for _ in range(_NESTED if "*" in line or "_" in line else 0):
         line = _EMPHASIS.sub(lambda m: m[2] or m[4], line)
-    return single_line(line)
+    return single_line(_unescaped(line))
 
 
 def split(text: str) -> Iterator[str]:
-    """The sentences of a paragraph, each on one line."""
+    """The sentences of a paragraph, each on one line; a row of a table is one, with whatever its cells say."""
     line = single_line(text)
     begin = 0
-    for match in _ENDS.finditer(line):
+    for match in () if line.startswith("|") else _ENDS.finditer(line):
         end = line[max(begin, match.end() - _LONGEST_ABBREVIATION) : match.end()].strip()
         if not _ABBREVIATED.search(end):
             yield line[begin : match.end()].strip()
@@ -310,7 +310,12 @@ def _shown(prose: str) -> str:
     words = _LINK.sub(_words_of_link, _NOT_SHOWN.sub("", prose))
     for _ in range(_NESTED if "*" in words or "_" in words else 0):
         words = _EMPHASIS.sub(lambda m: m[2] or m[4], words)
-    return _ESCAPED.sub(lambda m: m["code"] or m["sign"], words)
+    return _unescaped(words)
+
+
+def _unescaped(text: str) -> str:
+    """With the signs that stand for themselves, but as it is where it quotes code."""
+    return _ESCAPED.sub(lambda m: m["code"] or m["sign"], text)
 
 
 def _words_of_link(link: re.Match[str]) -> str:

@@ -75,6 +75,7 @@ def test_code_that_was_cut_is_no_sentence_in_any_chunk() -> None:
         "Caused by: java.io.IOException: broken pipe",
         "WARN org.example.Boot is slow",
         "| Status | Accepted |",
+        "| inputs | Where they come from. Only valid for balancers of type application. | list(string) |",
         "https://example.org/a/b",
         "See also [the guide](a.md), [the manual](b.md) and https://example.org.",
         "For more information, see [this page](https://example.org).",
@@ -156,6 +157,7 @@ def test_what_somebody_wrote_is_prose(text: str) -> None:
         ("The [OM]() stores what ![the picture](a.png) shows.", "The OM stores what the picture shows."),
         ('The H<sub>2</sub>O is<br>in <a href="x">the tank</a>.', "The H2O is in the tank."),
         ("The `<div>` element and a List<String> stay.", "The `<div>` element and a List<String> stay."),
+        (r"The module aws/redis\_cluster has `a\_b` now.", r"The module aws/redis_cluster has `a\_b` now."),
     ],
 )
 def test_links_emphasis_and_tags_are_read_as_their_words(text: str, said: str) -> None:
