@@ -212,6 +212,7 @@ def search(
     request = options.request(context, text, explain=explain)
     parts, tenant = context.parts, context.tenant
     found = searching.search(parts, tenant, request, by=current_user())
+    parts.audit_log.flush()  # before the answer: whoever reads it may leave in the middle, and end us with that
     if found.model and not found.hits and not searching.holds_documents(parts, tenant):
         said: list[RenderableType] = [
             f"no document of tenant {context.settings.tenant} is indexed; see `larder index`"
@@ -224,7 +225,6 @@ def search(
     if found.hits and explain:
         said += _explained(parts, told["results"], found.hits)
     context.answer(told, *said)
-    parts.audit_log.flush()
 
 
 def _notices(found: SearchResults) -> Iterator[RenderableType]:

@@ -101,6 +101,19 @@ def test_it_runs_as_whoever_asks(harbour: Site) -> None:
     assert asked(harbour, "search", "tides", PYTHONIOENCODING="ascii")[1].isascii()
 
 
+@pytest.mark.req("001-116")
+def test_a_search_is_in_the_audit_whose_reader_leaves_in_the_middle(harbour: Site) -> None:
+    """As with `larder search WORDS | head -1`."""
+    read, write = os.pipe()
+    os.close(read)
+    words = [sys.executable, "-m", "workers.cli", "search", "bollards of nobody"]
+    try:
+        subprocess.run(words, cwd=harbour.root, env=clean(), stdout=write, check=False)
+    finally:
+        os.close(write)
+    assert "bollards of nobody" in asked(harbour, "audit", "list", "-n", "1")[1]
+
+
 def test_an_older_process_runs_no_newer_command(harbour: Site, tmp_path: Path) -> None:
     file = Path(ROOT, "workers/cli/served.py")
     before = file.stat()
