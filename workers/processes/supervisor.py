@@ -281,15 +281,17 @@ class Supervisor:
         withheld = set() if worker else set(secrets_in(self.settings.rag))
         given = {key: "withheld" if value in withheld else value for key, value in os.environ.items()}
         env = {
-            # Flower has metrics of its own, which tell the names of tasks and workers.
-            **({} if name == "flower" else {"PROMETHEUS_MULTIPROC_DIR": str(self.data / "metrics")}),
             **{key: value for key, value in given.items() if key.removesuffix("_FILE") not in addresses},
             **addresses,
             "LARDER_DATA": str(self.data),
             "LARDER_TENANT": self.settings.tenant,
             "LARDER_PROJECT": self.settings.project,
             "REMAP_SIGTERM": "SIGQUIT",  # short tasks finish, long ones are put back at once
+            "PROMETHEUS_MULTIPROC_DIR": str(self.data / "metrics"),
         }
+        if name == "flower":
+            # It has metrics of its own, which tell the names of tasks and workers; `larder up` has set this for itself.
+            del env["PROMETHEUS_MULTIPROC_DIR"]
         if self.settings.path:
             env["LARDER_CONFIG"] = str(self.settings.path)
         return env
