@@ -45,6 +45,7 @@ def configure(level: str, path: Path | None = None, *, most_bytes: int = 10_485_
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.ExtraAdder(TOLD),
+        task_of_celery,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -77,6 +78,7 @@ def configure(level: str, path: Path | None = None, *, most_bytes: int = 10_485_
     root = logging.getLogger()
     root.handlers = handlers
     root.setLevel(level.upper())
+    logging.captureWarnings(True)
 
 
 def ours_at_debug(record: logging.LogRecord) -> bool:
@@ -130,6 +132,15 @@ def ids_of(task: Any, task_id: str, args: Sequence[Any]) -> dict[str, object]:
     if request := getattr(task.request, REQUEST_HEADER, None):
         found["request"] = str(request)[:MOST_ID]
     return found
+
+
+def task_of_celery(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """The task that Celery tells about in another process than that of the task, which has its ids from `ids_of`."""
+    told = getattr(event.get("_record"), "data", None)
+    if isinstance(told, dict) and "id" in told:
+        event.setdefault("task", str(told.get("name")))
+        event.setdefault("task_id", str(told["id"])[:MOST_ID])
+    return event
 
 
 def outage_in_a_line(_logger: object, _method: str, event: EventDict) -> EventDict:

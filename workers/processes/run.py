@@ -168,6 +168,7 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
         loglevel=mlevel(parts.rag.monitoring.logging.level),
         without_mingle=True,
         without_gossip=True,
+        quiet=True,  # its banner is no line of JSON
     )
     serving.start()
     sys.exit(serving.exitcode)
@@ -177,7 +178,7 @@ def run_beat(parts: Runtime) -> None:
     """Tick until a signal comes."""
     _prepare(parts)
     configure(parts.rag.queue, parts.addresses.broker, send_only=True)
-    app.Beat(loglevel=parts.rag.monitoring.logging.level).run()
+    app.Beat(loglevel=parts.rag.monitoring.logging.level, quiet=True).run()
 
 
 def run_api(parts: Runtime, host: str, port: int) -> None:
