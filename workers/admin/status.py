@@ -70,7 +70,8 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
             "alerts": upkeep.alerts(connection),
         }
     found["backlog"]["queues"] = queues = broker.lengths(parts.addresses.broker, QUEUES)
-    found["backlog"]["set_aside"] = broker.set_aside(parts.addresses.broker)
+    # A silent broker takes its time for each question.
+    found["backlog"]["set_aside"] = None if queues is None else broker.set_aside(parts.addresses.broker)
     found |= _broker_facts(parts, queues)
     found["next"] = advice(found)
     return found

@@ -139,7 +139,8 @@ def _troubles(sources: list[Json]) -> list[Text | str]:
     """One line per failing source, then the newest files that could not be taken, as far as they fit."""
     from pipeline.ledger.overview import left_out_in_words
 
-    every = [("red", s["name"], s["last_error"]) for s in sources if s["last_error"] and not s["removed"]]
+    sources = [s for s in sources if not s["removed"]]
+    every = [("red", s["name"], s["last_error"]) for s in sources if s["last_error"]]
     for s in sources:
         for p in s["problems"]:
             said = f"{p['outcome']} {item_and_reason(p['item'], p['reason'])}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,21 @@ def test_without_a_broker_the_screen_is_there(run: Callable[..., Result]) -> Non
     assert "unknown: the broker cannot be reached" in shown.stdout
     found = json.loads(run("--json", LARDER_BROKER_URL=AWAY).stdout)
     assert found["backlog"]["queues"] is None
+
+
+def test_a_silent_broker_is_asked_for_its_lengths_and_why_and_no_more(run: Callable[..., Result]) -> None:
+    """Each question to it takes three seconds, of the health page too."""
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as silent:
+        found = json.loads(
+            run("--json", LARDER_BROKER_URL=f"redis://127.0.0.1:{silent.getsockname()[1]}/0").stdout
+        )
+        asked = 0
+        silent.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                silent.accept()[0].close()
+                asked += 1
+    assert (found["broker"], found["backlog"]["set_aside"], asked) == ("error", None, 2)
 
 
 def test_without_a_database_there_is_a_sentence(run: Callable[..., Result], nowhere: str) -> None:
@@ -334,3 +350,11 @@ def test_texts_that_the_model_cuts_are_told_if_they_are_many(cut: int, said: str
     lines, _ = drawn(found)
     told = [line for line in lines if line.startswith("cut")]
     assert [line.split(None, 1)[1].strip() for line in told] == ([said] if said else [])
+
+
+def test_what_a_removed_source_left_out_is_nobodys_task() -> None:
+    problem = {"item": "docs/a.md", "outcome": "skipped", "reason": "there is no folder docs"}
+    gone = source("docs", problems=[problem], left_out={"absent": 2}, removed=True)
+    lines, _ = drawn(picture([gone]))
+    assert "no folder" not in "\n".join(lines)
+    assert "left out" not in "\n".join(lines)
