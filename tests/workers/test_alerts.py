@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from email import message_from_bytes
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -388,6 +390,9 @@ def test_alerts_go_to_the_log_a_chat_and_by_mail_and_wait_for_what_is_away(
         assert (asked.json["alert"], asked.json["subject"]) == ("held_deletions", "acme/docs")
         (mail,) = server.mails
         assert b"Subject: [larder] warning firing: held_deletions acme/docs" in mail
+        told = message_from_bytes(mail)
+        assert told["Message-ID"].endswith("@larder>")
+        assert parsedate_to_datetime(told["Date"]), "a mail without a date is refused as a forged one by some"
         (line,) = [record for record in caplog.records if record.message == said]
         assert (line.levelno, vars(line)["alert"]) == (logging.WARNING, "held_deletions")
         assert "a-secret" not in caplog.text

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from email.message import EmailMessage
+from email.utils import localtime, make_msgid
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -143,6 +144,7 @@ def _webhook(channel: AlertChannel, _settings: Settings, told: Json) -> None:
 
 def _mail(channel: AlertChannel, _settings: Settings, told: Json) -> None:
     mail = EmailMessage()
+    mail["Date"], mail["Message-ID"] = localtime(), make_msgid(domain="larder")
     mail["From"], mail["To"] = channel.sender, ", ".join(channel.recipients)
     # On one line: names of projects, of which a source may have its own, hold what somebody sent.
     heading = f"[larder] {told['severity']} {told['state']}: {told['alert']} {told['subject']}"
