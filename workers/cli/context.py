@@ -233,10 +233,10 @@ def _refuse(context: CommandContext, error: LarderError) -> NoReturn:
 
 
 @contextmanager
-def resumable(*, goes_on: bool = False) -> Iterator[None]:
+def resumable(*, goes_on: bool = False, own: bool = True) -> Iterator[None]:
     """Work that workers of this command do: it takes them a while to stop, so Ctrl-C is answered at once.
 
-    `goes_on`: they are not this command's, so nothing stops.
+    `goes_on`: they are not this command's, so nothing stops. Not `own`: they are not either, but get no more of it.
     """
     try:
         yield
@@ -247,5 +247,6 @@ def resumable(*, goes_on: bool = False) -> Iterator[None]:
                 "  `larder status --watch` shows it, `larder down` stops it",
             )
         else:
-            warn("stopping within half a minute, at once with another Ctrl-C; what is done is kept")
+            when = " within half a minute, at once with another Ctrl-C" if own else ""
+            warn(f"stopping{when}; what is done is kept")
         raise typer.Exit(INTERRUPTED) from None

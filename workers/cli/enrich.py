@@ -76,12 +76,13 @@ def enrich(
         named = ", ".join(read.repeated[:MOST_NAMED])
         console.print(f"{named}: more than one PBI has this id; each is taken by itself", markup=False)
     with ExitStack() as lent:
+        own = False
         with suppress(StoreUnavailable):  # without a database each PBI says by itself what is wrong
-            lent.enter_context(context.workers(ENRICHING))
+            own = lent.enter_context(context.workers(ENRICHING))
         with suppress(LarderError):  # ditto
             for notice in step4_file.notices(context.parts, read, scope):
                 console.print(notice, markup=False, soft_wrap=True)
-        with resumable(), progress_bars(console) as progress:
+        with resumable(own=own), progress_bars(console) as progress:
             bar = progress.add_task("enriching", total=len(read.items), note="")
 
             def tell(outcome: Any) -> None:

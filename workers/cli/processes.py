@@ -301,8 +301,6 @@ def _load(parts: Runtime, commands: Iterable[str], modules: Iterable[str]) -> No
 @command(answer_timeout=None, without={"as_json"}, makes=True)
 def serve(context: CommandContext) -> None:
     """Run the commands of this machine's terminals that shall be quick; started by `larder up`."""
-    # Forks lose it with the rest of this environment, and what they count is of one command.
-    os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
     from workers.cli import SERVED, served
     from workers.runtime import Addresses, Runtime
 

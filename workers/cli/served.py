@@ -24,6 +24,8 @@ SOCKET = "commands.sock"
 """In the data folder, which is closed to all others."""
 GREET_SECONDS = 5.0
 """Who does not answer a greeting in that time does not live."""
+COUNTED = "PROMETHEUS_MULTIPROC_DIR"
+"""Names the folder of those that count together, as commands do with the rest of an installation."""
 _MOST = 65_536
 
 
@@ -117,6 +119,7 @@ def _answer(asker: socket.socket, ours: list[object]) -> int:
         open(number, mode, encoding=encoding, buffering=1)  # noqa: SIM115, PTH123 (as long as the process lives)
         for number, mode, encoding in zip(range(3), "rww", wanted["encodings"], strict=True)
     )
+    counted = os.environ.get(COUNTED)
     try:
         asker.sendall(str(os.getpid()).encode())
         if not asker.recv(1):
@@ -124,9 +127,14 @@ def _answer(asker: socket.socket, ours: list[object]) -> int:
         asker.settimeout(None)
         # Whoever asked may be killed: then nobody is there to read.
         threading.Thread(target=lambda: asker.recv(1) or os._exit(1), daemon=True).start()
-        code = run_in_fork(wanted["args"], wanted["environment"], Path(wanted["folder"]))
+        environment = wanted["environment"] | ({COUNTED: counted} if counted else {})
+        code = run_in_fork(wanted["args"], environment, Path(wanted["folder"]))
     except KeyboardInterrupt:  # before the command itself, which says so by itself
         print("stopped", file=sys.stderr)
         code = INTERRUPTED
     asker.sendall(bytes([code & 255]))
+    if counted:
+        from workers.processes import metrics
+
+        metrics.compact(Path(counted))  # of those before: what this one counted is there while it lives
     return code

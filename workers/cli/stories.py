@@ -50,7 +50,7 @@ def seed(
     from workers.queue.celeryconfig import ENRICHING
 
     rows = rows_of(file) if file else []  # before any server is started for it
-    with context.workers(ENRICHING), resumable():
+    with context.workers(ENRICHING) as own, resumable(own=own):
         where = context.parts.addresses
         with Client.of(context.settings, where.database, where.broker) as client:
             parts = _seeded(client, rows, source or file.name[-64:]) if file else _embedded_anew(client)

@@ -395,8 +395,14 @@ def flower_login(environ: Mapping[str, str], data: Path) -> str:
 
 
 def _note(said: str) -> None:
-    """A line in the log of the supervisor."""
-    sys.stderr.write(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {said}\n")
+    """A line in the log of the supervisor, or for who sits at the terminal that it has."""
+    told = {
+        "event": said,
+        "level": "info",
+        "logger": __name__,
+        "timestamp": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+    }
+    sys.stderr.write(f"{told['timestamp']} {said}\n" if sys.stderr.isatty() else f"{json.dumps(told)}\n")
     sys.stderr.flush()
 
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from workers.cli import commands
 from workers.cli.commands import app
-from workers.cli.context import CommandContext, command
+from workers.cli.context import CommandContext, command, resumable
 from workers.cli.operate import _read_on
 from workers.cli.tables import to_stdout_json
 
@@ -31,6 +31,22 @@ def larder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Larder:
     for name in [name for name in os.environ if name.startswith("LARDER_")]:
         monkeypatch.delenv(name)
     return lambda *args: CliRunner().invoke(app, args)
+
+
+@pytest.mark.parametrize(
+    ("whose", "said"),
+    [
+        ({"own": True}, "stopping within half a minute, at once with another Ctrl-C; what is done is kept"),
+        ({"own": False}, "stopping; what is done is kept"),
+        ({"goes_on": True}, "the work goes on in the background"),
+    ],
+)
+def test_ctrl_c_is_answered_with_what_becomes_of_the_work(
+    capsys: pytest.CaptureFixture[str], whose: dict[str, bool], said: str
+) -> None:
+    with pytest.raises(typer.Exit) as ended, resumable(**whose):
+        raise KeyboardInterrupt
+    assert (ended.value.exit_code, capsys.readouterr().err.splitlines()[0]) == (130, said)
 
 
 def test_the_version_is_that_of_the_package(larder: Larder) -> None:

@@ -19,7 +19,9 @@ import pytest
 
 from tests.conftest import Site
 from workers.cli import served
+from workers.processes.metrics import exposition
 
+SEARCHES = "larder_query_count_total"
 ALONE = "import sys; from workers.cli import run; run()"
 ROOT = str(Path(__file__).parents[3])
 
@@ -141,6 +143,23 @@ def test_ctrl_c_before_the_command_begins_is_told_as_one_in_it(harbour: Site, tm
         assert door.recv(1) == bytes([130])
         said.seek(0)
         assert said.read() == "stopped\n"
+
+
+def test_what_commands_count_is_counted_with_the_rest_and_takes_no_room_of_its_own(harbour: Site) -> None:
+    def counted() -> float:
+        [line] = [one for one in exposition(harbour.root).decode().splitlines() if one.startswith(SEARCHES)]
+        return float(line.split()[-1])
+
+    server = psutil.Process(served_by(harbour))
+    asked(harbour, "search", "tides")
+    psutil.wait_procs(server.children(), timeout=30)
+    before = counted()
+    for _ in range(3):
+        assert asked(harbour, "search", "tides")[0] == 0
+        psutil.wait_procs(server.children(), timeout=30)
+    numbers = {file.stem.rpartition("_")[2] for file in harbour.root.glob("*.db")}
+    assert len(numbers - {"0", str(server.pid)}) <= 1, "each leaves what the next one brings together"
+    assert counted() == before + 3
 
 
 def test_ctrl_c_reaches_it(harbour: Site) -> None:
