@@ -191,7 +191,7 @@ RELOAD_SECONDS = 90.0
 
 
 def differing(context: CommandContext) -> list[str]:
-    """What the file says and what runs does not do yet, a line for each key; nothing if nothing runs."""
+    """What the file says and what runs does not do yet, a line for each key or new source; nothing if nothing runs."""
     from workers.processes import supervisor
     from workers.settings.rendering import in_force
 
@@ -199,10 +199,15 @@ def differing(context: CommandContext) -> list[str]:
     runs, file = state.get("configuration"), in_force(context.settings)
     if "supervisor" not in supervisor.living_processes(state) or not isinstance(runs, dict):
         return []
-    keys = [key for key in {**runs, **file} if key != "file" and runs.get(key) != file.get(key)]
-    lines = {
-        key: f"{key}: {file.get(key, 'nothing')} (what runs has {runs.get(key, 'nothing')})" for key in keys
-    }
+    keys = [k for k in {**runs, **file} if k not in {"file", "sources"} and runs.get(k) != file.get(k)]
+    there = {".".join(key.split(".")[:2]) for key in runs}, {".".join(key.split(".")[:2]) for key in file}
+    lines = {}
+    for key in keys:
+        section = ".".join(key.split(".")[:2])
+        if key.startswith("sources.") and section not in there[0] & there[1]:
+            lines[section] = f"{section}: {'new' if section in there[1] else 'taken out'}"
+        else:
+            lines[key] = f"{key}: {file.get(key, 'nothing')} (what runs has {runs.get(key, 'nothing')})"
     return list({**lines, **({"secrets": "a password or key"} if "secrets" in keys else {})}.values())
 
 

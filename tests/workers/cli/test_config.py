@@ -230,6 +230,11 @@ def test_what_runs_differently_is_told_and_taken_over(run: Run) -> None:
         "differs a password or key",
         "next  larder reload",
     ]
+    write(
+        "rag: {retrieval: {topK: 5}, auth: {secret: 'a secret of some length, sixty-four bits at least'}, "
+        "sources: [{name: docs, type: markdown, paths: ['*.md']}]}"
+    )
+    assert document(run("check", "--json"))["not_running"] == ["sources.docs: new"]
     write("rag: {storage: {broker: {url: 'redis://:secret@elsewhere/0'}}}")
     refused = larder("reload")
     assert refused.exit_code == 2
