@@ -135,9 +135,8 @@ class Backlog:
         """A tick that finds as much under way as may be."""
         with self.database.controller.connect() as connection:
             backend = connection.execute(text("select pg_backend_pid()")).scalar_one()
-            look = LOOKED["pump"]
-            look(connection)
-            return each(backend, LOOKS, lambda: look(connection))
+            _sent(connection)
+            return each(backend, LOOKS, lambda: LOOKED["pump"](connection))
 
     def status(self) -> list[Took]:
         """The whole of `larder status --json`, its looks at the broker too."""
@@ -148,12 +147,8 @@ class Backlog:
 
     def messages(self) -> int:
         """How many messages the ticks send until no more are under way than may be; nothing is kept."""
-        sent = 0
         with self.database.controller.connect() as connection:
-            while found := work.pump_once(connection, Limits(), embed=work.EmbedRoom(waiting={})):
-                sent += len(found.batches)
-                if not found.batches:
-                    break
+            sent = _sent(connection)
             connection.rollback()
         return sent
 
@@ -190,6 +185,13 @@ class Backlog:
                     step(shop.tenant, todo[start : start + Limits().batch])
         shop.close_run(run)
         return took
+
+
+def _sent(connection: Connection) -> int:
+    sent = 0
+    while (found := work.pump_once(connection, Limits(), embed=work.EmbedRoom(waiting={}))) and found.batches:
+        sent += len(found.batches)
+    return sent
 
 
 def measure(folder: Path, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
