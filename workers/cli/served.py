@@ -119,19 +119,20 @@ def _answer(asker: socket.socket, ours: list[object]) -> int:
         open(number, mode, encoding=encoding, buffering=1)  # noqa: SIM115, PTH123 (as long as the process lives)
         for number, mode, encoding in zip(range(3), "rww", wanted["encodings"], strict=True)
     )
-    counted = os.environ.get(COUNTED)
+    counted, ended = os.environ.get(COUNTED), threading.Event()
     try:
         asker.sendall(str(os.getpid()).encode())
         if not asker.recv(1):
             return 1
         asker.settimeout(None)
         # Whoever asked may be killed: then nobody is there to read.
-        threading.Thread(target=lambda: asker.recv(1) or os._exit(1), daemon=True).start()
+        threading.Thread(target=lambda: asker.recv(1) or ended.is_set() or os._exit(1), daemon=True).start()
         environment = wanted["environment"] | ({COUNTED: counted} if counted else {})
         code = run_in_fork(wanted["args"], environment, Path(wanted["folder"]))
     except KeyboardInterrupt:  # before the command itself, which says so by itself
         print("stopped", file=sys.stderr)
         code = INTERRUPTED
+    ended.set()
     asker.sendall(bytes([code & 255]))
     if counted:
         from workers.processes import metrics
