@@ -202,7 +202,9 @@ class Replica:
         )
         options = {"port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
         options |= {"shared_buffers": "256MB", "random_page_cost": 1.1}
-        options["max_connections"] = postgres.connections_for(os.cpu_count() or 1)  # with fewer it does not start
+        options["max_connections"] = postgres.connections_for(
+            os.cpu_count() or 1
+        )  # with fewer it does not start
         # /proc/self/cwd: another user can be let in by none of the folders above.
         where = "/proc/self/cwd" if user else str(self.cluster)
         command = [str(programs / "postgres"), "-D", where, *(f"-c{k}={v}" for k, v in options.items())]
