@@ -128,6 +128,31 @@ def test_an_engine_elsewhere_calls_the_actions_through_the_queue(harbour: Any, s
     )  # fmt: skip
 
 
+@pytest.mark.req("001-127", "ORD-06")
+def test_logs_are_lines_of_json_with_the_ids_of_their_tasks(harbour: Any) -> None:
+    names = ("worker-control", "worker-ingest", "worker-embed", "worker-enrich", "beat", "api", "flower")
+    lines = [
+        json.loads(line)
+        for name in names
+        for line in (harbour.data / "logs" / f"{name}.log").read_text().splitlines()
+    ]
+    tasks = [line for line in lines if line["event"].startswith("Task ")]
+    assert {line["event"].split()[2] for line in tasks} >= {"received", "succeeded"}
+    assert [line for line in tasks if f"{line['task']}[{line['task_id']}]" not in line["event"]] == []
+
+
+@pytest.mark.req("ORD-06")
+def test_what_flower_counts_is_on_its_own_page_alone(harbour: Any, until: Until) -> None:
+    """Without a token anybody may ask the API, and Flower tells the names of tasks and workers."""
+    found = state(harbour)
+    own = f"{found['flower_user']}:{found['flower_password']}"
+    page = found["flower_url"] + "/metrics"
+    assert until(lambda: "flower_events_total{" in fetch(page, own)[1], 30)
+    shown = fetch(found["api_url"] + "/metrics")[1]
+    assert "larder_documents_processed_total" in shown
+    assert "flower_" not in shown
+
+
 def test_a_killed_worker_is_started_again(harbour: Any, until: Until) -> None:
     before = {p["name"]: p["pid"] for p in state(harbour)["processes"]}
     for process in [
@@ -405,28 +430,3 @@ def test_down_leaves_no_process_and_up_finds_everything_again(harbour: Any, sql:
     assert harbour.larder("up", "--detach", "--no-flower").code == 0
     assert harbour.larder("index", "--json").data["stats"]["documents_processed"] == 0
     assert sql("select count(*) from document where state = 'done'") == documents
-
-
-@pytest.mark.req("001-127", "ORD-06")
-def test_logs_are_lines_of_json_with_the_ids_of_their_tasks(harbour: Any) -> None:
-    names = ("worker-control", "worker-ingest", "worker-embed", "worker-enrich", "beat", "api", "flower")
-    lines = [
-        json.loads(line)
-        for name in names
-        for line in (harbour.data / "logs" / f"{name}.log").read_text().splitlines()
-    ]
-    tasks = [line for line in lines if line["event"].startswith("Task ")]
-    assert {line["event"].split()[2] for line in tasks} >= {"received", "succeeded"}
-    assert [line for line in tasks if f"{line['task']}[{line['task_id']}]" not in line["event"]] == []
-
-
-@pytest.mark.req("ORD-06")
-def test_what_flower_counts_is_on_its_own_page_alone(harbour: Any, until: Until) -> None:
-    """Without a token anybody may ask the API, and Flower tells the names of tasks and workers."""
-    found = state(harbour)
-    own = f"{found['flower_user']}:{found['flower_password']}"
-    page = found["flower_url"] + "/metrics"
-    assert until(lambda: "flower_events_total{" in fetch(page, own)[1], 30)
-    shown = fetch(found["api_url"] + "/metrics")[1]
-    assert "larder_documents_processed_total" in shown
-    assert "flower_" not in shown
