@@ -24,6 +24,7 @@ from celery.signals import (
 )
 from celery.utils.log import mlevel
 from celery.utils.nodenames import default_nodename, host_format
+from celery.worker import state
 
 import connectors
 from connectors.sections import secret_value
@@ -171,7 +172,8 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
         quiet=True,  # its banner is no line of JSON
     )
     serving.start()
-    sys.exit(serving.exitcode)
+    # Who is told to end while still starting is stopped by an error of Celery's, which would count as a failure.
+    sys.exit(0 if state.should_terminate else serving.exitcode)
 
 
 def run_beat(parts: Runtime) -> None:
