@@ -30,6 +30,7 @@ from pipeline.search.records import Filter, Mode, age_days, validity_note
 from pipeline.search.retriever import read_document
 from workers.processes import metrics
 from workers.runtime import Runtime
+from workers.settings.monitoring import AlertCondition
 from workers.settings.values import options_from
 
 logger = logging.getLogger(__name__)
@@ -49,12 +50,17 @@ def retriever(parts: Runtime, tenant: UUID) -> Retriever:
         reranker=partial(_reranker, parts),
         rerank=parts.rerank_options,
         watch=parts.health.watching,
-        performed=partial(_performed, parts, tenant),
+        performed=partial(_performed, parts, tenant, parts.rag.monitoring.alerts.in_force.get("slow_query")),
     )
 
 
 def _performed(
-    parts: Runtime, tenant: UUID, request: SearchRequest, found: SearchResults, seconds: float
+    parts: Runtime,
+    tenant: UUID,
+    slow: AlertCondition | None,
+    request: SearchRequest,
+    found: SearchResults,
+    seconds: float,
 ) -> None:
     """Count and tell of a search; its text only to who asks for everything, and only its beginning."""
     if metrics.WARMING.get():
@@ -70,7 +76,7 @@ def _performed(
     logger.debug("search_performed", extra=told)
     metrics.record_search(seconds, len(found.hits))
     metrics.QUERY_CACHE.set(parts.caches.size)
-    slow, took = parts.rag.monitoring.alerts.in_force.get("slow_query"), 1000 * seconds
+    took = 1000 * seconds
     if slow is not None and took >= slow.threshold:
         message = f"a search took {took:.0f} ms: larder status"
         with suppress(LarderError), parts.database.control() as connection:

@@ -78,6 +78,8 @@ def test_a_control_worker_alone_registers_the_sources_and_takes_its_leave(harbou
         assert site.larder("health").code == 0
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(40) == 0
+        told = [json.loads(line)["event"] for line in (site.root / "worker.log").read_text().splitlines()]
+        assert "worker: Cold shutdown (MainProcess)" in told
         assert query(site, "select 1 from worker") == []
     finally:
         worker.kill()
@@ -139,6 +141,8 @@ def test_messages_that_are_none_are_set_aside_once_and_the_worker_lives(harbour:
     finally:
         worker.terminate()
         assert worker.wait(40) == 0
+        told = [json.loads(line)["event"] for line in (site.root / "worker.log").read_text().splitlines()]
+        assert "worker: Cold shutdown (MainProcess)" in told
 
 
 def test_an_unknown_queue_is_refused_before_anything_starts(site: Site) -> None:

@@ -105,7 +105,7 @@ def test_one_that_lives_and_is_deaf_is_killed(boss: Supervisor) -> None:
 
 
 def test_another_configuration_is_taken_over_by_one_process_after_the_other(
-    boss: Supervisor, capsys: pytest.CaptureFixture[str]
+    boss: Supervisor, capfd: pytest.CaptureFixture[str]
 ) -> None:
     first, second = start(boss, "worker-x", NAP), start(boss, "worker-y", NAP)
     before = [child.process for child in (first, second)]
@@ -128,14 +128,14 @@ def test_another_configuration_is_taken_over_by_one_process_after_the_other(
     while boss.outdated:
         boss.look()
     assert [child.failures for child in (first, second)] == [0, 0], "they were asked to end"
-    capsys.readouterr()
+    capfd.readouterr()
     for wrong in ("rag: {topK: 9}\n", ""):  # or it would look after servers of its own
         file.write_text(wrong)
         boss.reloading.set()
         boss.look()
         assert not boss.outdated
         assert boss.settings.database_url
-        assert "the configuration stays as it was" in capsys.readouterr().err
+        assert "the configuration stays as it was" in capfd.readouterr().err
 
 
 def test_another_reload_meanwhile_tells_nobody_twice_to_end(boss: Supervisor) -> None:

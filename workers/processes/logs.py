@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import inspect
+import json
 import logging
 import logging.handlers
 import os
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,13 @@ def configure(level: str, path: Path | None = None, *, most_bytes: int = 10_485_
     root.handlers = handlers
     root.setLevel(level.upper())
     logging.captureWarnings(True)
+
+
+def note(said: str) -> None:
+    """A line as loggers write, of who has none: the supervisor, and handlers of signals, which may not wait for one."""
+    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    told = {"event": said.strip(), "level": "info", "timestamp": now}
+    os.write(2, f"{now} {told['event']}\n".encode() if os.isatty(2) else f"{json.dumps(told)}\n".encode())
 
 
 def ours_at_debug(record: logging.LogRecord) -> bool:

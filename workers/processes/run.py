@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import psutil
 import structlog
+from celery.apps import worker as celery_worker
 from celery.signals import (
     setup_logging,
     task_failure,
@@ -154,6 +155,8 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     if queue == "enrich":
         worker_process_init.connect(_warm, weak=False)  # somebody waits for its first answer already
     install_transport()
+    # It tells of its end past all loggers.
+    celery_worker.safe_say = lambda said, *_: logs.note(said)
     if queue == "control":
         # It looks at everything, and no other worker does.
         from workers.processes.background import Background

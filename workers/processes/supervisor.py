@@ -16,7 +16,6 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -178,7 +177,7 @@ class Supervisor:
             if any(getattr(new, f"{server}_url") != getattr(before, f"{server}_url") for server in SERVERS):
                 raise ConfigurationError("it names other servers", fix="larder down, then larder up --detach")
         except LarderError as error:
-            _note(f"the configuration stays as it was: {error}")
+            logs.note(f"the configuration stays as it was: {error}")
             return
         self.settings, self.configuration = new, in_force(new)
         for name in ("flower", "api"):
@@ -191,7 +190,7 @@ class Supervisor:
             if child.process is not None and child.process.pid != child.told:
                 child.told = 0  # else it is ending already: told so twice, a worker drops what it is at
         self.outdated = list(self.children)
-        _note("another configuration is taken over: the processes begin anew, one after the other")
+        logs.note("another configuration is taken over: the processes begin anew, one after the other")
 
     def _renew(self, ages: Mapping[str, float]) -> None:
         """Have the next one end, once the one before it is up again."""
@@ -210,7 +209,7 @@ class Supervisor:
         """A line in the log of the supervisor; the process itself may have had no time for one."""
         if not self.lends:
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            _note(f"{child.name} (process {pid}) {how} after {lived:.0f} s and is started again")
+            logs.note(f"{child.name} (process {pid}) {how} after {lived:.0f} s and is started again")
 
     def _start(self, child: Child) -> None:
         log = self.data / "logs" / f"{child.name}.log"
@@ -392,18 +391,6 @@ def flower_login(environ: Mapping[str, str], data: Path) -> str:
             "LARDER_FLOWER_AUTH has no user and password", fix="write it as user:password"
         )
     return given
-
-
-def _note(said: str) -> None:
-    """A line in the log of the supervisor, or for who sits at the terminal that it has."""
-    told = {
-        "event": said,
-        "level": "info",
-        "logger": __name__,
-        "timestamp": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
-    }
-    sys.stderr.write(f"{told['timestamp']} {said}\n" if sys.stderr.isatty() else f"{json.dumps(told)}\n")
-    sys.stderr.flush()
 
 
 def _without_password(url: str) -> str:
