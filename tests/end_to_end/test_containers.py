@@ -167,4 +167,5 @@ def test_the_containers_of_compose_do_the_whole_job_and_leave_softly(
     # The web server ends by the signal it was sent, when it has answered all.
     assert ended == {**dict.fromkeys(lasting, 0), "api": -signal.SIGTERM}
     assert time.monotonic() - begun < min(seconds(OURS[name]["stop_grace_period"]) for name in lasting)
-    assert not [name for name in lasting if "Traceback" in containers.said(name)]
+    traces = {name: containers.said(name) for name in lasting if "Traceback" in containers.said(name)}
+    assert not traces, traces

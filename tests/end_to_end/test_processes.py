@@ -59,16 +59,42 @@ def query(site: Site, statement: str) -> list[tuple[Any, ...]]:
         return connection.execute(statement).fetchall()
 
 
-def test_a_control_worker_alone_registers_the_sources_and_takes_its_leave(harbour: Site) -> None:
-    site = harbour
+def begin(site: Site, queue: str) -> subprocess.Popen[bytes]:
+    """A worker as a container starts it, which writes to worker.log."""
     with (site.root / "worker.log").open("wb") as log:
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "workers.cli", "worker", "control"],
+        return subprocess.Popen(
+            [sys.executable, "-m", "workers.cli", "worker", queue],
             cwd=site.root,
             env=forked.environment(REMAP_SIGTERM="SIGQUIT"),
             stdout=log,
             stderr=log,
         )
+
+
+def told(site: Site) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (site.root / "worker.log").read_text().splitlines()]
+
+
+def test_a_worker_told_to_end_while_it_starts_ends_without_an_error(harbour: Site) -> None:
+    embedded.ensure(harbour.data)
+    worker = begin(harbour, "embed")
+    try:
+        end = time.monotonic() + 40
+        # Its pool is there, its consumer not yet.
+        while b"Connected" not in (harbour.root / "worker.log").read_bytes() and time.monotonic() < end:
+            time.sleep(0.001)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(40) == 0
+        assert "worker: Cold shutdown (MainProcess)" in [line["event"] for line in told(harbour)]
+        assert not [line for line in told(harbour) if line["level"] in {"error", "critical"}]
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+def test_a_control_worker_alone_registers_the_sources_and_takes_its_leave(harbour: Site) -> None:
+    site = harbour
+    worker = begin(site, "control")
     try:
         end = time.monotonic() + 40
         while not query(site, "select 1 from worker") and time.monotonic() < end:
@@ -78,8 +104,7 @@ def test_a_control_worker_alone_registers_the_sources_and_takes_its_leave(harbou
         assert site.larder("health").code == 0
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(40) == 0
-        told = [json.loads(line)["event"] for line in (site.root / "worker.log").read_text().splitlines()]
-        assert "worker: Cold shutdown (MainProcess)" in told
+        assert "worker: Cold shutdown (MainProcess)" in [line["event"] for line in told(site)]
         assert query(site, "select 1 from worker") == []
     finally:
         worker.kill()

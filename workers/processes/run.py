@@ -174,8 +174,11 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
         without_gossip=True,
         quiet=True,  # its banner is no line of JSON
     )
-    serving.start()
     # Who is told to end while still starting is stopped by an error of Celery's, which would count as a failure.
+    logging.getLogger("celery.worker").addFilter(
+        lambda record: record.levelno < logging.CRITICAL or not state.should_terminate
+    )
+    serving.start()
     sys.exit(0 if state.should_terminate else serving.exitcode)
 
 
