@@ -265,7 +265,7 @@ class Project(BaseModel):
 class ProjectBody(RequestBody):
     """A project to be made."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200, pattern=r"\S")]
+    name: Annotated[str, Field(min_length=1, max_length=200, pattern=r"[^\s\x1c-\x1f\x85]")]
 
 
 @router.get("/projects")
