@@ -17,12 +17,13 @@ from typing import Any
 import psutil
 import pytest
 
+from tests import forked
 from tests.conftest import Site
 from workers.cli import served
 from workers.processes.metrics import exposition
 
 SEARCHES = "larder_query_count_total"
-ALONE = "import sys; from workers.cli import run; run()"
+ALONE = "from workers.cli import run; run()"
 ROOT = str(Path(__file__).parents[3])
 
 
@@ -60,15 +61,16 @@ def clean(**more: str) -> dict[str, str]:
 
 def asked(site: Site, *args: str, alone: bool = False, **env: str) -> tuple[int, str, str, bool]:
     """(exit code, stdout, stderr, whether the process itself had to load the command)."""
-    start = ["-c", ALONE] if alone else ["-X", "importtime", "-m", "workers.cli"]
-    ran = subprocess.run(
-        [sys.executable, *start, *args],
-        cwd=site.root / "docs",
-        env=clean(**env),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    folder, environment = site.root / "docs", clean(**env)
+    if alone:
+        script = site.root / "alone.py"
+        script.write_text(ALONE)
+        ran = forked.run(args, cwd=folder, env=environment, script=script)
+    else:
+        command = [sys.executable, "-X", "importtime", "-m", "workers.cli", *args]
+        ran = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
     lines = ran.stderr.splitlines()
     loaded = any("| typer" in line.replace("  ", "") for line in lines if line.startswith("import time:"))
     said = "\n".join(line for line in lines if not line.startswith("import time:"))
