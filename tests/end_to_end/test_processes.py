@@ -220,7 +220,7 @@ def test_a_person_without_workers_sees_progress_a_summary_and_a_status(harbour: 
     code, screen = on_a_terminal(site, "index")
     assert code == 3, screen
     assert "Traceback" not in screen
-    assert "1 documents indexed" in screen
+    assert "1 document indexed" in screen
     assert "docs/blob.md" in screen
     assert query(site, "select 1 from worker") == [], "a command takes the workers that it brought away again"
 

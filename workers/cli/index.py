@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.text import Text
 from typer import Argument, Option
 
-from pipeline.documents import Json
+from pipeline.documents import Json, plural
 from pipeline.errors import ConfigurationError
 from workers.cli.context import LONG_ANSWER_TIMEOUT, PARTLY, CommandContext, YesOption, command, resumable
 from workers.cli.tables import (
@@ -77,7 +77,7 @@ def _queue(context: CommandContext, started: Sequence[Any]) -> None:
     queued = [{"source": w.source.settings.name, "run": w.run.id} for w in started if w.own]
     busy = [{"source": w.source.settings.name, "run": w.run.id} for w in started if not w.own]
     said = [f"{one['source']} is being read already" for one in busy]
-    said.append(f"queued {len(queued)} runs; `larder status --watch` shows them")
+    said.append(f"queued {plural(len(queued), 'run')}; `larder status --watch` shows them")
     context.answer({"success": True, "queued": queued, "under_way": busy}, *said)
 
 
@@ -116,7 +116,7 @@ def progress_note(run: Mapping[str, Any], *, earlier: bool = False) -> str:
     if run["state"] == "discovering":
         said = f"reading, {run['listed']} listed" + (f", waiting: {run['error']}" if run.get("error") else "")
     else:
-        said = f"{run['texts_embedded']} texts"
+        said = plural(run["texts_embedded"], "text")
     return "under way: " + said if earlier else said
 
 
@@ -142,7 +142,8 @@ def summary(result: Json) -> Iterator[RenderableType]:
     rows = ((run["source"], *(sum(run[c] for c in counts) for counts in _COLUMNS.values())) for run in runs)
     yield table(("source", *_COLUMNS), rows, right=_COLUMNS)
     yield (
-        f"{stats['documents_processed']} documents indexed, {stats['vectors_indexed']} chunks written "
+        f"{plural(stats['documents_processed'], 'document')} indexed, "
+        f"{plural(stats['vectors_indexed'], 'chunk')} written "
         f"in {stats['time_elapsed']:.1f} s"
     )
     if cut := sum(run["texts_cut"] for run in runs):
@@ -212,9 +213,9 @@ def clear(
     what = f"of source {source}" if source else f"of tenant {context.settings.tenant}"
     if not yes:
         count = operations.count_documents(context.parts, context.tenant, source)
-        context.refuse_without_yes(f"remove {count} documents {what}", "removed", documents=count)
+        context.refuse_without_yes(f"remove {plural(count, 'document')} {what}", "removed", documents=count)
     removed = operations.clear(context.parts, context.tenant, source)
-    context.answer({"success": True, **removed}, f"removed {removed['documents']} documents {what}")
+    context.answer({"success": True, **removed}, f"removed {plural(removed['documents'], 'document')} {what}")
 
 
 # Reindex ------------------------------------------------------------------------------------------

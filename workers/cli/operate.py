@@ -16,7 +16,7 @@ import typer
 from rich.text import Text
 from typer import Argument, Option
 
-from pipeline.documents import Json
+from pipeline.documents import Json, plural
 from pipeline.errors import ConfigurationError
 from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, PARTLY, CommandContext, YesOption, command
 from workers.cli.tables import duration_text, item_and_reason, table
@@ -225,8 +225,10 @@ def replay_dead(
     again = operations.settle_jobs(parts, failed, "dead.replay", jobs.replay)
     done = {"replayed": [*done["replayed"], *again], "skipped": done["skipped"]}
     done["skipped"] += sorted({job["id"] for job in failed} - set(again))
-    said = [f"queued {len(done['replayed']) - len(again)} documents again"] * (bool(letters) or not again)
-    said += [f"queued {len(again)} jobs of user stories again"] * bool(again)
+    said = [f"queued {plural(len(done['replayed']) - len(again), 'document')} again"] * (
+        bool(letters) or not again
+    )
+    said += [f"queued {plural(len(again), 'job')} of user stories again"] * bool(again)
     said += [f"no longer dead: {', '.join(done['skipped'])}"] * bool(done["skipped"])
     code = (PARTLY if done["replayed"] else FAILED) if done["skipped"] else 0
     context.answer({"success": not code, **done}, "; ".join(said), code=code)

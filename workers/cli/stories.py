@@ -62,7 +62,8 @@ def seed(
                     progress.update(bar, advance=count)
     refused = [{"row": number, "reason": reason} for number, reason in done["refused"]]
     warn(*_told(done["refused"]))
-    said = f"{done['stored']} stories stored, {done['skipped']} were there already, {len(refused)} refused"
+    stories = "story" if done["stored"] == 1 else "stories"
+    said = f"{done['stored']} {stories} stored, {done['skipped']} were there already, {len(refused)} refused"
     code = (PARTLY if done["stored"] + done["skipped"] else FAILED) if refused else 0
     context.answer({"success": not code, **done, "refused": refused}, said, code=code)
 

@@ -182,7 +182,7 @@ def test_replay_by_number(run: Run, dead: list[int], omniscient: SQL) -> None:
     assert states(omniscient) == {"a.md": "pending", "b.md": "dead", "c.md": "pending"}
     partly = run("dead", "replay", str(dead[0]), str(dead[1]))
     assert partly.exit_code == 3
-    assert "queued 1 documents again; no longer dead: a.md" in partly.stdout
+    assert "queued 1 document again; no longer dead: a.md" in partly.stdout
     assert run("dead", "replay", str(dead[0])).exit_code == 1
     listed = document(run("dead", "list", "--all", "--json"))["dead_letters"]
     assert [letter["resolution"] for letter in listed] == ["replayed"] * 3
@@ -228,7 +228,7 @@ def test_failed_jobs_of_stories_are_among_the_dead_letters(
     assert omniscient.execute(states, (second,)).fetchall() == []
     omniscient.execute("update enrichment_job set state = 'failed', finished_at = now()")
     assert (
-        "queued 2 documents again; queued 1 jobs of user stories again"
+        "queued 2 documents again; queued 1 job of user stories again"
         in run("dead", "replay", "--all").stdout
     )
 

@@ -12,7 +12,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from sqlalchemy import Connection
 
 from pipeline.database.engine import translated
-from pipeline.documents import Json, first_names
+from pipeline.documents import Json, first_names, plural
 from pipeline.errors import LarderError
 from pipeline.ledger import audit, dead, jobs, overview, upkeep
 from pipeline.ledger import sources as ledger
@@ -153,8 +153,8 @@ def dead_letters(parts: Runtime) -> Diagnosis:
     """No document and no job of stories was given up on."""
     with parts.database.control() as connection:
         documents, failed = dead.count(connection), len(jobs.failed(connection))
-    told = [f"{documents} documents were given up on"] * bool(documents)
-    told += [f"{failed} jobs of user stories failed"] * bool(failed)
+    told = [f"{plural(documents, 'document')} given up on"] * bool(documents)
+    told += [f"{plural(failed, 'job')} of user stories failed"] * bool(failed)
     return warning(" and ".join(told), "larder dead list") if told else fine("none")
 
 
