@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import sys
@@ -178,6 +179,9 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     logging.getLogger("celery.worker").addFilter(
         lambda record: record.levelno < logging.CRITICAL or not state.should_terminate
     )
+    # The collector of its children looks at theirs alone: pages stay shared, and what they leave goes soon.
+    gc.collect()
+    gc.freeze()
     serving.start()
     sys.exit(0 if state.should_terminate else serving.exitcode)
 
