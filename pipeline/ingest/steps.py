@@ -319,7 +319,7 @@ class Indexer:
             slow = todo.of(late, [i for i in ours if i not in bad])
             cut_short, _ = _attributed(todo.hashes, todo.cut, late)
             ready_made = {i: n for i, n in reused.items() if i not in slow}
-            versions = {i: document.version for i, document in claim.documents.items()}
+            versions = {i: claim.documents[i].version for i in ours}
             runs.count_texts(connection, versions, embedded, ready_made, cut_short)
             if bad:
                 refusal = TextRejected("the embedding provider refuses one of its texts")

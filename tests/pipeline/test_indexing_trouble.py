@@ -62,6 +62,22 @@ class TestOvertaken:
         assert [c.split()[0] for c in shop.contents("a")] == ["new", "new"]
         assert [c.split()[0] for c in shop.contents("b")] == ["bystander"] * 2
 
+    def test_who_has_lost_its_lease_counts_no_texts_that_the_other_counts(self, shop: Workshop) -> None:
+        shop.admit(document("a", paragraphs(3)))
+        through(shop, "embed")
+        overtaken: list[int] = []
+
+        def overtake() -> None:
+            if not overtaken:
+                overtaken.append(1)
+                shop.set("a", "lease_until = now() - interval '1 second'")
+                assert shop.indexer().embed(shop.tenant, shop.items()).ready
+
+        shop.embedder = Picky(meanwhile=overtake)
+        assert shop.indexer().embed(shop.tenant, shop.items()).ready == []
+        total = "select sum(texts_embedded) as e, sum(texts_reused) as r from run_item"
+        assert [tuple(r.values()) for r in shop.sql(total)] == [(3, 0)]
+
     def test_a_write_to_an_index_that_is_being_built_waits_and_holds_no_worker(self, alone: Workshop) -> None:
         """The build has locked the table, for hours with millions of chunks."""
         alone.admit(document("a", paragraphs(2)))
