@@ -89,14 +89,6 @@ def ensure_tenant(
     connection.execute(statement, {"i": project_id, "t": tenant_id, "n": project})
 
 
-def retire_unconfigured(connection: Connection, ids: Sequence[UUID]) -> None:
-    """Mark the tenant's sources that the configuration no longer names; what they brought stays searchable."""
-    statement = text("""
-        update source set removed_at = now()
-        where removed_at is null and origin = 'file' and not id = any(cast(:ids as uuid[]))""")
-    connection.execute(statement, {"ids": list(ids)})
-
-
 # Locked first: a page that is being stored is waited for, and what follows sees what it brought.
 _MOVES = text("select project_id <> :project from source where id = :id for no key update")
 _MOVE = text("""
@@ -104,8 +96,21 @@ _MOVE = text("""
     where id in (select id from document where source_id = :id order by id for no key update)""")
 
 
-def register(connection: Connection, sources: Sequence[Registration]) -> None:
-    """Make the ledger know these sources of one tenant; one that changes its project takes its documents along."""
+# Those that are named and those that are not: `clear` locks both in one order.
+_ALL = text("select from source order by id for no key update")
+_RETIRE = text("""
+    update source set removed_at = now()
+    where removed_at is null and origin = 'file' and not id = any(cast(:ids as uuid[]))""")
+
+
+def register(connection: Connection, sources: Sequence[Registration], *, every: bool = False) -> None:
+    """Make the ledger know these sources of one tenant; one that changes its project takes its documents along.
+
+    If these are `every` one that the configuration names, others of it are marked: what they brought stays searchable.
+    """
+    if every:
+        connection.execute(_ALL)
+        connection.execute(_RETIRE, {"ids": [source.id for source in sources]})
     for source in sorted(sources, key=lambda one: one.id):  # in the order in which `clear` locks them
         place = {"id": source.id, "project": source.project_id}
         moves = connection.execute(_MOVES, place).scalar()

@@ -242,8 +242,7 @@ def register(parts: Runtime) -> None:
                 sources.ensure_tenant(connection, own, settings.tenant, settings.project_id, settings.project)
             for one in ones:
                 sources.ensure_tenant(connection, tenant, one.tenant, one.project_id, one.project)
-            sources.register(connection, [registration(parts, one, now) for one in ones])
-            sources.retire_unconfigured(connection, [one.id for one in ones])
+            sources.register(connection, [registration(parts, one, now) for one in ones], every=True)
 
 
 def registration(

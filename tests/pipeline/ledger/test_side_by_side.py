@@ -442,8 +442,13 @@ def test_taking_back_that_messages_were_sent_beside_a_worker_is_no_deadlock(
     assert {row["enqueued_at"] for row in alone.sql("select enqueued_at from document")} == {None}
 
 
+def sources_named(alone: Workshop, *names: str) -> list[str]:
+    """Sources in the order of their ids."""
+    return sorted(names, key=lambda name: Workshop(alone.database, alone.tenant, alone.project, name).source)
+
+
 def test_registering_sources_beside_a_clear_is_no_deadlock(alone: Workshop, others: Others) -> None:
-    names = sorted("abc", key=lambda name: Workshop(alone.database, alone.tenant, alone.project, name).source)
+    names = sources_named(alone, *"abc")
 
     def register() -> None:
         with alone.database.tenant(alone.tenant) as connection:
@@ -456,6 +461,34 @@ def test_registering_sources_beside_a_clear_is_no_deadlock(alone: Workshop, othe
     with alone.database.tenant(alone.tenant) as connection:
         held = text("select from source where id = :id for update")
         connection.execute(held, {"id": alone.registration(names[1]).id})
+        cleared = others.begin(clear_all)
+        registered = others.begin(register, waiting=2)
+    cleared.result(30)
+    registered.result(30)
+
+
+@pytest.mark.parametrize("kept", [(), (2,)])
+def test_retiring_sources_beside_a_clear_is_no_deadlock(
+    alone: Workshop, others: Others, kept: tuple[int, ...]
+) -> None:
+    names = sources_named(alone, *"abc")
+    ids = [alone.registration(name).id for name in names]
+    for one in (ids[2], ids[0], ids[1]):  # as they lie in the table now
+        alone.sql("update source set held = 0 where id = :id", id=one)
+
+    def register() -> None:
+        with alone.database.tenant(alone.tenant) as connection:
+            as_they_lie(connection)
+            named = [alone.registration(names[n]) for n in kept]
+            sources.register(connection, named, every=True)
+
+    def clear_all() -> None:
+        with alone.database.tenant(alone.tenant) as connection:
+            documents.clear(connection, None)
+
+    with alone.database.tenant(alone.tenant) as connection:
+        held = text("select from source where id = :id for update")
+        connection.execute(held, {"id": ids[1]})
         cleared = others.begin(clear_all)
         registered = others.begin(register, waiting=2)
     cleared.result(30)

@@ -63,7 +63,7 @@ class TestRegistering:
     def test_one_that_is_no_longer_named_is_retired_and_can_return(self, shop: Workshop) -> None:
         with shop.database.tenant(shop.tenant) as connection:
             sources.register(connection, [shop.registration("typed", origin="command")])
-            sources.retire_unconfigured(connection, [])
+            sources.register(connection, [], every=True)
             rows = {row.name: row.removed_at is not None for row in sources.listed(connection)}
         assert rows == {"notes": True, "typed": False}
         row = register(shop, next_sync_at=LATER)
