@@ -42,23 +42,34 @@ class Syncer:
     after_page: Callable[[], object] = lambda: None
     """Called after each page's commit; sends the pump its message."""
 
-    def slice(self, source: Source, where: admission.Admission, schedule: Callable[[], Schedule]) -> bool:
+    def slice(
+        self,
+        source: Source,
+        where: admission.Admission,
+        schedule: Callable[[], Schedule],
+        *,
+        config_hash: str,
+    ) -> bool:
         """Go on with a run; True when its walk is complete, False when another slice must follow.
 
-        Returns True as well if there is nothing to do: the run is closed, or somebody else is at it.
+        Returns True as well if there is nothing to do: the run is closed, or somebody else is at it. `config_hash` is
+        that of the configuration by which `source` was opened.
 
         Raises:
             LarderError: the source failed; the run stands where its last page was stored.
         """
         with self.database.tenant(where.tenant_id) as connection:
+            # Claimed before they are read: another worker may be ending the walk at this moment.
+            token = sources.claim(connection, where.source_id, lease=self.lease)
             run = runs.get(connection, where.run_id)
             row = sources.get(connection, where.source_id)
-            if run is None or row is None or run.state != "discovering":
-                return True
-            token = sources.claim(connection, where.source_id, lease=self.lease)
-            if token is None:
+            if token is None or row is None or run is None or run.state != "discovering":
+                if token is not None:
+                    sources.release(connection, where.source_id, token)
                 return True
         try:
+            if row.config_hash != config_hash:
+                raise configured_otherwise(row.name)
             # Where this run stopped, else where the source stopped, else at the start.
             another = row.pipeline_version.split("|")[0] != where.pipeline_version.split("|")[0]
             anew = run.force or another or source.walks_all
@@ -203,6 +214,14 @@ class Syncer:
             if time.monotonic() > end and start + READ_AGAIN < len(wanted):
                 return False
         return True
+
+
+def configured_otherwise(name: str) -> SourceUnavailable:
+    """What this worker would read by its own configuration is not what was asked for; it may be replaced soon."""
+    return SourceUnavailable(
+        f"this worker has another configuration of source {name} than was registered last",
+        fix="run all workers with the same file: larder reload, or start them again",
+    )
 
 
 def _guarded(source: Source, since: Cursor | None) -> Iterator[Page]:

@@ -119,12 +119,19 @@ def pipeline_of(source: Shelf, chunker: str = "c1") -> str:
 
 
 def go_on(
-    shop: Workshop, source: Shelf, run: int, *, force: bool = False, chunker: str = "c1", **changes: Any
+    shop: Workshop,
+    source: Shelf,
+    run: int,
+    *,
+    force: bool = False,
+    chunker: str = "c1",
+    config_hash: str = "c1",
+    **changes: Any,
 ) -> bool:
     """One slice."""
     syncer = Syncer(database=shop.database, lease=LEASE, **changes)
     where = shop.where(run, force=force, pipeline=pipeline_of(source, chunker))
-    return syncer.slice(source, where, schedule)
+    return syncer.slice(source, where, schedule, config_hash=config_hash)
 
 
 def sync(
@@ -316,7 +323,7 @@ class TestWhereToBegin:
         with pytest.raises(LeaseLost):
             go_on(shop, source, run, after_page=configure_anew)
         assert (shop.value("select cursor from source"), shop.run(run).cursor) == (None, None)
-        assert go_on(shop, source, run)
+        assert go_on(shop, source, run, config_hash="c2")
         assert source.begun_at == [None, None]
 
     def test_another_configuration_forgets_what_was_listed_by_the_old_one(self, shop: Workshop) -> None:

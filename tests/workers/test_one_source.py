@@ -15,6 +15,7 @@ from workers.admin import operations
 from workers.control import pump, sync
 from workers.control.sync import configured_source
 from workers.runtime import Runtime
+from workers.settings import load
 
 SQL = psycopg.Connection[Any]
 
@@ -75,3 +76,34 @@ def test_an_unexpected_error_in_a_slice_is_recorded_and_ends_the_run_after_a_few
     assert found.state == "failed"
     assert "ValueError" in str(synced(parts).last_error)
     assert "secret" not in caplog.text + str(synced(parts).last_error)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"./docs/*.md": "./docs/page-0.md"}, {"name: docs": "name: newer"}], ids=["changed", "added"]
+)
+def test_a_worker_of_the_former_configuration_leaves_a_walk_to_those_of_the_new_one(
+    build: Build, tmp_path: Any, omniscient: SQL, changes: dict[str, str]
+) -> None:
+    """One is replaced after the other, and the first that is new has the ledger know what is configured."""
+    write_pages(tmp_path, 2)
+    former = build()
+    content = (tmp_path / "larder.yaml").read_text()
+    for old, new in changes.items():
+        content = content.replace(old, new)
+    (tmp_path / "larder.yaml").write_text(content)
+    parts = Runtime(load(tmp_path / "larder.yaml", {}), former.addresses)
+    try:
+        sync.register(parts)
+        row = synced(parts)
+        run = sync.start_run(parts, row.tenant_id, row.id, trigger="manual")
+        assert run is not None
+        assert sync.sync(former, row.tenant_id, row.id, run)
+        found = omniscient.execute("select state, listed, error from sync_run").fetchone()
+        assert found is not None
+        assert found[:2] == ("discovering", 0)
+        assert "another configuration" in found[2]
+        assert sync.sync(parts, row.tenant_id, row.id, run)
+    finally:
+        parts.close()
+    found = omniscient.execute("select state, listed from sync_run").fetchone()
+    assert found == ("processing", 1 if "./docs/*.md" in changes else 2)

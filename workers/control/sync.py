@@ -19,7 +19,7 @@ import connectors
 from connectors.documents.values import describe_error
 from pipeline.documents import Source
 from pipeline.errors import ConfigurationError, IndexingError, LarderError, RateLimited, SourceUnavailable
-from pipeline.ingest.sync import Schedule
+from pipeline.ingest.sync import Schedule, configured_otherwise
 from pipeline.ledger import admission, embedding_use, project_id, runs, source_id, sources, tenant_id
 from workers.control import steps
 from workers.processes import tracing
@@ -135,15 +135,16 @@ def sync(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int) -> bool:
             return True
         configured = source_of_row(parts.settings, row)
         if configured is None:
-            raise ConfigurationError(  # noqa: TRY301 (put back like what is raised further down)
-                "the source is not in this worker's configuration", fix="start the workers with the same file"
-            )
+            raise configured_otherwise(row.name)  # noqa: TRY301 (put back like what is raised further down)
         source = open_source(parts, configured.settings)
         where = admission_of(parts, configured, source, run=run.id, force=run.force)
         about: dict[str, Any] = {"tenant": str(tenant), "source": row.name, "run": run_id}
         with tracing.span("larder.sync", within=[run.traceparent], **about):
             complete = steps.syncer(parts).slice(
-                source, where, lambda: schedule_of(parts.settings, configured.settings)
+                source,
+                where,
+                lambda: schedule_of(parts.settings, configured.settings),
+                config_hash=row.config_hash if row.origin == "command" else config_hash(parts, configured),
             )
     except LarderError as error:
         _put_back(parts, tenant, source_id, run_id, error)
@@ -245,21 +246,26 @@ def register(parts: Runtime) -> None:
             sources.register(connection, [registration(parts, one, now) for one in ones], every=True)
 
 
+def config_hash(parts: Runtime, one: Configured) -> str:
+    """Differs if another configuration of a source would read other documents, or read them otherwise."""
+    ident = one.settings.model_dump_json(exclude={"index_schedule", "update_schedule", "watch", "auto_index"})
+    ident += "".join(rule.model_dump_json() for rule in parts.rag.security.levels)
+    return hashlib.sha256(ident.encode()).hexdigest()[:16]
+
+
 def registration(
     parts: Runtime, one: Configured, now: datetime, *, origin: str = "file"
 ) -> sources.Registration:
     """What the ledger must know of a source; `now` is when one with autoIndex is due first."""
     source = one.settings
     zone = timezone_of(parts.settings, source)
-    ident = source.model_dump_json(exclude={"index_schedule", "update_schedule", "watch", "auto_index"})
-    ident += "".join(rule.model_dump_json() for rule in parts.rag.security.levels)
     return sources.Registration(
         id=one.id,
         tenant_id=one.tenant_id,
         project_id=one.project_id,
         name=source.name,
         kind=source.type,
-        config_hash=hashlib.sha256(ident.encode()).hexdigest()[:16],
+        config_hash=config_hash(parts, one),
         schedule=source.schedule or "",
         timezone=zone,
         watch=bool(getattr(source, "watch", False)),

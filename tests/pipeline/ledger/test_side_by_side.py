@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 from pipeline.chunking.strategies import Chunker
 from pipeline.documents import Listing, Page
 from pipeline.embedding.providers.hashing import HashingEmbedder
-from pipeline.errors import DocumentRejected, LeaseLost, SearchError
+from pipeline.errors import DocumentRejected, LeaseLost, SearchError, SourceUnavailable
 from pipeline.ledger import (
     Item,
     Limits,
@@ -36,6 +36,8 @@ from pipeline.search import term_statistics
 from pipeline.search.chunk_store import active_index
 from tests.pipeline.picky import through
 from tests.pipeline.shelf import LIMITS, Shelf, first
+from tests.pipeline.test_syncing import go_on
+from tests.pipeline.test_syncing import shelf as shelf_of
 from tests.pipeline.workshop import LEASE, Workshop, document, paragraphs
 
 GATE = 42
@@ -628,3 +630,33 @@ def test_a_walk_goes_on_in_the_project_to_which_its_source_moves(shop: Workshop)
         page = Page(cursor={}, documents=(document("a", "New words."), document("c")))
         admission.admit(connection, where, page)
     assert [shop.row(name)["project_id"] for name in "abc"] == [other] * 3
+
+
+def test_a_walk_that_another_is_ending_at_this_moment_is_not_begun_again(
+    alone: Workshop, others: Others
+) -> None:
+    """Its run is over: what it listed once more would count twice, and what it queued would never be settled."""
+    run, source = alone.open_run(), shelf_of(2)
+    with alone.database.tenant(alone.tenant) as connection:
+        token = sources.claim(connection, alone.source, lease=-1.0)
+    assert token is not None
+    with alone.database.tenant(alone.tenant) as connection:
+        sources.renew(connection, alone.source, token, lease=LEASE)
+        again = others.begin(lambda: go_on(alone, source, run))
+        runs.finish_walk(connection, run)
+        sources.release(connection, alone.source, token)
+    assert again.result(30)
+    assert (source.begun_at, alone.run(run).listed) == ([], 0)
+
+
+def test_a_walk_that_begins_while_its_source_is_configured_anew_is_not_one_by_the_old(
+    alone: Workshop, others: Others
+) -> None:
+    run, source = alone.open_run(), shelf_of(2)
+    with alone.database.tenant(alone.tenant) as connection:
+        sources.register(connection, [alone.registration(config_hash="c2")])
+        walked = others.begin(lambda: go_on(alone, source, run))
+    with pytest.raises(SourceUnavailable, match="another configuration"):
+        walked.result(30)
+    assert (source.begun_at, alone.value("select sync_token from source")) == ([], None)
+    assert go_on(alone, source, run, config_hash="c2")
