@@ -238,10 +238,7 @@ class Database:
 
     def _answer(self, query: str, values: list[Any], one_plan: bool) -> list[tuple[Any, ...]]:
         pool = self.asker.pool
-        try:
-            pooled = self.asker.raw_connection()
-        except NoneFree:
-            raise StoreUnavailable("no connection to the database became free in time", fix=KEPT) from None
+        pooled = self.asker.raw_connection()
         driver: Any = pooled.driver_connection
         try:
             # What is not prepared is planned anew for its values; what is prepared, once for all after five times.
@@ -327,6 +324,8 @@ def translated() -> Iterator[None]:
     """Turn the driver's errors into ours; values of the statement and of rows stay out of messages and tracebacks."""
     try:
         yield
+    except NoneFree:
+        raise StoreUnavailable("no connection to the database became free in time", fix=KEPT) from None
     except (DBAPIError, psycopg.Error) as error:
         lost = isinstance(error, DBAPIError) and error.connection_invalidated
         original = error.orig if isinstance(error, DBAPIError) else error

@@ -7,7 +7,8 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -16,7 +17,7 @@ import pytest
 from pgvector import HalfVector, Vector
 from pgvector.psycopg.halfvec import HalfVectorDumper
 from pgvector.psycopg.vector import VectorDumper
-from sqlalchemy import text
+from sqlalchemy import Connection, Engine, text
 
 from pipeline.database.driver_errors import translate
 from pipeline.database.engine import (
@@ -391,6 +392,27 @@ def test_many_who_ask_at_once_wait_for_each_other(
     database.close()
     assert in_pool(database)[0] == 0
     assert database.ask(uuid4(), "select 1", {}) == [(1,)], "closed is not over"
+    database.close()
+
+
+def test_a_transaction_that_no_connection_is_free_for_is_passing_trouble(
+    addresses: Addresses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an API whose threads all wait for a slow database; threads that live on errors of ours live on."""
+    database = Database(addresses.app, addresses.control, pool_size=1)
+    ways: dict[Engine, Callable[[], AbstractContextManager[Connection]]] = {
+        database.app: partial(database.tenant, uuid4()),
+        database.controller: database.control,
+    }
+    for engine, begin in ways.items():
+        monkeypatch.setattr(engine.pool, "_timeout", 0.2)
+        with ExitStack() as held:
+            for _ in range(1 + MORE):
+                held.enter_context(begin())
+            with pytest.raises(StoreUnavailable, match="became free"), begin():
+                pass
+        with begin() as connection:
+            assert connection.execute(text("select 1")).scalar_one() == 1
     database.close()
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import psycopg
 import pytest
 import redis
 
+from pipeline.database.engine import MORE
 from pipeline.errors import (
     ConfigurationError,
     EmbedderUnavailable,
@@ -411,6 +413,23 @@ def test_one_whose_event_loop_is_closed_keeps_nobody_from_being_woken(client: Cl
         time.sleep(1)
         with notifications.watch(client.tenant, [job], woken.set):
             assert woken.wait(20)
+    notifications.close()
+
+
+def test_a_time_without_a_free_connection_does_not_end_the_notifications(
+    client: Client, parts: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notifications = JobNotifications(parts.database, parts.addresses.database, poll=0.2)
+    monkeypatch.setattr(parts.database.app.pool, "_timeout", 0.2)
+    woken, job = threading.Event(), client.submit(PBI)
+    with ExitStack() as held:
+        for _ in range(parts.rag.storage.database.pool_size + MORE):
+            held.enter_context(parts.database.tenant(client.tenant))
+        with notifications.watch(client.tenant, [client.submit({"id": "1", "title": "a"})], list):
+            time.sleep(1)
+    with notifications.watch(client.tenant, [job], woken.set):
+        work(parts, job)
+        assert woken.wait(20)
     notifications.close()
 
 
