@@ -301,7 +301,8 @@ def prune(connection: Connection, source_id: UUID, listing: Listing, guard: Dele
     statement = text("""
         select d.id, d.hidden, w.id is null as absent from document d
         left join (select distinct unnest(cast(:here as text[])) as id) w on w.id = d.external_id
-        where d.source_id = :source and not d.deleted and (w.id is null or d.hidden)""")
+        where d.source_id = :source and not d.deleted and (w.id is null or d.hidden)
+        order by d.id for no key update of d""")  # all in one order, before some are written and then others
     rows = connection.execute(
         statement, {"source": source_id, "here": [storable(i) for i in listing.ids]}
     ).all()
