@@ -352,6 +352,10 @@ _THROUGH = """
     not exists (select from run_count c where c.run_id = r.id and c.outcome is null having sum(items) > 0)"""
 
 
+_FREE = "for no key update of r skip locked"
+"""Of runs `r`: the pump waits for nobody who holds some of them, for it may hold others; it looks again soon."""
+
+
 COUNT_DUE = "coalesce(s.refreshed_at + greatest(s.chunks - 10000, 0) * interval '1 ms' < now(), true)"
 """Whether words that were counted as `index_stat s` tells may be counted again: all of the tenant's chunks are read for
 it, some 10 us each, which is to take a hundredth of the time at most. Few are counted whenever they changed."""
@@ -364,7 +368,8 @@ def list_settled(connection: Connection) -> Sequence[Row[Any]]:
     are to be counted before they close. On the control role.
     """
     statement = text(f"""
-        update sync_run r set settled_at = now() where state = 'processing' and settled_at is null and {_THROUGH}""")
+        update sync_run set settled_at = now() where id in (
+            select id from sync_run r where state = 'processing' and settled_at is null and {_THROUGH} {_FREE})""")
     connection.execute(statement)
     statement = text(f"""
         select id, tenant_id, queued + hidden + deleted + restored > 0 as changed,
@@ -389,8 +394,9 @@ def close(connection: Connection, run_ids: Sequence[int]) -> list[Json]:
     sums = ", ".join(f"{name} = coalesce(c.{name}, 0)" for name in TOTALS)
     statement = text(f"""
         update sync_run r set state = 'finished', finished_at = now(), error = null, {sums}
-        from (select unnest(cast(:runs as bigint[])) as id) w left join ({_COUNT}) c on c.run_id = w.id
-        where r.id = w.id and r.state = 'processing'
+        from (select id from sync_run r where id = any(:runs) and state = 'processing' {_FREE}) w
+        left join ({_COUNT}) c on c.run_id = w.id
+        where r.id = w.id
         returning r.id as run, cast(r.tenant_id as text) as tenant,
                   (select name from source s where s.id = r.source_id) as source, r.indexed as documents,
                   r.chunks, r.failed + r.dead as errors,
@@ -441,13 +447,13 @@ _FIGURES: tuple[tuple[str, Sequence[str], Mapping[str, str], str], ...] = (
 
 def sync_due(connection: Connection, *, resend: float) -> list[tuple[UUID, UUID, int]]:
     """(tenant, source, run) whose walk should go on and has no message under way: never sent, lost, or put back."""
-    statement = text("""
-        update sync_run r set enqueued_at = now()
-        from source s
-        where s.id = r.source_id and r.state = 'discovering' and r.due_at <= now()
-          and (s.sync_lease_until is null or s.sync_lease_until < now())
-          and (r.enqueued_at is null or r.enqueued_at < now() - make_interval(secs => :resend))
-        returning r.tenant_id, r.source_id, r.id""")
+    statement = text(f"""
+        update sync_run set enqueued_at = now() where id in (
+            select r.id from sync_run r join source s on s.id = r.source_id
+            where r.state = 'discovering' and r.due_at <= now()
+              and (s.sync_lease_until is null or s.sync_lease_until < now())
+              and (r.enqueued_at is null or r.enqueued_at < now() - make_interval(secs => :resend)) {_FREE})
+        returning tenant_id, source_id, id""")
     return [
         (row.tenant_id, row.source_id, row.id) for row in connection.execute(statement, {"resend": resend})
     ]

@@ -497,6 +497,84 @@ def test_retiring_sources_beside_a_clear_is_no_deadlock(
     registered.result(30)
 
 
+def test_the_pump_beside_sources_that_are_configured_anew_is_no_deadlock(
+    alone: Workshop, others: Others
+) -> None:
+    names = sources_named(alone, *"abc")
+    of = {name: alone.registration(name, config_hash="c2") for name in names}
+    for name in reversed(names):
+        with alone.database.tenant(alone.tenant) as connection:
+            assert runs.open_run(connection, alone.tenant, of[name].id, trigger="manual")
+        # As they lie in the tables now.
+        alone.sql("update source set held = 0 where id = :id", id=of[name].id)
+    alone.sql("update sync_run set enqueued_at = null")
+
+    def register() -> None:
+        with alone.database.tenant(alone.tenant) as connection:
+            sources.register(connection, [*of.values()])
+
+    def pump() -> int:
+        with alone.database.control() as connection:
+            as_they_lie(connection)
+            return len(runs.sync_due(connection, resend=240))
+
+    with alone.database.tenant(alone.tenant) as connection:
+        held = text("select from sync_run where source_id = :id for update")
+        connection.execute(held, {"id": of[names[1]].id})
+        registered = others.begin(register)
+        pumped = others.begin(pump, waiting=2)
+    registered.result(30)
+    assert pumped.result(30) == 1, "the one that nobody held"
+
+
+def test_closing_runs_beside_a_clear_is_no_deadlock(alone: Workshop, others: Others) -> None:
+    names = sources_named(alone, "a", "b")
+    for name in names:
+        with alone.database.tenant(alone.tenant) as connection:
+            source = alone.registration(name).id
+            assert runs.open_run(connection, alone.tenant, source, trigger="manual")
+    first_, second = [row["id"] for row in alone.sql("select id from sync_run order by id")]
+    alone.sql("update sync_run set state = 'processing'")
+    alone.sql("update sync_run set settled_at = now() where id = :id", id=first_)
+
+    def clear_all() -> None:
+        with alone.database.tenant(alone.tenant) as connection:
+            documents.clear(connection, None)
+
+    with alone.database.control() as connection:
+        settled = [row.id for row in runs.list_settled(connection)]
+        cleared = others.begin(clear_all)
+        closed = [one["run"] for one in runs.close(connection, settled)]
+    cleared.result(30)
+    assert (settled, closed) == ([first_, second], [second])
+    assert (alone.run(first_).state, alone.run(second).state) == ("failed", "finished")
+
+
+def test_a_walk_that_hides_and_shows_beside_a_worker_is_no_deadlock(alone: Workshop, others: Others) -> None:
+    _, second = sorted("ab", key=alone.id)
+    alone.admit(document("a"), document("b"))
+    alone.set(second, "hidden = true")
+    claimed = alone.claim("a", "b")
+
+    def walk() -> admission.Pruned:
+        with alone.database.tenant(alone.tenant) as connection:
+            here = Listing(ids=frozenset({second}), complete=True)
+            return admission.prune(connection, alone.source, here, admission.DeletionGuard())
+
+    others.gate("after update of hidden on document for each row when (not new.hidden)")
+    walked = others.begin(walk)
+
+    def work_on_all() -> list[UUID]:
+        with alone.database.tenant(alone.tenant) as connection:
+            return work.still_ours(connection, claimed)
+
+    worked = others.begin(work_on_all, waiting=2)
+    others.open()
+    pruned = walked.result(30)
+    assert (pruned.hidden, pruned.restored) == (1, 1)
+    assert worked.result(30) == claimed.ids
+
+
 def test_a_letter_about_a_fill_is_settled_by_two_without_a_deadlock(alone: Workshop, others: Others) -> None:
     alone.admit(document("a"))
     alone.index()
