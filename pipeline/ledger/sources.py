@@ -229,6 +229,12 @@ def renew(
         raise LeaseLost(f"the sync of source {source_id} was taken over")
 
 
+def is_held(connection: Connection, source_id: UUID) -> bool:
+    """True while somebody syncs it."""
+    statement = text("select coalesce(sync_lease_until > now(), false) from source where id = :id")
+    return bool(connection.execute(statement, {"id": source_id}).scalar())
+
+
 def release(connection: Connection, source_id: UUID, token: UUID) -> None:
     """Let go of the sync; harmless if it is no longer ours."""
     connection.execute(_RELEASE, {"id": source_id, "token": token})

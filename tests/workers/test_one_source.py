@@ -78,6 +78,24 @@ def test_an_unexpected_error_in_a_slice_is_recorded_and_ends_the_run_after_a_few
     assert "secret" not in caplog.text + str(synced(parts).last_error)
 
 
+def test_who_cannot_walk_a_source_leaves_the_run_of_the_one_who_does_alone(
+    build: Build, tmp_path: Any, omniscient: SQL
+) -> None:
+    """A message that was sent twice, to a worker with another file."""
+    parts = build()
+    row = synced(parts)
+    run = sync.start_run(parts, row.tenant_id, row.id, trigger="manual")
+    assert run is not None
+    with parts.database.tenant(row.tenant_id) as connection:
+        assert sources.claim(connection, row.id, lease=60)
+    (tmp_path / "other.yaml").write_text("rag: {}")
+    other = Runtime(load(tmp_path / "other.yaml", {}), parts.addresses)
+    assert sync.sync(other, row.tenant_id, row.id, run)
+    other.close()
+    found = omniscient.execute("select state, attempts, error, due_at <= now() from sync_run").fetchone()
+    assert found == ("discovering", 0, None, True)
+
+
 @pytest.mark.parametrize(
     "changes", [{"./docs/*.md": "./docs/page-0.md"}, {"name: docs": "name: newer"}], ids=["changed", "added"]
 )

@@ -179,10 +179,10 @@ def admission_of(
 
 
 def _put_back(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int, error: LarderError) -> None:
-    """A failed walk goes on later from its last page, or ends its run."""
+    """A failed walk goes on later from its last page, or ends its run, unless another worker is at it by now."""
     with parts.database.tenant(tenant) as connection:
         run = runs.get(connection, run_id)
-        if run is None or run.finished_at is not None:
+        if run is None or run.state != "discovering" or sources.is_held(connection, source_id):
             return
         # A wait that the source asks for is no failure, however often it asks.
         asked = isinstance(error, RateLimited)
