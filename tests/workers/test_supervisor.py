@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -150,6 +151,49 @@ def test_another_reload_meanwhile_tells_nobody_twice_to_end(boss: Supervisor) ->
         boss.look()
         time.sleep(0.02)
     assert log.read_text().count("told to end") == 1
+
+
+@pytest.fixture
+def _handlers() -> Iterator[None]:
+    """Those of signals, which `run` replaces."""
+    kept = {sign: signal.getsignal(sign) for sign in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    yield
+    for sign, handler in kept.items():
+        signal.signal(sign, handler)
+
+
+@pytest.mark.usefixtures("_handlers")
+def test_trouble_of_the_machine_ends_no_supervisor(
+    boss: Supervisor, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As a full disk, on which nothing can be started: once there is room again, all goes on."""
+    boss.lends, boss.queues = False, ()
+    log = boss.data / "logs"
+
+    def beat() -> psutil.Process | None:
+        return next(child.process for child in boss.children if child.name == "beat")
+
+    def trouble() -> None:
+        first = beat()
+        assert first is not None
+        log.rename(boss.data / "kept")
+        log.touch()
+        first.kill()
+        time.sleep(2)
+        log.unlink()
+        (boss.data / "kept").rename(log)
+        end = time.monotonic() + 20
+        while beat() in (None, first) and time.monotonic() < end:
+            time.sleep(0.05)
+        restarted.append(beat() not in (None, first))
+        boss.stopping.set()
+
+    restarted: list[bool] = []
+    helper = threading.Thread(target=trouble)
+    boss.run(ready=helper.start)
+    helper.join()
+    assert restarted == [True]
+    assert capfd.readouterr().err.count("is tried again") == 1
 
 
 def test_secrets_travel_by_environment_not_by_command_line(boss: Supervisor) -> None:

@@ -88,6 +88,8 @@ class Supervisor:
     """The settings as `state.json` tells them; made once, since that costs more than all else of a look."""
     state: dict[str, object] = field(default_factory=dict)
     """What `state.json` says."""
+    trouble: str = ""
+    """What kept the last look from its end."""
     ended_by: int = 0
     """The signal that ended `run`."""
 
@@ -129,7 +131,14 @@ class Supervisor:
             self.write_state()
             ready()
             while not self.stopping.wait(0.5):
-                self.look()
+                try:
+                    self.look()
+                    self.trouble = ""
+                except (LarderError, OSError) as error:
+                    # It passes, as a full disk does, and nobody else would start things again after it.
+                    if str(error) != self.trouble:
+                        logs.note(f"the processes cannot be looked after: {error}; it is tried again")
+                    self.trouble = str(error)
             leaving()
         finally:
             self.stop_children()
