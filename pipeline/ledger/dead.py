@@ -144,7 +144,11 @@ def replay(connection: Connection, document_ids: Sequence[UUID]) -> list[UUID]:
     replayed = set(connection.execute(statement, values).scalars())
     statement = text(f"""
         update index_document set dead_version = null, {RESTARTED}
-        where document_id = any(:ids) and dead_version is not null returning document_id""")
+        where (tenant_id, index_id, document_id) in (
+            select tenant_id, index_id, document_id from index_document
+            where document_id = any(:ids) and dead_version is not null
+            order by tenant_id, index_id, document_id for update)
+        returning document_id""")
     replayed |= set(connection.execute(statement, values).scalars())
     resolve_letters(connection, sorted(replayed), "replayed")
     return sorted(replayed)

@@ -22,6 +22,7 @@ from pipeline.ledger import (
     Limits,
     Stage,
     admission,
+    dead,
     documents,
     fills,
     jobs,
@@ -415,6 +416,37 @@ def test_removing_documents_beside_a_worker_that_fills_them_is_no_deadlock(
     assert filled.result(30) == ids
     removed.result(30)
     assert alone.sql("select * from index_document") == []
+
+
+def test_replaying_what_was_given_up_on_for_an_index_beside_a_worker_is_no_deadlock(
+    alone: Workshop, others: Others
+) -> None:
+    first_, second, last = ids = sorted(alone.id(name) for name in "abc")
+    alone.admit(*(document(name) for name in "abc"))
+    alone.index()
+    shelf = Shelf(alone)
+    assert shelf.due()
+    where = "where index_id = :i and document_id = :id"
+    for one in (last, first_, second):  # as they lie in the table now
+        alone.sql(f"update index_document set dead_version = 1 {where}", i=shelf.index.id, id=one)
+
+    def index_anew() -> None:
+        with alone.database.tenant(alone.tenant) as connection:
+            search_indexes.enqueue_lacking(connection, ids)
+
+    def replay() -> list[UUID]:
+        with alone.database.tenant(alone.tenant) as connection:
+            as_they_lie(connection)
+            return dead.replay(connection, ids)
+
+    alone.sql("update document set indexed_version = 2")
+    with alone.database.tenant(alone.tenant) as connection:
+        held = text(f"select from index_document {where} for update")
+        connection.execute(held, {"i": shelf.index.id, "id": second})
+        indexed = others.begin(index_anew)
+        replayed = others.begin(replay, waiting=2)
+    indexed.result(30)
+    assert replayed.result(30) == ids
 
 
 def test_taking_back_that_messages_were_sent_beside_a_worker_is_no_deadlock(
