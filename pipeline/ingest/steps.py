@@ -33,6 +33,7 @@ from pipeline.ingest.work_in_progress import (
     blamed,
     embed_missing,
     giving_back,
+    is_cut,
     missing,
     write_each,
 )
@@ -122,6 +123,8 @@ class Indexer:
     strategy: str = ""
     """The way of cutting of the index that was read when this was built."""
     decide: Decide
+    pipeline_of: Callable[[str], str] | None = None
+    """How this process cuts the documents of a source, by its name, as their `pipeline_version` ends."""
     lease: float = 120.0
     crashes: int = work.MOST_CRASHES
     """So often may a document take its worker with it."""
@@ -191,6 +194,9 @@ class Indexer:
             versions = {i: claim.documents[i].version for i in mine}
             staged = {i: pieces[i] for i in mine}
             work_in_progress.stage_chunks(connection, claim.tenant_id, staged, versions)
+            if self.pipeline_of:
+                made = {i: self.pipeline_of(claim.documents[i].source) for i in mine}
+                work_in_progress.record_pipeline(connection, made)
             fresh: list[UUID] = []
             if not search_indexes.is_being_built(connection, index.id):  # else it would wait for that
                 fresh = search_indexes.never_indexed(connection, mine)
@@ -297,7 +303,7 @@ class Indexer:
                 todo.calls += 1
                 todo.done |= set(embedded)
                 todo.refused |= set(refused)
-                todo.cut |= {h for h in embedded if _is_cut(embedder, todo.texts[h])}
+                todo.cut |= {h for h in embedded if is_cut(embedder, todo.texts[h])}
         except LarderError as error:
             return error
         return None
@@ -426,12 +432,6 @@ class Indexer:
             work.finish(connection, claim, indexed)
         done.extend(one.document_id for one in indexed)
         return []
-
-
-def _is_cut(embedder: Embedder, text: str) -> bool:
-    """Counting costs half a hundredth of what the vector does, and only models of our own cut."""
-    limits = embedder.limits
-    return limits.oversize == "cut" and embedder.count_tokens(text) > limits.tokens_per_text
 
 
 def _attributed(

@@ -82,6 +82,18 @@ def stage_chunks(
     transfer(connection, _STAGE, rows)
 
 
+def record_pipeline(connection: Connection, made: Mapping[UUID, str]) -> None:
+    """How documents that the caller holds were cut, if not as whoever read them would have.
+
+    Two processes may have two configurations for a while. The next sync makes these documents anew.
+    """
+    statement = text("""
+        update document d set pipeline_version = split_part(pipeline_version, '|', 1) || '|' || m.made
+        from unnest(cast(:ids as uuid[]), cast(:made as text[])) as m(id, made)
+        where d.id = m.id and pipeline_version <> split_part(pipeline_version, '|', 1) || '|' || m.made""")
+    connection.execute(statement, {"ids": list(made), "made": list(made.values())})
+
+
 def staged_hashes(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, list[bytes]]:
     """The hash of every staged chunk, per document."""
     found: dict[UUID, list[bytes]] = {i: [] for i in ids}
@@ -305,6 +317,12 @@ def _calls(embedder: Embedder, texts: Mapping[bytes, str], most: int | None) -> 
         tokens += more
     if part:
         yield part
+
+
+def is_cut(embedder: Embedder, text: str) -> bool:
+    """Counting costs half a hundredth of what the vector does, and only models of our own cut."""
+    limits = embedder.limits
+    return limits.oversize == "cut" and embedder.count_tokens(text) > limits.tokens_per_text
 
 
 def giving_back(lease: float) -> Retrying:

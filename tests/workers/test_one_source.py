@@ -9,10 +9,10 @@ import psycopg
 import pytest
 import redis
 
-from pipeline.ledger import admission, runs, sources
+from pipeline.ledger import Item, admission, runs, sources
 from tests.workers.indexed import Build, write_pages
 from workers.admin import operations
-from workers.control import pump, sync
+from workers.control import pump, steps, sync
 from workers.control.sync import configured_source
 from workers.runtime import Runtime
 from workers.settings import load
@@ -125,3 +125,29 @@ def test_a_worker_of_the_former_configuration_leaves_a_walk_to_those_of_the_new_
         parts.close()
     found = omniscient.execute("select state, listed from sync_run").fetchone()
     assert found == ("processing", 1 if "./docs/*.md" in changes else 2)
+
+
+def test_what_a_worker_of_the_former_configuration_cuts_is_cut_again_by_the_next_sync(
+    build: Build, tmp_path: Any, omniscient: SQL
+) -> None:
+    """It took the documents of a walk by the new one; the next walk has to know."""
+    write_pages(tmp_path, 1)
+    former, parts = build(max_size=1000), build(max_size=300)
+    longest: list[int] = []
+    for cutting in (former, parts):
+        row = synced(parts)
+        run = sync.start_run(parts, row.tenant_id, row.id, trigger="manual")
+        assert run is not None
+        assert sync.sync(parts, row.tenant_id, row.id, run)
+        items = [
+            Item(*one)
+            for one in omniscient.execute("select id, desired_version from document where state = 'pending'")
+        ]
+        assert items
+        indexer = steps.indexer(cutting, row.tenant_id)
+        for step in (indexer.chunk, indexer.embed, indexer.upsert):
+            step(row.tenant_id, items)
+        omniscient.execute("update sync_run set state = 'finished', finished_at = now()")
+        (found,) = omniscient.execute("select max(length(content)) from chunk").fetchone() or (0,)
+        longest.append(found)
+    assert longest[0] > 300 >= longest[1]

@@ -33,7 +33,7 @@ def indexer(parts: Runtime, tenant: UUID) -> Indexer:
     """The three steps of a document, into the index that is read at this moment."""
     with parts.database.tenant(tenant, durable=False) as connection:
         index = fill_index(parts, connection)
-    q = parts.rag.queue
+    q, configured = parts.rag.queue, chunkers(parts)
     return Indexer(
         database=parts.database,
         chunker_of=chunkers(parts, index.strategy),
@@ -42,6 +42,7 @@ def indexer(parts: Runtime, tenant: UUID) -> Indexer:
         index=lambda connection: fill_index(parts, connection),
         strategy=index.strategy,
         decide=partial(decide, q),
+        pipeline_of=lambda name: configured(name, None).version,
         lease=q.lease_seconds,
         crashes=q.max_crashes,
         slice_seconds=min(SLICE_SECONDS, q.soft_time_limit / 4),
