@@ -273,6 +273,22 @@ def test_the_ticket_of_a_killed_worker_dies(servers: embedded.Servers) -> None:
     limiter.disconnect()
 
 
+def test_a_clock_that_is_set_back_shuts_no_host(servers: embedded.Servers) -> None:
+    """What was noted by the clock as it was lies in the future, and that would be waited for."""
+    limiter, limits = ValkeyRequestLimiter(servers.broker_url), RequestLimits(per_minute=600, at_once=1)
+    limiter.acquire("host-back", limits)
+    place = f"{HOST_PREFIX}{{host-back}}"
+    with redis.Redis.from_url(servers.broker_url) as client:
+        ((name, end),) = client.zrange(f"{place}:tickets", 0, -1, withscores=True)
+        client.zadd(f"{place}:tickets", {name: end + 86_400})  # its worker was killed
+        client.hset(f"{place}:bucket", mapping={"tokens": "0", "at": time.time() + 86_400})
+    with pytest.raises(RateLimited):
+        limiter.acquire("host-back", limits)
+    time.sleep(0.3)
+    limiter.acquire("host-back", limits)
+    limiter.disconnect()
+
+
 def test_a_broker_that_is_away_is_transient_and_tells_no_password() -> None:
     limiter = ValkeyRequestLimiter("redis://:hunter2@127.0.0.1:1/0")
 

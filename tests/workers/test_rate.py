@@ -104,6 +104,16 @@ class TestWindows:
         refused(one, texts(0, 1))
         assert 59 < refused(one, texts(1)) < 63
 
+    def test_a_clock_that_is_set_back_uses_up_nothing(self, opened: Open, servers: embedded.Servers) -> None:
+        one = opened(texts=10, query_share=0.0)
+        slot = one.take(texts(10))
+        with redis.Redis.from_url(servers.broker_url) as valkey:
+            key = f"{PROVIDER_PREFIX}{{{one._name}}}:slots"
+            assert valkey.hdel(key, slot)
+            valkey.hset(key, str(int(slot) + 86_400), "1 10 0")
+        one.take(texts(10))
+        assert refused(one, texts(1)) < 63
+
     def test_calls_are_counted_too(self, opened: Open) -> None:
         one = opened(requests=2, query_share=0.0)
         one.take(texts(1000))

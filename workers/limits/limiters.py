@@ -26,11 +26,17 @@ local at_once, life = tonumber(ARGV[4]), tonumber(ARGV[6])
 if closed(KEYS[3]) > 0 then return answer('closed', closed(KEYS[3])) end
 
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.6f', now))
+-- No ticket lives so long: it was given by a clock that was set back meanwhile. So with a bucket below.
+redis.call('ZREMRANGEBYSCORE', KEYS[2], string.format('(%.6f', now + 2 * life), '+inf')
 if redis.call('ZCARD', KEYS[2]) >= at_once then return answer('busy', 0) end
 
 if rate > 0 then
   local bucket = redis.call('HMGET', KEYS[1], 'tokens', 'at')
-  local since = math.max(0, now - (tonumber(bucket[2]) or now))
+  local since = now - (tonumber(bucket[2]) or now)
+  if since < 0 then
+    since = 0
+    redis.call('HSET', KEYS[1], 'at', string.format('%.6f', now))
+  end
   local tokens = math.min(burst, (tonumber(bucket[1]) or burst) + since * rate)
   if tokens < 1 then
     return answer('empty', math.max(0.1, (handful - tokens) / rate))
@@ -134,7 +140,7 @@ local slots, used = {}, {0, 0, 0}
 for i = 1, #found, 2 do
   local at = tonumber(found[i])
   local free_at = (at + 1) * slot + window + guard
-  if free_at <= now then
+  if free_at <= now or at * slot > now + window then  -- or of a clock that was set back
     redis.call('HDEL', KEYS[1], found[i])
   else
     local a, b, c = string.match(found[i + 1], '(%d+) (%d+) (%d+)')
