@@ -191,9 +191,10 @@ def staged(connection: Connection, tenant_id: UUID, model: str, ids: Sequence[UU
 def touch(connection: Connection, tenant_id: UUID, model: str, hashes: Sequence[bytes]) -> None:
     """Note that cached vectors were of use; once a day is enough to know which are not."""
     statement = text("""
-        update embedding_cache set used_at = now()
-        where tenant_id = :tenant and model = :model and hash = any(:hashes)
-          and used_at < now() - interval '1 day'""")
+        update embedding_cache set used_at = now() where (tenant_id, model, hash) in (
+            select tenant_id, model, hash from embedding_cache
+            where tenant_id = :tenant and model = :model and hash = any(:hashes)
+              and used_at < now() - interval '1 day' for no key update skip locked)""")
     connection.execute(statement, {"tenant": tenant_id, "model": model, "hashes": list(hashes)})
 
 
@@ -252,6 +253,8 @@ def missing(
 ) -> tuple[set[bytes], set[bytes]]:
     """(those without a vector, those of them that are ours to embed); with a `lease` in seconds, texts are claimed."""
     wanted = uncached(connection, claim.tenant_id, model, list(hashes))
+    if there := [h for h in hashes if h not in wanted]:
+        touch(connection, claim.tenant_id, model, there)
     if not wanted or lease is None:
         return wanted, wanted
     ours = embedding_use.claim_texts(connection, claim, model, wanted, lease=lease)

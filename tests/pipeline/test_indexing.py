@@ -160,6 +160,15 @@ class TestTheCache:
         assert embedder.calls == 0
         assert (run_item(shop, "b")["texts_embedded"], run_item(shop, "b")["texts_reused"]) == (0, 3)
 
+    def test_what_is_of_use_again_is_not_the_longest_unused(self, shop: Workshop) -> None:
+        shop.admit(document("a", paragraphs(3), title="Same"))
+        shop.index()
+        shop.sql("update embedding_cache set used_at = now() - interval '3 days'")
+        shop.admit(document("b", paragraphs(2), title="Same"))
+        shop.index()
+        again = "select count(*) filter (where used_at > now() - interval '1 day') from embedding_cache"
+        assert shop.value(again) == 2
+
     def test_a_text_that_a_batch_holds_twice_is_embedded_once(self, shop: Workshop) -> None:
         shop.admit(document("a", paragraphs(2), title="Same"), document("b", paragraphs(2), title="Same"))
         shop.embedder = embedder = Picky()
