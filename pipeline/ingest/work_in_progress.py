@@ -209,8 +209,10 @@ def trim_cache(connection: Connection, *, megabytes: int, batch: int = 10_000) -
     dropped = 0
     while size > megabytes * 1_000_000:
         statement = text("""
-            delete from embedding_cache where (tenant_id, model, hash) in (
-                select tenant_id, model, hash from embedding_cache order by used_at, hash limit :n)
+            with old as materialized (  -- once, and not what somebody uses or clears at this moment
+                select tenant_id, model, hash from embedding_cache
+                order by used_at, hash limit :n for update skip locked)
+            delete from embedding_cache where (tenant_id, model, hash) in (select * from old)
             returning pg_column_size(embedding_cache.*) as bytes""")
         rows = connection.execute(statement, {"n": batch}).all()
         if not rows:

@@ -17,6 +17,7 @@ from pipeline.chunking.strategies import Chunker
 from pipeline.documents import Listing, Page
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import DocumentRejected, LeaseLost, SearchError, SourceUnavailable
+from pipeline.ingest import work_in_progress
 from pipeline.ledger import (
     Item,
     Limits,
@@ -499,6 +500,32 @@ def test_registering_sources_beside_a_clear_is_no_deadlock(alone: Workshop, othe
         registered = others.begin(register, waiting=2)
     cleared.result(30)
     registered.result(30)
+
+
+def test_trimming_the_cache_beside_a_clear_is_no_deadlock(alone: Workshop, others: Others) -> None:
+    alone.admit(document("a", paragraphs(3)))
+    alone.index()
+    hashes = [row["hash"] for row in alone.sql("select hash from embedding_cache order by ctid")]
+    for age, one in enumerate(hashes):  # the last in the table is the longest unused
+        used = "update embedding_cache set used_at = now() - make_interval(days => :age) where hash = :h"
+        alone.sql(used, age=1 + age, h=one)
+
+    def clear_all() -> None:
+        with alone.database.tenant(alone.tenant) as connection:
+            documents.clear(connection, None)
+
+    def trim() -> int:
+        with alone.database.tenant(alone.tenant) as connection:
+            return work_in_progress.trim_cache(connection, megabytes=0)
+
+    with alone.database.tenant(alone.tenant) as connection:
+        held = text("select from embedding_cache where hash = :h for update")
+        connection.execute(held, {"h": hashes[1]})
+        cleared = others.begin(clear_all)
+        trimmed = others.begin(trim, waiting=2)
+    cleared.result(30)
+    assert trimmed.result(30) <= 2
+    assert alone.sql("select * from embedding_cache") == []
 
 
 @pytest.mark.parametrize("kept", [(), (2,)])
