@@ -25,7 +25,7 @@ from cryptography.fernet import Fernet
 from pipeline.errors import ConfigurationError, StoreUnavailable
 from workers import embedded
 from workers.embedded.folder import stop_server
-from workers.embedded.postgres import cache_of, connections_for, programs
+from workers.embedded.postgres import builders_for, cache_of, connections_for, programs
 from workers.processes.liveness import process_start
 from workers.processes.run import embedders
 
@@ -272,6 +272,16 @@ def test_it_takes_the_connections_of_as_many_processes_as_embed_on_a_large_machi
     with superuser("postgres") as connection:
         assert connection.execute("show max_connections").fetchone() == (
             connections_for(os.cpu_count() or 1),
+        )
+
+
+def test_it_builds_indexes_on_a_second_core_and_no_more_than_three(
+    superuser: Callable[[str], psycopg.Connection[Any]],
+) -> None:
+    assert [builders_for(cores) for cores in (1, 2, 3, 64)] == ["0", "1", "2", "2"]
+    with superuser("postgres") as connection:
+        assert connection.execute("show max_parallel_maintenance_workers").fetchone() == (
+            builders_for(os.cpu_count() or 1),
         )
 
 
