@@ -12,7 +12,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -220,6 +222,45 @@ def test_a_killed_server_is_started_again(folder: Path, running: embedded.Server
     assert again.valkey_pid != running.valkey_pid
     assert again.postgres_pid == running.postgres_pid
     assert valkey(again, f"AUTH {password(again)}", "PING") == "+PONG"
+
+
+def test_one_that_recovers_for_long_is_waited_for(
+    folder: Path, running: embedded.Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with psycopg.connect(running.admin_url, autocommit=True) as connection:
+        connection.execute("create table written as select generate_series(1, 1000000) as n")
+    server = psutil.Process(running.postgres_pid)
+    family = [server, *server.children()]
+    server.kill()
+    psutil.wait_procs(family)
+    monkeypatch.setattr("workers.embedded.folder.START_SECONDS", 1.0)
+
+    held: list[int] = []
+
+    def recovering(process: psutil.Process) -> bool:
+        with suppress(psutil.Error):
+            where = str(folder / "postgres/cluster")
+            return "startup" in " ".join(process.cmdline()) and process.cwd() == where
+        return False
+
+    def hold_up() -> None:
+        """The process that recovers stands still for twice the time in which a server must answer."""
+        end = time.monotonic() + 60
+        while not held and time.monotonic() < end:
+            for process in filter(recovering, psutil.process_iter()):
+                process.suspend()
+                held.append(process.pid)
+                time.sleep(2.0)
+                process.resume()
+
+    helper = threading.Thread(target=hold_up)
+    helper.start()
+    servers = embedded.ensure(folder)
+    helper.join()
+    assert held
+    with psycopg.connect(servers.admin_url, autocommit=True) as connection:
+        assert connection.execute("select count(*) from written").fetchone() == (1_000_000,)
+        connection.execute("drop table written")
 
 
 def test_a_killed_server_comes_back_where_its_clients_look_for_it(

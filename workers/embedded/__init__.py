@@ -48,10 +48,11 @@ def _ensure_valkey(data: Path, credentials: Credentials) -> tuple[int, int]:
     # A file, not arguments: the password would stand in the process list.
     write_private(folder / "valkey.conf", "".join(f"{key} {value}\n" for key, value in settings.items()))
 
-    def answers() -> bool:
+    def answers() -> bool | None:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1) as probe:
             probe.sendall(f"AUTH {credentials.broker}\r\nPING\r\n".encode())
-            return probe.recv(64).endswith(b"+PONG\r\n")  # not while it still loads what it had
+            said = probe.recv(256)
+            return None if b"-LOADING" in said else said.endswith(b"+PONG\r\n")
         return False
 
     machine = f"{platform.system().lower()}-{platform.machine().lower()}"

@@ -111,12 +111,15 @@ def start_server(
     command: list[str],
     log: Path,
     port: int,
-    answers: Callable[[], bool],
+    answers: Callable[[], bool | None],
     *,
     user: str | None = None,
     at: Path | None = None,
 ) -> int:
     """Start the folder's server, in the folder `at`, and wait until it answers; its process id.
+
+    `answers` tells None while the server says that it is not ready yet: what it puts in order then it would have to put
+    in order after each further start, too.
 
     Raises:
         StoreUnavailable: it did not start; the message names its log.
@@ -141,8 +144,11 @@ def start_server(
     (folder / "larder.pid").write_text(json.dumps(entry), encoding="utf-8")
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end and process.poll() is None:
-        if answers():
+        answered = answers()
+        if answered:
             return process.pid
+        if answered is None:
+            end = time.monotonic() + START_SECONDS
         time.sleep(0.03)
     process.kill()
     said = log.read_bytes()[before:].decode(errors="replace").strip().splitlines() or ["empty log"]

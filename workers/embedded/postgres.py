@@ -134,10 +134,13 @@ def ensure(data: Path, credentials: Credentials) -> tuple[int, int]:
     }
     options = [f"-c{name}={value}" for name, value in settings.items()]
 
-    def answers() -> bool:
-        with suppress(psycopg.OperationalError), _superuser(port, credentials, "postgres"):
-            return True
-        return False
+    def answers() -> bool | None:
+        try:
+            _superuser(port, credentials, "postgres").close()
+        except psycopg.OperationalError as error:
+            # So begins each sentence of one that recovers, which takes minutes after a crash on a slow disk.
+            return None if "the database system is" in str(error) else False
+        return True
 
     command = [str(binaries / "postgres"), "-D", _HERE if user else str(cluster), *options]
     pid = start_server(folder, command, data / "logs" / "postgres.log", port, answers, user=user, at=cluster)
