@@ -35,9 +35,9 @@ def without_controls(text: str) -> str:
     return CONTROLS.sub("", _BREAKS.sub(" ", text))
 
 
-def plural(count: int, noun: str) -> str:
-    """A number and what it counts, as in `1 page` and `2 pages`."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+def plural(count: int, one: str, many: str = "") -> str:
+    """A number and what it counts: `1 page`, `2 pages`; `many` is the plural where it is not `one` with an s."""
+    return f"{count} {one if count == 1 else many or f'{one}s'}"
 
 
 def first_names(names: Sequence[object], most: int) -> str:

@@ -15,7 +15,7 @@ from connectors.azure_devops.sdk import SCOPE, BoardsRefused, WorkItemMissing
 from connectors.documents.options import cursor_json, read_cursor
 from connectors.documents.values import build_document
 from connectors.web.answers import AnswerTooLarge, ServerFault
-from pipeline.documents import Cursor, Document, Finding, Listing, Page, Problem
+from pipeline.documents import Cursor, Document, Finding, Listing, Page, Problem, plural
 from pipeline.errors import DocumentRejected, LarderError
 
 HEAD_FIELDS = ("System.Id", "System.Rev", "System.Title", "System.WorkItemType", "System.TeamProject")
@@ -432,7 +432,7 @@ def findings(options: AzureDevOpsOptions, client: BoardsClient, project: str) ->
             fix = f"take it out of workItemTypes, or choose among {', '.join(sorted(types)[:SHOWN_TYPES])}"
             yield Finding(ok=False, subject=f"type {wanted}", detail=detail, fix=fix)
     ids = list(chain.from_iterable(listed(options, client, project)))
-    detail, fix = f"{len(ids)} match{'es' if len(ids) == 1 else ''} the selection", ""
+    detail, fix = f"{plural(len(ids), 'matches', 'match')} the selection", ""
     if not ids:
         detail = "nothing matches the selection"
         fix = "widen workItemTypes, areaPaths, states or wiql, or check that the account may view the areas"

@@ -139,7 +139,7 @@ class FileSource:
     def check(self) -> list[Finding]:
         """The root, each glob with its number of files, and what could not be read; opens each file once."""
         listing = self._listing()
-        detail = f"can be listed; {len(listing.files)} files match"
+        detail = f"can be listed; {plural(len(listing.files), 'file matches', 'files match')}"
         found = [Finding(ok=True, subject=f"root {listing.root}", detail=detail)]
         for index, pattern in enumerate(self._globs.include):
             count = sum(index in file.patterns for file in listing.files)

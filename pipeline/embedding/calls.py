@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential, wait_random
 
-from pipeline.documents import first_names
+from pipeline.documents import first_names, plural
 from pipeline.embedding import Embedder, EmbedderLimits, EmbeddingOptions, Vectors
 from pipeline.errors import (
     AnswerMalformed,
@@ -130,7 +130,7 @@ def embed_checked(embedder: Embedder, texts: Sequence[str], *, attempts: Retryin
         indexes = sorted(request.bad)
         numbers, first = first_names(indexes, _NAMED), request.bad[indexes[0]]
         raise TextsRejected(
-            f"{embedder.model} refuses {len(indexes)} of {len(texts)} texts, no. {numbers} from 0: "
+            f"{embedder.model} refuses {len(indexes)} of {plural(len(texts), 'text')}, no. {numbers} from 0: "
             f"{first.message}",
             indexes=indexes,
             vectors=vectors,
@@ -263,7 +263,7 @@ class _Request:
         rows = np.asarray(self.ask(texts), dtype=np.float32)
         if rows.ndim != 2 or len(rows) != len(texts):  # noqa: PLR2004 - rows and columns
             raise AnswerMalformed(
-                f"{self.embedder.model} answers {len(texts)} texts with an array of shape {rows.shape}",
+                f"{self.embedder.model} answers {plural(len(texts), 'text')} with an array of shape {rows.shape}",
                 fix="if it lasts, check that the provider's address serves this model's embeddings",
             )
         if rows.shape[1] != self.embedder.dimensions:

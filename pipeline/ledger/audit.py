@@ -15,7 +15,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from pipeline.database.engine import Database, lift_statement_timeout
-from pipeline.documents import Json
+from pipeline.documents import Json, plural
 from pipeline.ledger import storable
 
 SEARCH = "rag_search"
@@ -86,7 +86,8 @@ class AuditLog:
             except Exception as error:  # noqa: BLE001 (whatever it is, the log must tell that entries are missing)
                 # Its class alone is sure to hold no text.
                 why = getattr(error, "message", type(error).__name__)
-                logger.warning("%d entries were not written to the audit: %s", len(own), why)
+                lost = plural(len(own), "entry was", "entries were")
+                logger.warning("%s not written to the audit: %s", lost, why)
 
     def flush(self) -> None:
         """Return when all that waits was written, or could not be."""

@@ -134,3 +134,4 @@ def test_values_cannot_be_changed() -> None:
 def test_what_there_is_in_words() -> None:
     assert [first_names(range(n), 2) for n in (1, 2, 4)] == ["0", "0, 1", "0, 1 and 2 more"]
     assert [plural(n, "page") for n in (0, 1, 1_234_567)] == ["0 pages", "1 page", "1234567 pages"]
+    assert [plural(n, "story", "stories") for n in (0, 1, 2)] == ["0 stories", "1 story", "2 stories"]

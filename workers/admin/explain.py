@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from pipeline.access import Caller
-from pipeline.documents import Json
+from pipeline.documents import Json, plural
 from pipeline.enrichment.text import truncated
 from pipeline.errors import LarderError
 from pipeline.ledger import documents, overview, search_indexes
@@ -146,7 +146,7 @@ def _ranked(hit: Hit, rank: int, shown: int) -> Json:
     score = f"score {hit.score:.3f}{told}"
     if rank <= shown:
         return _verdict("found", f"found: rank {rank}, {score}", hit, rank)
-    return _verdict("beyond", f"rank {rank}, beyond the {shown} results shown; {score}", hit, rank)
+    return _verdict("beyond", f"rank {rank}, beyond the {plural(shown, 'result')} shown; {score}", hit, rank)
 
 
 def _is_found(facts: Json) -> bool:

@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from pipeline.database import encryption
-from pipeline.documents import Finding, Json
+from pipeline.documents import Finding, Json, plural
 from pipeline.errors import ConfigurationError, LarderError
 from pipeline.ledger import audit, dead, documents, jobs, overview, upkeep
 from pipeline.ledger import sources as ledger
@@ -231,7 +231,7 @@ def replay(parts: Runtime, chosen: Sequence[dead.DeadLetter]) -> Json:
             done = dead.replay(connection, list(own))
             if done:
                 items = {"items": sorted({own[i] for i in done})}
-                _audit(connection, tenant, "dead.replay", f"{len(done)} documents", items)
+                _audit(connection, tenant, "dead.replay", plural(len(done), "document"), items)
         replayed |= set(done)
     if replayed:
         dispatch.wake_pump()
@@ -248,7 +248,7 @@ def drop(parts: Runtime, chosen: Sequence[dead.DeadLetter]) -> Json:
         with parts.database.tenant(tenant) as connection:
             dead.drop(connection, list(own))
             items = {"items": sorted(set(own.values()))}
-            _audit(connection, tenant, "dead.drop", f"{len(own)} documents", items)
+            _audit(connection, tenant, "dead.drop", plural(len(own), "document"), items)
     return {"dropped": sorted({letter.item for letter in chosen})}
 
 
@@ -290,7 +290,7 @@ def settle_jobs(
         with parts.database.tenant(tenant) as connection:
             own = settle(connection, [job["id"] for job in chosen if job["tenant_id"] == tenant])
             if own:
-                _audit(connection, tenant, action, f"{len(own)} jobs", {"items": own})
+                _audit(connection, tenant, action, plural(len(own), "job"), {"items": own})
         done += own
     if done:
         dispatch.wake_pump()

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from pipeline.chunking.strategies import STRATEGIES
-from pipeline.documents import Json
+from pipeline.documents import Json, plural
 from pipeline.embedding import EmbeddingOptions
 from pipeline.embedding.known_models import KNOWN, vector_key
 from pipeline.errors import ConfigurationError, EmbedderRefused, LarderError, StoreUnavailable
@@ -80,7 +80,7 @@ def _lacking(figures: Json) -> list[str]:
     """What speaks against reading an index: what it lacks, in words."""
     if not figures["missing"]:
         return []
-    said = [f"index {figures['id']} lacks {figures['missing']} of {figures['total']} documents"]
+    said = [f"index {figures['id']} lacks {figures['missing']} of {plural(figures['total'], 'document')}"]
     if figures["dead"]:
         said.append(f"{figures['dead']} of them were given up on: larder dead list")
     if figures["last_error"]:

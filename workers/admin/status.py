@@ -205,7 +205,8 @@ def _of_work(found: Json) -> Iterator[str]:
     waiting, late = found["backlog"]["pending"], found["backlog"]["oldest_due_seconds"] or 0
     lacking = sorted(set(INDEXING) - served_queues(found["workers"]))
     if waiting and lacking:
-        yield f"{waiting} documents wait and no worker serves {', '.join(lacking)}: larder up --detach"
+        waits = plural(waiting, "document waits", "documents wait")
+        yield f"{waits} and no worker serves {', '.join(lacking)}: larder up --detach"
     if found["embedding"]["state"] == "held":
         yield f"nothing is embedded: {found['embedding']['error']}"
     # A large load is late as a whole, and well as long as each queue is heard of.
@@ -231,7 +232,8 @@ def _of_content(found: Json) -> Iterator[str]:
         yield f"{s['name']} cannot be read: larder sources check {s['name']}"
     for s in filter(itemgetter("held"), sources):
         name = s["name"]
-        yield f"{s['held']} deletions of {name} wait for you; if they are meant: larder sources release {name}"
+        held = plural(s["held"], "deletion waits", "deletions wait")
+        yield f"{held} in {name}; if meant: larder sources release {name}"
     for s in filter(nothing_stored, sources):
         said = f"{s['name']} shows items and none is stored, {overview.left_out_in_words(s['left_out'])}"
         yield f"{said}; see larder sources check {s['name']}"

@@ -17,7 +17,7 @@ from subprocess import TimeoutExpired
 from typing import Any
 
 from connectors.files.options import FORMATS
-from pipeline.documents import Json
+from pipeline.documents import Json, plural
 from pipeline.errors import BudgetSpent, ConfigurationError, EmbedderRefused, LarderError, StoreUnavailable
 from pipeline.ledger import admission, audit, embedding_use, overview, runs, sources
 from workers.control import sync
@@ -186,9 +186,8 @@ def raise_if_stuck(parts: Runtime) -> None:
     if held is not None:
         raise EmbedderRefused(f"nothing is embedded: {held.error}", fix=kept)
     if waiting is not None and (waiting.until - datetime.now(UTC)).total_seconds() > LONG_SECONDS:
-        said = (
-            f"{waiting.documents} documents wait until {waiting.until:%Y-%m-%d %H:%M} UTC: {waiting.reason}"
-        )
+        waits = plural(waiting.documents, "document waits", "documents wait")
+        said = f"{waits} until {waiting.until:%Y-%m-%d %H:%M} UTC: {waiting.reason}"
         raise BudgetSpent(said, fix=kept)
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 import httpx2
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
-from pipeline.documents import Json
+from pipeline.documents import Json, plural
 from pipeline.errors import (
     Forbidden,
     LarderError,
@@ -223,9 +223,8 @@ class HttpClient:
                 refused = {*accepted.refused, *((one["number"], one["reason"]) for one in found["refused"])}
                 return {**{key: found[key] for key in ("stored", "skipped")}, "refused": sorted(refused)}
             if time.monotonic() >= end:
-                raise NoAnswerYet(
-                    f"{found['pending']} jobs are under way", fix="ask again with the same jobs"
-                )
+                still = plural(found["pending"], "job")
+                raise NoAnswerYet(f"{still} under way", fix="ask again with the same jobs")
             time.sleep(min(0.5, max(0.05, end - time.monotonic())))
         return summary(accepted, [])
 

@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from connectors.documents.values import parse_json
 from pipeline.access import OPERATE, READ, WRITE, Caller
-from pipeline.documents import Kind
+from pipeline.documents import Kind, plural
 from pipeline.enrichment import report
 from pipeline.enrichment.text import passage
 from pipeline.errors import Forbidden, LarderError, RequestRejected, TokenRefused
@@ -56,7 +56,7 @@ PARTS = {
 
 router = APIRouter(prefix="/console", include_in_schema=False)
 pages = Environment(loader=PackageLoader("workers.api", "pages"), autoescape=True, undefined=StrictUndefined)
-pages.filters["zip"] = zip
+pages.filters |= {"zip": zip, "plural": plural}
 pages.filters["day"] = lambda moment: f"{moment:%Y-%m-%d}"
 pages.filters["moment"] = lambda moment: f"{moment:%Y-%m-%d %H:%M} UTC"
 pages.tests["web"] = lambda url: str(url).startswith(("http://", "https://"))

@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.text import Text
 from typer import Argument, Option
 
-from pipeline.documents import Json
+from pipeline.documents import Json, plural
 from pipeline.errors import LarderError, StoreUnavailable
 from workers.cli.context import CommandContext, command, resumable
 from workers.cli.tables import Screen, progress_bars, table, to_stdout_json
@@ -113,7 +113,10 @@ def _give(context: CommandContext, console: Console, made: Any, output: Path | N
         encoding = sys.stdout.encoding or "utf-8"
         text = report.document(made.items, form).encode(encoding, "xmlcharrefreplace").decode(encoding)
     elif replaced := step4_file.write_pages(output, made.items, form):
-        console.print(f"{replaced} pages of the same names were replaced in {output}", markup=False)
+        console.print(
+            f"{plural(replaced, 'page of the same name was', 'pages of the same names were')} replaced in {output}",
+            markup=False,
+        )
     if context.as_json:
         context.answer(made.report())
         return

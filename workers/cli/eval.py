@@ -19,7 +19,7 @@ from rich.text import Text
 from typer import Argument, Option
 from typer.core import TyperGroup
 
-from pipeline.documents import Json
+from pipeline.documents import Json, plural
 from pipeline.errors import ConfigurationError
 from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, PARTLY, CommandContext, command
 from workers.cli.tables import progress_bars, table
@@ -194,15 +194,18 @@ def _write(options: EvalOptions, measured: Any) -> None:
 
 def _report(told: Json, questions: Mapping[str, str]) -> Iterator[RenderableType]:
     """The report for a person."""
-    counts = f"{told['documents']} documents, {told['judged']} judged questions"
+    counts = f"{plural(told['documents'], 'document')}, {plural(told['judged'], 'judged question')}"
     yield f"{told['set']}: {counts}, {told['mode']}, {told['model']}\n"
     yield from _scores(told)
     if told["failed"]:
-        yield Text(f"{told['failed']} documents could not be indexed", style="yellow")
+        yield Text(f"{plural(told['failed'], 'document')} could not be indexed", style="yellow")
     if told["degraded"]:
-        yield Text(f"{told['degraded']} questions were answered below level 0", style="yellow")
+        yield Text(
+            f"{plural(told['degraded'], 'question was', 'questions were')} answered below level 0",
+            style="yellow",
+        )
     if told["judged"] < told["queries"]:
-        yield f"{told['queries'] - told['judged']} questions without a judgement are not counted"
+        yield f"not counted: {plural(told['queries'] - told['judged'], 'question')} without a judgement"
     if "step4" in told:
         yield from _step4(told["step4"])
     if others := {name: one for name, one in told.get("comparison", {}).items() if name not in MEASURES}:
@@ -240,7 +243,9 @@ def _scores(told: Json) -> Iterator[RenderableType]:
 
 def _step4(told: Json) -> Iterator[RenderableType]:
     p50, p95 = (1000 * told["seconds"][name] for name in ("p50", "p95"))
-    yield Text(f"\nStep 4: {len(told['items'])} items, p50 {p50:.0f} ms, p95 {p95:.0f} ms", style="bold")
+    yield Text(
+        f"\nStep 4: {plural(len(told['items']), 'item')}, p50 {p50:.0f} ms, p95 {p95:.0f} ms", style="bold"
+    )
     rows = []
     for name, one in (*told["sections"].items(), ("all", told["all"])):
         p = one["precision"]
@@ -249,7 +254,9 @@ def _step4(told: Json) -> Iterator[RenderableType]:
     figures = (*SECTION, "precision", "empty")
     yield table(("", *figures), rows, right=figures)
     if told["degraded"]:
-        yield Text(f"{told['degraded']} items were enriched below level 0", style="yellow")
+        yield Text(
+            f"{plural(told['degraded'], 'item was', 'items were')} enriched below level 0", style="yellow"
+        )
 
 
 def _against(told: Json) -> Iterator[RenderableType]:
@@ -283,7 +290,8 @@ def build(
     made = dataset.build(context.parts, context.tenant, out)
     pairs = ", ".join(f"{made.get(name, 0)} by {name}" for name in dataset.REASONS)
     said = (
-        f"{out} holds the texts of {made['documents']} documents and {made['queries']} questions: keep it as "
-        f"safe as the documents\npairs: {pairs}\nnext: larder eval {out} --ungraded FILE"
+        f"{out} holds the texts of {plural(made['documents'], 'document')} and "
+        f"{plural(made['queries'], 'question')}: keep it as safe as the documents\n"
+        f"pairs: {pairs}\nnext: larder eval {out} --ungraded FILE"
     )
     context.answer({"success": True, "folder": str(out), **made}, said)

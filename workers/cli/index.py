@@ -148,8 +148,8 @@ def summary(result: Json) -> Iterator[RenderableType]:
     )
     if cut := sum(run["texts_cut"] for run in runs):
         said = (
-            f" {cut} texts are longer than the model reads; its vectors are of their "
-            "beginning alone, search by words knows all of them (embedding.oversize)"
+            f" {plural(cut, 'text is', 'texts are')} longer than the model reads; vectors are of the "
+            "beginning alone, search by words knows all of it (embedding.oversize)"
         )
         yield Text.assemble(("cut", "yellow"), said)
     errors = []
@@ -262,7 +262,7 @@ def begin_index(
             progress.update(bar, completed=figures["documents"], total=figures["total"], note=note)
 
         figures = reindexing.wait(context.parts, show)
-    said = f"index {figures['id']} holds {figures['documents']} of {figures['total']} documents"
+    said = f"index {figures['id']} holds {figures['documents']} of {plural(figures['total'], 'document')}"
     said += f", {figures['dead']} dead" if figures["dead"] else ": larder reindex switch"
     code = PARTLY if figures["dead"] else 0
     context.answer({"success": not code, **begun, "figures": figures}, said, code=code)

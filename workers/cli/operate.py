@@ -104,7 +104,9 @@ def release(context: CommandContext, name: NameArgument) -> None:
     from workers.admin import operations
 
     done = operations.release(context.parts, name)
-    context.answer({"success": True, **done}, f"released {done['released']} deletions; {_begun([done])}")
+    context.answer(
+        {"success": True, **done}, f"released {plural(done['released'], 'deletion')}; {_begun([done])}"
+    )
 
 
 @command(sources, "reconcile")
@@ -154,10 +156,10 @@ def _answer_keys(context: CommandContext, *, rotate: bool) -> None:
 
     found = operations.keys(context.parts, rotate=rotate)
     rows = [(name, str(count)) for name, count in found["documents"].items()]
-    said = [f"{found['rotated']} documents were encrypted anew"] if rotate else []
+    said = [f"{plural(found['rotated'], 'document was', 'documents were')} encrypted anew"] if rotate else []
     if lost := found["documents"].get(UNKNOWN, 0):
         fix = "put their key back behind the others, or store them anew: larder index --force"
-        said.append(f"{lost} documents are opened by none of these keys; {fix}")
+        said.append(f"{plural(lost, 'document is', 'documents are')} opened by none of these keys; {fix}")
     context.answer(found, table(("key", "documents"), rows), *said)
     if lost and rotate:
         raise typer.Exit(PARTLY)
@@ -298,7 +300,7 @@ def verify_audit(
     problems = [vars(one) for one in found.problems]
     told = {"success": not problems, **vars(found), "problems": problems}
     lines = [one.problem for one in found.problems] or ["all fit"]
-    said = f"{found.entries} entries, head {found.head or '-'}"
+    said = f"{plural(found.entries, 'entry', 'entries')}, head {found.head or '-'}"
     context.answer(told, said, *lines, code=FAILED if problems else 0)
 
 

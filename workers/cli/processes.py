@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import typer
 from typer import Argument, Option
 
+from pipeline.documents import plural
 from pipeline.errors import ConfigurationError, StoreUnavailable
 from workers.cli import INTERRUPTED, run_in_fork
 from workers.cli.context import FAILED, CommandContext, command, resumable
@@ -174,7 +175,9 @@ def down(context: CommandContext) -> None:
 
     data = context.data.resolve() if context.data else context.settings.data
     stopped = supervisor.shut_down(data)
-    said = f"stopped {len(stopped)} processes" if stopped else f"nothing runs with {data}"
+    said = (
+        f"stopped {plural(len(stopped), 'process', 'processes')}" if stopped else f"nothing runs with {data}"
+    )
     context.answer({"success": True, "stopped": stopped}, said)
 
 

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 from typer import Option
 
-from pipeline.documents import Json, first_names
+from pipeline.documents import Json, first_names, plural
 from pipeline.errors import ConfigurationError, StoreError
 from workers.cli.context import FAILED, CommandContext, command
 from workers.cli.tables import duration_text, first_lines, item_and_reason, rate_and_time_left, table, warn
@@ -195,7 +195,7 @@ def _queues(found: Json) -> str:
     if seen := [ages[q] for q in queues if q in ages]:
         said += f"   (seen within {duration_text(max(seen))})"
     aside = found["backlog"]["set_aside"]
-    return said + (f"   [yellow]{aside} messages set aside[/]" if aside else "")
+    return said + (f"   [yellow]{plural(aside, 'message')} set aside[/]" if aside else "")
 
 
 def _worker(w: Json) -> str:
@@ -214,14 +214,14 @@ def _inactive_index(i: Json) -> str:
     """One that is being filled, or kept for a rollback."""
     lag = f", {i['stale']} older, {duration_text(i['lag_seconds'])} behind" if i["stale"] else ""
     dead = f", [red]{i['dead']} dead[/]" if i["dead"] else ""
-    held = f"{i['documents']} of {i['total']} documents"
+    held = f"{i['documents']} of {plural(i['total'], 'document')}"
     return f"{escape(i['model'])}, {i['status']}, {held}{lag}{dead}"
 
 
 def _index(i: Json) -> str:
     vectors = f"vectors {i['vector_index']}, keywords {i['keyword_index']}"
     state = "" if i["status"] == "active" else f", {i['status']}"
-    return f"{escape(i['model'])}, {i['dimensions']} dimensions, {i['chunks']} chunks, {vectors}{state}"
+    return f"{escape(i['model'])}, {i['dimensions']} dimensions, {plural(i['chunks'], 'chunk')}, {vectors}{state}"
 
 
 def _embedding(e: Json) -> str:
@@ -229,12 +229,14 @@ def _embedding(e: Json) -> str:
     cost = used.pop("cost")
     # Models of this machine count no tokens.
     shown = {key: n for key, n in used.items() if n or key == "texts"}
-    said = "today " + ", ".join(f"{n:,.0f} {key.replace('_', ' ')}" for key, n in shown.items())
+    said = "today " + ", ".join(
+        f"{n:,.0f} {(key[:-1] if n == 1 else key).replace('_', ' ')}" for key, n in shown.items()
+    )
     said += f", cost {cost:,.2f}" if cost else ""
     if e["state"] == "held":
         return f"[bold red]held[/], tried again in {_until(e['until'])}: {escape(e['error'])}; {said}"
     if e["state"] == "waiting":
-        waiting = f"{e['documents']} documents wait {_until(e['until'])}"
+        waiting = f"{plural(e['documents'], 'document waits', 'documents wait')} {_until(e['until'])}"
         return f"[yellow]{waiting}[/]: {escape(e['error'])}; {said}"
     return said
 

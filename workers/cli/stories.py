@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from pipeline.documents import Json, first_names
+from pipeline.documents import Json, first_names, plural
 from pipeline.errors import RequestRejected
 from workers.cli.context import FAILED, PARTLY, CommandContext, YesOption, command, resumable
 from workers.cli.tables import Screen, first_lines, progress_bars, table, warn
@@ -62,8 +62,8 @@ def seed(
                     progress.update(bar, advance=count)
     refused = [{"row": number, "reason": reason} for number, reason in done["refused"]]
     warn(*_told(done["refused"]))
-    stories = "story" if done["stored"] == 1 else "stories"
-    said = f"{done['stored']} {stories} stored, {done['skipped']} were there already, {len(refused)} refused"
+    stored = plural(done["stored"], "story", "stories")
+    said = f"{stored} stored, {done['skipped']} were there already, {len(refused)} refused"
     code = (PARTLY if done["stored"] + done["skipped"] else FAILED) if refused else 0
     context.answer({"success": not code, **done, "refused": refused}, said, code=code)
 
@@ -176,5 +176,9 @@ def remove(
     if not yes:
         context.refuse_without_yes(f"remove the stories of {source}", "removed", source=source)
     deleted = delete(_memory(context), source)
-    said = f"removed {deleted} stories of {source}" if deleted else f"no story came from {source}"
+    said = (
+        f"removed {plural(deleted, 'story', 'stories')} of {source}"
+        if deleted
+        else f"no story came from {source}"
+    )
     context.answer({"success": True, "source": source, "deleted": deleted}, said)

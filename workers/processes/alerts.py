@@ -38,7 +38,7 @@ class Rule(NamedTuple):
     """What raises an alert, out of the document of `larder status --json` and what a `Watcher` adds to it."""
 
     says: str
-    """With `subject` and `value`; the command that helps comes last."""
+    """With `subject`, `value`, and `s` for the plural; the command that helps comes last."""
     measure: Callable[[Json], _Values] = lambda _found: ()
 
 
@@ -58,7 +58,9 @@ def _failures(found: Json) -> _Values:
 
 
 RULES: Mapping[str, Rule] = {
-    "indexing_failure": Rule("{value:.0f} failures of {subject} one after another: larder status", _failures),
+    "indexing_failure": Rule(
+        "{value:.0f} failure{s} of {subject} one after another: larder status", _failures
+    ),
     "store_unreachable": Rule("the database could not be reached {value:.0f} times: larder doctor"),
     "broker_unreachable": Rule(
         "the broker could not be reached {value:.0f} times: larder doctor", _of("broker_missed")
@@ -72,14 +74,14 @@ RULES: Mapping[str, Rule] = {
         _sources(lambda s: s["late_seconds"]),
     ),
     "dead_letters": Rule(
-        "{value:.0f} dead letters of {subject}: larder dead list", _sources(lambda s: s["dead"])
+        "{value:.0f} dead letter{s} of {subject}: larder dead list", _sources(lambda s: s["dead"])
     ),
     "held_deletions": Rule(
-        "{value:.0f} deletions of {subject} wait for a person: larder sources list",
+        "{value:.0f} deletion{s} of {subject} wait for a person: larder sources list",
         _sources(lambda s: s["held"]),
     ),
     "left_out": Rule(
-        "{value:.0f} items of {subject} are left out: larder sources check",
+        "{value:.0f} item{s} of {subject} left out: larder sources check",
         _sources(lambda s: sum(s["left_out"].values())),
     ),
     "deaf_worker": Rule(
@@ -228,7 +230,7 @@ class Watcher:
                 condition = self._conditions.get(name)
                 for subject, value in rule.measure(found) if condition else ():
                     if condition and value is not None and value >= condition.threshold:
-                        said = rule.says.format(subject=subject, value=value)
+                        said = rule.says.format(subject=subject, value=value, s="" if value == 1 else "s")
                         how = {"severity": condition.severity, "message": said}
                         upkeep.raise_alert(connection, name, subject, **how)
             return upkeep.fire_alerts(connection, calm=self._calm)

@@ -243,7 +243,7 @@ def test_a_text_that_spoils_every_answer_with_it_is_found_by_halves_and_named(ki
 @pytest.mark.parametrize("count", [1, 30])
 def test_a_service_whose_every_answer_is_malformed_is_to_blame_and_no_text_is(kind: str, count: int) -> None:
     provider = Provider(change=MALFORMED[kind], limits=limits())
-    with pytest.raises(AnswerMalformed, match="answers 1 texts") as caught:
+    with pytest.raises(AnswerMalformed, match="answers 1 text with") as caught:
         embed_checked(provider, words(count), attempts=PATIENTLY)
     assert caught.value.waits
     assert len(provider.calls) < 20

@@ -404,7 +404,7 @@ def test_a_database_that_takes_nothing_is_told_in_the_log_without_the_question(
     log.flush()
     database.close()
     (said,) = told()
-    assert said.startswith("1 entries were not written to the audit: the database cannot do this now: ")
+    assert said.startswith("1 entry was not written to the audit: the database cannot do this now: ")
     assert said.endswith("in a read-only transaction (25006)")
 
 
@@ -414,7 +414,7 @@ def test_without_a_database_the_log_tells(told: Callable[[], list[str]]) -> None
     log.search(UUID(int=1), "the secret question", 1, by="ann")
     log.flush()
     assert len(told()) == 1
-    assert told()[0].startswith("1 entries were not written to the audit: ")
+    assert told()[0].startswith("1 entry was not written to the audit: ")
     assert not {"secret", "hidden"} & set(told()[0].split())
 
 

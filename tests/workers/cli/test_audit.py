@@ -76,7 +76,7 @@ def test_a_search_that_cannot_be_noted_is_answered_and_the_log_tells(
     answer = run("search", "the secret kestrel", "--json")
     assert len(found(answer)["results"]) == 3
     (said,) = [record.getMessage() for record in caplog.records if record.name == "pipeline.ledger.audit"]
-    assert said.startswith("1 entries were not written to the audit: ")
+    assert said.startswith("1 entry was not written to the audit: ")
     assert "secret" not in said
 
 

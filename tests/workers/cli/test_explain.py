@@ -123,7 +123,7 @@ def test_a_waiting_document_tells_its_next_try(depot: Depot, run: Run) -> None:
     ("options", "change", "reason", "said"),
     [
         (["--query", "otters swim"], "", "found", "found: rank 1, score"),
-        (["--query", "kestrel", "-k", "1"], "", "beyond", "beyond the 1 results shown; score"),
+        (["--query", "kestrel", "-k", "1"], "", "beyond", "beyond the 1 result shown; score"),
         (["--query", "kestrel", "--kind", "decision"], "", "filtered", "kept out by the filter: kinds"),
         (["--query", "otters", "--since", "1d", "--tag", "x"], "", "filtered", "tags and since"),
         (["--query", "clay", "--mode", "keyword"], "", "no_match", "none of the question's words"),

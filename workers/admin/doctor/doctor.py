@@ -84,7 +84,8 @@ def damaged(parts: Runtime) -> Diagnosis:
     lost_text = not all(row.has_body for row in rows)
     fix = "larder index --force, since the text of some is not in the ledger" if lost_text else REPAIR
     named = first_names([row.external_id for row in rows], NAMED)
-    return error(f"{len(rows)} documents have lost, doubled or old chunks: {named}", fix)
+    have = plural(len(rows), "document has", "documents have")
+    return error(f"{have} lost, doubled or old chunks: {named}", fix)
 
 
 def audit_chains(parts: Runtime) -> Diagnosis:
@@ -94,7 +95,7 @@ def audit_chains(parts: Runtime) -> Diagnosis:
     if broken:
         fix = "somebody with the owner's rights changed the table audit; compare it with a backup"
         return error("; ".join(broken[:NAMED]), f"{fix}: larder audit verify")
-    return fine(f"{sum(chain.entries for chain in chains)} entries fit")
+    return fine(plural(sum(chain.entries for chain in chains), "entry fits", "entries fit"))
 
 
 # Work under way -----------------------------------------------------------------------------------
@@ -108,7 +109,8 @@ def embedding(parts: Runtime) -> Diagnosis:
         fix = "mend it and restart; it is tried again by itself"
         return error(f"nothing is embedded: {found['error']}", fix)
     if found["state"] == "waiting":
-        said = f"{found['documents']} documents wait until {found['until']}: {found['error']}"
+        waits = plural(found["documents"], "document waits", "documents wait")
+        said = f"{waits} until {found['until']}: {found['error']}"
         return warning(said, "nothing to do: they go on by themselves")
     return fine("no document waits for the embedder or the database")
 
@@ -123,8 +125,12 @@ def waiting(parts: Runtime) -> Diagnosis:
             resend=steps.limits(parts.rag).resend + LEASE_SECONDS,
             embedding=parts.allowance.room(connection) is None,  # what must not be sent is not late
         )
-    said = [f"{unsent} documents have been due for long without a message"] if unsent else []
-    said += [f"{expired} leases have run out"] if expired else []
+    said = (
+        [f"{plural(unsent, 'document has', 'documents have')} been due for long without a message"]
+        if unsent
+        else []
+    )
+    said += [f"{plural(expired, 'lease has', 'leases have')} run out"] if expired else []
     if not said:
         return fine("all due documents are under way")
     return warning(" and ".join(said), f"{REPAIR}; if it comes back, see the control worker's log")
@@ -190,7 +196,8 @@ def schedules(parts: Runtime) -> Diagnosis:
         planned = row.next_sync_at.isoformat(timespec="minutes") if row.next_sync_at else "never"
         said = f"{row.name} by {row.schedule!r} at {due.isoformat(timespec='minutes')}, and is planned for {planned}"
         return warning(
-            f"{len(late)} sources are due sooner than planned: {said}", f"{REPAIR}; see the clocks of workers"
+            f"{plural(len(late), 'source is', 'sources are')} due sooner than planned: {said}",
+            f"{REPAIR}; see the clocks of workers",
         )
     return fine("every source is planned for the next time its schedule names")
 
@@ -208,7 +215,7 @@ def figures(parts: Runtime) -> Diagnosis:
     with parts.database.control() as connection:
         wrong = upkeep.drift(connection)
     if wrong:
-        return error(f"the figures of status differ from the ledger by {wrong} documents", REPAIR)
+        return error(f"the figures of status differ from the ledger by {plural(wrong, 'document')}", REPAIR)
     return fine("the figures of status are those of the ledger")
 
 

@@ -17,6 +17,7 @@ from urllib.request import getproxies
 
 from pipeline.database import migrations
 from pipeline.database.engine import APP_ROLE, CONTROL_ROLE, translated
+from pipeline.documents import plural
 from pipeline.embedding.calls import open_embedder
 from pipeline.embedding.known_models import KNOWN
 from pipeline.enrichment.degradation import HealthOptions
@@ -237,7 +238,7 @@ def heartbeats(parts: Runtime) -> Diagnosis:
     if deaf:
         said = ", ".join(f"{name} for {age:.0f} s" for name, age in deaf.items())
         return error(f"alive and silent: {said}", "the supervisor restarts it; else larder down, larder up")
-    return fine(f"{len(alive & set(ages))} processes of this machine beat")
+    return fine(f"{plural(len(alive & set(ages)), 'process beats', 'processes beat')} on this machine")
 
 
 def model(parts: Runtime) -> Diagnosis:
@@ -283,7 +284,7 @@ def sources(parts: Runtime) -> Diagnosis:
     bad = [one["source"] for one in checked if not one["ok"]]
     if bad:
         return warning(f"something is wrong with {', '.join(bad)}", f"larder sources check {bad[0]}")
-    return fine(f"{len(checked)} configured sources can be read")
+    return fine(f"{plural(len(checked), 'configured source')} can be read")
 
 
 def disk(parts: Runtime) -> Diagnosis:
