@@ -1,1 +1,1 @@
-"""What the control queue does: sync, backfill, maintenance, registration of sources."""
+"""What tasks of the control, ingest and embed queues do: the pump, syncs, steps of documents, fills, upkeep."""
