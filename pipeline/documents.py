@@ -35,6 +35,20 @@ def without_controls(text: str) -> str:
     return CONTROLS.sub("", _BREAKS.sub(" ", text))
 
 
+def plain_key(key: Any) -> str:
+    """A key without the difference of snake, kebab and camel case."""
+    return str(key).replace("_", "").replace("-", "").replace(" ", "").lower()
+
+
+def plain_keys(value: Mapping[Any, Any]) -> dict[str, Any]:
+    """A mapping by `plain_key`; of two spellings of one key the first whose value is not empty."""
+    plain: dict[str, Any] = {}
+    for key, item in value.items():
+        if plain.get(name := plain_key(key)) in (None, "", [], {}):
+            plain[name] = item
+    return plain
+
+
 def plural(count: int, one: str, many: str = "") -> str:
     """A number and what it counts: `1 page`, `2 pages`; `many` is the plural where it is not `one` with an s."""
     return f"{count} {one if count == 1 else many or f'{one}s'}"

@@ -10,10 +10,9 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-from pipeline.documents import Json
+from pipeline.documents import Json, plain_keys
 from pipeline.enrichment.context import EnrichedContext, static_context
 from pipeline.enrichment.degradation import DISABLED, STATIC
-from pipeline.enrichment.request import plain_keys
 from pipeline.errors import ConfigurationError, LarderError, RequestRejected
 
 logger = logging.getLogger(__name__)

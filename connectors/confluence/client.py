@@ -189,10 +189,10 @@ class ConfluenceClient:
         if 0 < len(keys) <= MOST_SPACE_KEYS:
             params |= {"keys": ",".join(keys)} if cloud else {"spaceKey": list(keys)}
         answer = self.json(path, params)
-        rows = new = results_of(answer, "results", PRODUCT)
+        rows = new = results_of(answer, PRODUCT)
         while new and (link := next_address(self.deployment.base, answer)):
             answer = self.follow(link) if cloud else self.json(path, {**params, "start": len(rows)})
-            new = results_of(answer, "results", PRODUCT)
+            new = results_of(answer, PRODUCT)
             rows = rows + new
         wanted = set(map(str.casefold, keys))
         found = {str(row.get("key")): row for row in rows}
@@ -430,7 +430,7 @@ class CqlSearch:
         base = (answer.get("_links") or {}).get("base")
         if isinstance(base, str) and base.startswith(("http://", "https://")):
             self.base = base.rstrip("/")
-        return [Content.model_validate(row) for row in results_of(answer, "results", PRODUCT)]
+        return [Content.model_validate(row) for row in results_of(answer, PRODUCT)]
 
     def _new(self, rows: list[Content]) -> list[Content]:
         new = {self._key(row): row for row in rows if self._key(row) not in self._seen}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from connectors.documents.values import clean_text, measure, number_of, parse_time, scalar_text
-from connectors.pbi.shapes import plain_key, plain_keys
+from pipeline.documents import plain_key, plain_keys
 
 Unit = tuple[str, float]
 """`points` or `hours`, and how many of them one is. A day has 8 hours and a week 5 days, as in Jira."""

@@ -21,7 +21,8 @@ from connectors.documents.values import (
     tags_of,
 )
 from connectors.pbi.effort import course_facts, effort_facts
-from connectors.pbi.shapes import ID_KEYS, TITLE_KEYS, PbiItem, plain_keys, text_of
+from connectors.pbi.shapes import ID_KEYS, TITLE_KEYS, PbiItem, text_of
+from pipeline.documents import plain_keys
 
 # Names of fields, by plain key; the surest first.
 FIELDS: Mapping[str, tuple[str, ...]] = {

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from connectors.documents.values import scalar_text
-from pipeline.documents import json_type_name
+from pipeline.documents import json_type_name, plain_key, plain_keys
 
 _BY_STAGE: tuple[tuple[str, ...], ...] = (
     ("pbis", "candidates", "extractedpbis", "candidatepbis", "backlogitems", "productbacklogitems", "userstories"),
@@ -45,21 +45,6 @@ class PbiItem:
     pbi: Any
     """Should be a mapping, but a file may hold anything."""
     scores: Mapping[str, Any]
-
-
-def plain_key(key: Any) -> str:
-    """A key without the difference of snake, kebab and camel case."""
-    return str(key).replace("_", "").replace("-", "").replace(" ", "").lower()
-
-
-def plain_keys(value: Mapping[Any, Any]) -> dict[str, Any]:
-    """A mapping by `plain_key`; of two spellings of one key the first that says something counts."""
-    plain: dict[str, Any] = {}
-    for key, item in value.items():
-        name = plain_key(key)
-        if plain.get(name) in (None, "", []):
-            plain[name] = item
-    return plain
 
 
 def text_of(keys: Mapping[str, Any], names: Iterable[str]) -> str:

@@ -26,8 +26,8 @@ from connectors.files.options import FileOptions
 from connectors.files.source import Entry, FileSource, file_document, file_metadata
 from connectors.files.walk import FileListing, FileText, FoundFile, Skipped, holds_nothing, read_file
 from connectors.pbi.record import PbiRecord, pbi_record
-from connectors.pbi.shapes import holds_pbis, pbi_items, plain_keys, run_facts, top_level
-from pipeline.documents import DEFAULT_KIND, Cursor, Document, Listing, Problem, SourceType
+from connectors.pbi.shapes import holds_pbis, pbi_items, run_facts, top_level
+from pipeline.documents import DEFAULT_KIND, Cursor, Document, Listing, Problem, SourceType, plain_keys
 from pipeline.errors import DocumentRejected
 
 SETTLED_SECONDS = 3600

@@ -314,13 +314,13 @@ def json_of(response: requests.Response, *, product: str) -> dict[str, Any]:
     return payload
 
 
-def results_of(payload: dict[str, Any], key: str, product: str) -> list[dict[str, Any]]:
-    """The list of objects under `key`; what is missing is not taken for empty.
+def results_of(payload: dict[str, Any], product: str) -> list[dict[str, Any]]:
+    """The list of objects under `results`; a missing one is not taken for empty.
 
     Raises:
         SourceUnavailable: there is no such list, or it holds something other than objects.
     """
-    found = payload.get(key)
+    found = payload.get("results")
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise SourceUnavailable(f"{product} gave an answer without a list of {key}", fix=LASTS)
+        raise SourceUnavailable(f"{product} gave an answer without a list of results", fix=LASTS)
     return found

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from pipeline.chunking.prose import prose_of
-from pipeline.documents import Json, Kind, SourceType, json_type_name
+from pipeline.documents import Json, Kind, SourceType, json_type_name, plain_keys
 from pipeline.enrichment.text import single_line
 from pipeline.errors import RequestRejected
 from pipeline.search.records import Filter
@@ -178,16 +178,6 @@ def _beginning(text: str, length: int) -> str:
         return text
     blank = text.rfind(" ", length // 2, length)
     return text[: blank if blank > 0 else length]
-
-
-def plain_keys(value: Mapping[Any, Any]) -> dict[str, Any]:
-    """A mapping without the difference of snake, kebab and camel case; the first spelling that says something."""
-    plain: dict[str, Any] = {}
-    for key, item in value.items():
-        name = str(key).replace("_", "").replace("-", "").replace(" ", "").lower()
-        if plain.get(name) in (None, "", [], {}):
-            plain[name] = item
-    return plain
 
 
 def _text(keys: Mapping[str, Any], names: tuple[str, ...], field_name: str) -> str:

@@ -401,9 +401,9 @@ def _line(line: str) -> _Line:
     return _Line(line.strip() if row else line, fresh=row)
 
 
-def truncated_sentence(sentence: Sentence, length: int = QUOTED) -> Sentence:
-    """The same sentence, cut to what may be quoted."""
-    return replace(sentence, text=truncated(sentence.text, length))
+def truncated_sentence(sentence: Sentence) -> Sentence:
+    """The same sentence, cut to QUOTED characters."""
+    return replace(sentence, text=truncated(sentence.text, QUOTED))
 
 
 class Part(StrEnum):

@@ -159,8 +159,8 @@ def has_project(connection: Connection, project_id: UUID) -> bool:
 
 
 def tenant_names(connection: Connection) -> dict[UUID, str]:
-    """Every tenant there is."""
-    return {row.id: row.name for row in connection.execute(text("select id, name from tenant"))}
+    """The name of every tenant there is, by its id."""
+    return {row.id: row.name for row in connection.execute(text("select id, name from tenant order by id"))}
 
 
 def _rows(connection: Connection, which: str, values: Json | None = None) -> list[SourceRow]:

@@ -57,11 +57,6 @@ def trim_few(connection: Connection) -> None:
         connection.execute(text(statement), {"usage": USAGE_DAYS} if ":usage" in statement else {})
 
 
-def tenants(connection: Connection) -> list[UUID]:
-    """Every tenant there is."""
-    return list(connection.execute(text("select id from tenant order by id")).scalars())
-
-
 def tenants_to_count(connection: Connection) -> list[UUID]:
     """Those whose documents have changed since their lexemes were counted last; who has the least chunks, first.
 

@@ -165,12 +165,10 @@ def read_stories(
     given: Iterable[object],
     source_agent: str = "unknown",
     requirement_texts: Mapping[str, str] | None = None,
-    *,
-    first: int = 1,
 ) -> tuple[list[Story], list[tuple[int, str]]]:
-    """The stories, and of those that are none the number, counted from `first`, with the reason."""
+    """The stories, and of those that are none the number, counted from 1, with the reason."""
     stories, refused = [], []
-    for number, one in enumerate(given, first):
+    for number, one in enumerate(given, start=1):
         try:
             stories.append(Story.read(one, source_agent, requirement_texts))
         except RequestRejected as error:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from connectors.pbi.effort import course_facts, effort_facts
-from connectors.pbi.shapes import plain_keys
+from pipeline.documents import plain_keys
 from tests.connectors.outputs import ONE, read, write
 
 

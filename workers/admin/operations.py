@@ -14,11 +14,10 @@ from sqlalchemy import Connection
 from pipeline.database import encryption
 from pipeline.documents import Finding, Json, plural
 from pipeline.errors import ConfigurationError, LarderError
-from pipeline.ledger import audit, dead, documents, jobs, overview, upkeep
+from pipeline.ledger import audit, dead, documents, jobs, overview
 from pipeline.ledger import sources as ledger
 from workers.admin.sync_now import configured_sources_named
-from workers.control import sync
-from workers.control.maintenance import refresh_tenant
+from workers.control import maintenance, sync
 from workers.control.sync import configured_sources, open_source, source_of_row, start_run
 from workers.queue import dispatch
 from workers.runtime import Runtime, current_user
@@ -178,7 +177,7 @@ def clear(parts: Runtime, tenant: UUID, source: str | None) -> Json:
         wanted = documents.source_named(connection, source) if source else None
         living, chunks = documents.clear(connection, wanted)
         _audit(connection, tenant, "clear", source or "everything", {})
-    refresh_tenant(parts, tenant)
+    maintenance.refresh_tenant(parts, tenant)
     return {"documents": living, "chunks": chunks}
 
 
@@ -312,9 +311,7 @@ def keys(parts: Runtime, *, rotate: bool = False) -> Json:
         ConfigurationError: one of the keys is none, or there is none.
     """
     found = Counter(dict.fromkeys(parts.keyring.named, 0))
-    with parts.database.control() as connection:
-        tenants = upkeep.tenants(connection)
-    for tenant in tenants:
+    for tenant in maintenance.tenants(parts):
         after: UUID | None = UUID(int=0)
         while after:
             with parts.database.tenant(tenant) as connection:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from pipeline.errors import LarderError
 from pipeline.ingest import work_in_progress
-from pipeline.ledger import audit, embedding_use, renewed, search_indexes, upkeep
+from pipeline.ledger import audit, embedding_use, renewed, search_indexes, sources, upkeep
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import SearchIndex, active_index, indexes
 from workers.runtime import Runtime
@@ -26,7 +26,7 @@ _Found = TypeVar("_Found")
 def tenants(parts: Runtime) -> list[UUID]:
     """Every tenant there is."""
     with parts.database.control() as connection:
-        return upkeep.tenants(connection)
+        return list(sources.tenant_names(connection))
 
 
 def each_tenant(parts: Runtime, do: Callable[[Connection], _Found]) -> list[_Found]:

@@ -63,8 +63,8 @@ def test_everything_else_is_an_error_that_tells_nothing_of_the_body(body: bytes,
 
 
 def test_results_are_a_list_of_objects_or_an_error() -> None:
-    assert results_of({"results": []}, "results", "x") == []
-    assert results_of({"results": [{"id": 1}]}, "results", "x") == [{"id": 1}]
+    assert results_of({"results": []}, "x") == []
+    assert results_of({"results": [{"id": 1}]}, "x") == [{"id": 1}]
     wrongs: list[dict[str, Any]] = [
         {},
         {"results": None},
@@ -75,4 +75,4 @@ def test_results_are_a_list_of_objects_or_an_error() -> None:
     ]
     for wrong in wrongs:
         with pytest.raises(SourceUnavailable, match="results"):
-            results_of(wrong, "results", "Confluence")
+            results_of(wrong, "Confluence")
