@@ -60,10 +60,10 @@ def open_source(options: SourceOptions) -> Source:
         raise ConfigurationError(
             f"source {options.name} has the unknown type {options.type!r}", fix=f"known are {known}"
         )
-    return ProtectedSource(load(options.type)(options), options)
+    return ProtectedSource(source_class(options.type)(options), options)
 
 
-def load(kind: str) -> Any:
+def source_class(kind: str) -> Any:
     """The class of a type of source, imported with the client of its service."""
     return pkgutil.resolve_name(SOURCES[kind].connector)
 

@@ -115,7 +115,7 @@ def _no_flag(value: Any) -> Any:
     return value
 
 
-def listed(value: Any) -> Any:
+def as_list(value: Any) -> Any:
     """Text with commas as a list, nothing as an empty list; everything else unchanged."""
     if value is None:
         return []
@@ -207,7 +207,9 @@ Positive = Annotated[Whole, annotated_types.Ge(1)]
 Number = Annotated[int | float, BeforeValidator(_no_flag), Expected("a number")]
 Flag = Annotated[bool, Expected("true or false")]
 Text = Annotated[str, annotated_types.MinLen(1), Expected("text")]
-Texts = Annotated[tuple[Text, ...], BeforeValidator(listed), Expected("a list of texts, or text with commas")]
+Texts = Annotated[
+    tuple[Text, ...], BeforeValidator(as_list), Expected("a list of texts, or text with commas")
+]
 Name = Annotated[Text, AfterValidator(_name), Expected("a name of letters, digits and _ . -")]
 Zone = Annotated[
     Text, AfterValidator(time_zone), Expected("the name of a time zone such as UTC or Europe/Berlin")

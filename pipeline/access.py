@@ -51,8 +51,8 @@ class Caller:
         """True if they may do what needs this permission."""
         return permission in self.permissions or ADMIN in self.permissions
 
-    def permitted(self, permission: str) -> Self:
-        """Themselves, if they may do what needs this permission; Forbidden otherwise."""
+    def require(self, permission: str) -> Self:
+        """The caller themselves; raises Forbidden without this permission."""
         if not self.may(permission):
             raise Forbidden(f"this needs the permission {permission!r}")
         return self
@@ -64,26 +64,26 @@ class Caller:
 
     @property
     def readers(self) -> tuple[str, ...]:
-        """What they are called in a document's `acl`: of each of its layers one must be among these."""
+        """The names by which a document's `acl` may let them in; each layer of the `acl` must hold one of them."""
         return (f"user:{self.subject}", *(f"group:{name}" for name in self.groups))
 
     @property
-    def sight(self) -> Filter:
-        """What a search for them is limited to, whatever project it is about."""
+    def search_filter(self) -> Filter:
+        """The levels and readers that every search for them is limited to; projects are not in it."""
         return Filter(security_levels=self.levels, readers=self.readers)
 
     @property
     def own_projects(self) -> tuple[UUID, ...]:
-        """Those they may look into, with what all of the tenant share; empty: all."""
+        """Ids of the projects they may see, the shared one included; empty: all projects."""
         names = (SHARED, *self.projects)
         return () if ALL in names else tuple(sorted({project_id(self.tenant, name) for name in names}))
 
-    def knows(self, project: UUID) -> bool:
-        """True if they may look into this project."""
+    def may_see(self, project: UUID) -> bool:
+        """True if they may see documents of this project."""
         return not self.own_projects or project in self.own_projects
 
-    def changes(self, project: UUID) -> bool:
-        """True if the token names it, without which nobody changes what all share; permissions are asked apart."""
+    def may_change(self, project: UUID) -> bool:
+        """True if the token names this project, even the shared one; permissions are checked elsewhere."""
         names = self.projects
         return ALL in names or project in {project_id(self.tenant, name) for name in names}
 
@@ -97,7 +97,7 @@ class Caller:
         wanted = project_id(self.tenant, named) if named.strip() else None
         if wanted is None or not sources.has_project(connection, wanted):
             raise NotFound("there is no such project")
-        if not (self.changes(wanted) if to_change else self.knows(wanted)):
+        if not (self.may_change(wanted) if to_change else self.may_see(wanted)):
             raise Forbidden("the project is not among those of the token")
         return wanted
 
@@ -106,6 +106,6 @@ class Operator(Caller):
     """Whoever has the database's password: they may do and see everything of the tenant."""
 
     @property
-    def sight(self) -> Filter:
+    def search_filter(self) -> Filter:
         """All there is."""
         return Filter()

@@ -246,8 +246,8 @@ class Listing:
     """Where the next piece begins; empty behind the last one."""
 
     @classmethod
-    def whole(cls, pieces: Sequence[Listing]) -> Listing:
-        """What the pieces tell together."""
+    def merged(cls, pieces: Sequence[Listing]) -> Listing:
+        """One listing with the ids of all pieces; complete if every piece is."""
         told = [piece.left_out for piece in pieces if piece.left_out is not None]
         return cls(
             ids=frozenset().union(*(piece.ids for piece in pieces)),
@@ -399,10 +399,10 @@ def searchable(text: str) -> str:
     `HADOOP-123` gives `HADOOP 123 ... HADOOP123`, `HttpServer` gives `HttpServer ... Http Server`; a query
     treated the same way finds them whole and by part.
     """
-    return counted(text)[0]
+    return searchable_with_length(text)[0]
 
 
-def counted(text: str) -> tuple[str, int]:
+def searchable_with_length(text: str) -> tuple[str, int]:
     """`searchable(text)`, and how many words the text has: the length that BM25 divides by."""
     plain = _NOT_WORD.sub(" ", text).strip()
     words = plain.split()

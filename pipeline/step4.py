@@ -24,7 +24,7 @@ _LIST = "scored_pbis"
 How = Literal["enriched", "legacy", "empty", "refused"]
 
 
-class Enriches(Protocol):
+class PbiEnricher(Protocol):
     """Whoever knows the context of a PBI, such as `workers.client.Client`."""
 
     def enrich(self, pbi: Json, scores: Json) -> Json:
@@ -69,7 +69,7 @@ class EnrichContextStep:
 
     def __init__(
         self,
-        enricher: Enriches | None,
+        enricher: PbiEnricher | None,
         options: StepOptions | None = None,
         *,
         fallback: LegacyEnrichment | None = None,

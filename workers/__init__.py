@@ -1,4 +1,4 @@
-"""The doors: queue, clock, shell."""
+"""What starts work: Celery tasks and beat, command line, HTTP API; settings and processes."""
 
 PACKAGE = "larder"
 

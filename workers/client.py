@@ -117,7 +117,9 @@ class Client(StoryMethods):
         self._publisher = publisher or (JobPublisher(broker_url) if broker_url else None)
 
     @classmethod
-    def of(cls, settings: Settings, database: str | None = None, broker: str | None = None) -> Self:
+    def from_settings(
+        cls, settings: Settings, database: str | None = None, broker: str | None = None
+    ) -> Self:
         """The client of an installation, of which the addresses of its servers may be known already.
 
         Its embedded servers are started if it uses them and they do not run.
@@ -144,7 +146,9 @@ class Client(StoryMethods):
         )
 
     @classmethod
-    def within(cls, parts: Runtime, tenant: str, project: str, publisher: JobPublisher | None = None) -> Self:
+    def of_process(
+        cls, parts: Runtime, tenant: str, project: str, publisher: JobPublisher | None = None
+    ) -> Self:
         """The client of a tenant in a process that has these parts; what it uses of them is not closed with it."""
         return cls(
             parts.addresses.database,
@@ -185,7 +189,7 @@ class Client(StoryMethods):
             projects=(ALL,),
             permissions=frozenset({ADMIN}),
         )
-        return found.permitted(WRITE)
+        return found.require(WRITE)
 
     def search(self, text: str, *, projects: Sequence[str] = (), **options: Any) -> Json:
         """The document of `larder search --json`, from these projects or all of the tenant.
@@ -278,7 +282,7 @@ class Client(StoryMethods):
                     caller.project(connection, name)
             if ALL in found.projects:
                 found = replace(found, projects=caller.projects)
-        s = caller.sight if caller else UNNAMED
+        s = caller.search_filter if caller else UNNAMED
         limited = replace(found.filter, security_levels=s.security_levels, readers=s.readers)
         return replace(found, filter=limited).to_json()
 
@@ -313,7 +317,7 @@ class Client(StoryMethods):
         self._known = True
         if self._publisher and job.sends and not self._publisher.publish(self.tenant, job.id, **how):
             with self._store() as connection:
-                jobs.unsent(connection, job.id)
+                jobs.mark_unsent(connection, job.id)
         return job.id
 
     @contextmanager

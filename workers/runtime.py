@@ -92,7 +92,7 @@ class Runtime:
     def forget_connections(self) -> None:
         """After a fork: drop the parent's connections without closing them under its feet."""
         if "database" in self.__dict__:
-            self.database.forget()
+            self.database.forget_connections()
             del self.__dict__["database"]
         for name in ("request_limiter", "caches", "health", "allowance", "audit_log"):
             self.__dict__.pop(name, None)

@@ -44,7 +44,7 @@ def retriever(parts: Runtime, tenant: UUID) -> Retriever:
     return Retriever(
         parts.database,
         tenant,
-        lambda index: parts.allowance.within(tenant, parts.embedder_of(index), index.model),
+        lambda index: parts.allowance.budgeted(tenant, parts.embedder_of(index), index.model),
         options_of(parts),
         caches=parts.caches,
         reranker=partial(_reranker, parts),
@@ -230,7 +230,7 @@ def request_of(
         raise RequestRejected(str(error)) from None
 
 
-def permitted(parts: Runtime, caller: Caller, projects: Sequence[str] = ()) -> Filter:
+def visible_filter(parts: Runtime, caller: Caller, projects: Sequence[str] = ()) -> Filter:
     """What the caller may see of these projects; of all of theirs if none is named.
 
     Raises:
@@ -241,23 +241,23 @@ def permitted(parts: Runtime, caller: Caller, projects: Sequence[str] = ()) -> F
     if projects:
         with parts.database.tenant(caller.tenant) as connection:
             wanted = tuple(sorted({caller.project(connection, name) for name in projects}))
-    return replace(caller.sight, projects=wanted)
+    return replace(caller.search_filter, projects=wanted)
 
 
 def search_as(
     parts: Runtime, caller: Caller, request: SearchRequest, projects: Sequence[str] = ()
 ) -> SearchResults:
-    """The answer as far as the caller may see it, from these projects; raises as `permitted` does.
+    """The answer as far as the caller may see it, from these projects; raises as `visible_filter` does.
 
     Who may not see all documents is not told the parts of scores that come from counts over all.
     """
-    s = permitted(parts, caller, projects)
+    s = visible_filter(parts, caller, projects)
     limited = replace(
         request.filter, security_levels=s.security_levels, readers=s.readers, projects=s.projects
     )
     found = search(parts, caller.tenant, replace(request, filter=limited), by=caller.subject)
     explained = [hit for hit in found.hits if hit.explanation]
-    if not explained or sees_all(parts.database, caller.tenant, permitted(parts, caller)):
+    if not explained or sees_all(parts.database, caller.tenant, visible_filter(parts, caller)):
         return found
     told = [replace(hit, explanation=e.without_statistics()) for hit in explained if (e := hit.explanation)]
     return replace(found, hits=told)
@@ -269,7 +269,7 @@ def document_as(parts: Runtime, caller: Caller, document: UUID) -> Json:
     Raises:
         NotFound: there is none that they may know of.
     """
-    wanted = replace(permitted(parts, caller), only=(document,))
+    wanted = replace(visible_filter(parts, caller), only=(document,))
     found = read_document(parts.database, caller.tenant, wanted)
     if found is None:
         raise NotFound("there is no such document")
@@ -316,8 +316,8 @@ def unknown_projects(parts: Runtime, tenant: UUID, names: Iterable[str]) -> list
     return [f"project {name!r} holds no documents; {there_are}" for name in missing]
 
 
-def cut(parts: Runtime, texts: Sequence[str]) -> list[bool] | None:
-    """Of texts of chunks, those whose ends the model does not read and only words find; None if it cannot be opened."""
+def are_truncated(parts: Runtime, texts: Sequence[str]) -> list[bool] | None:
+    """For each text of a chunk, whether the model reads only its beginning; None if the model cannot be opened."""
     try:
         embedder = parts.embedder
     except LarderError:

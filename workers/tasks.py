@@ -1,4 +1,4 @@
-"""Tasks are doors: they decode ids, call one function, and send what follows."""
+"""The Celery tasks: each decodes ids, calls one function, and sends what follows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _done_at: dict[str, float] = {}
 """Task of beat's schedule -> when this process did it last."""
 
 
-def lately(name: str, every: float) -> bool:
+def done_recently(name: str, every: float) -> bool:
     """True if this process did a task less than half a period ago: ticks that piled up are one tick.
 
     Whoever asks for the task besides beat names no period and is never refused.
@@ -54,7 +54,7 @@ def lately(name: str, every: float) -> bool:
 @app.task(name="larder.pump")  # type: ignore[untyped-decorator]
 def pump(every: float = 0.0, sent: float | None = None, **_later: object) -> None:
     """Send messages for all that is due: documents, syncs, upkeep."""
-    if not lately("larder.pump", every):
+    if not done_recently("larder.pump", every):
         pumping.pump_once(runtime.current(), sent)
 
 
@@ -90,7 +90,7 @@ def _step(of: Callable[[Indexer, UUID, Sequence[Item]], Step], tenant: UUID, ite
         with metrics.timed(metrics.DURATIONS[name]):
             done = of(steps.indexer(parts, tenant), tenant, items)
         metrics.PROCESSED.inc(done.indexed)
-        tracing.note(indexed=done.indexed)
+        tracing.set_attributes(indexed=done.indexed)
         dispatch.send_step(
             parts.database, tenant, done, steps.weights(parts.rag), steps.limits(parts.rag).batch
         )
@@ -101,7 +101,7 @@ def _step(of: Callable[[Indexer, UUID, Sequence[Item]], Step], tenant: UUID, ite
 @app.task(name="larder.fill")  # type: ignore[untyped-decorator]
 def fill(tenant: str, index: int, items: Sequence[Sequence[str | int]], **_later: object) -> None:
     """Bring documents into a search index that lacks them."""
-    pumping.fill(runtime.current(), UUID(tenant), index, decode(items))
+    pumping.fill_and_continue(runtime.current(), UUID(tenant), index, decode(items))
 
 
 @app.task(name="larder.enrich")  # type: ignore[untyped-decorator]
@@ -152,7 +152,7 @@ def stories_search(tenant: str, job: str, **_later: object) -> None:
 @app.task(name="larder.upkeep.statistics", soft_time_limit=780, time_limit=840)  # type: ignore[untyped-decorator]
 def statistics(every: float = 0.0, **_later: object) -> None:
     """Count lexemes anew where they have changed; the pump then closes the runs that wait for it."""
-    if not lately("larder.upkeep.statistics", every):
+    if not done_recently("larder.upkeep.statistics", every):
         maintenance.refresh_statistics(runtime.current())
         dispatch.wake_pump(seldom=True)
 
@@ -160,15 +160,15 @@ def statistics(every: float = 0.0, **_later: object) -> None:
 @app.task(name="larder.upkeep.build")  # type: ignore[untyped-decorator]
 def build(**_later: object) -> None:
     """Have the indexes built that were put off until the first load is in."""
-    maintenance.ask_builds(runtime.current())
+    maintenance.request_builds(runtime.current())
 
 
 @app.task(name="larder.upkeep.trim")  # type: ignore[untyped-decorator]
 def trim(every: float = 0.0, **_later: object) -> None:
     """Keep caches, runs, dead letters and tombstones within their limits, and have the indexes built."""
-    if lately("larder.upkeep.trim", every):
+    if done_recently("larder.upkeep.trim", every):
         return
-    maintenance.ask_builds(runtime.current())
+    maintenance.request_builds(runtime.current())
     maintenance.trim(runtime.current())
     reindex.drop_old(runtime.current())
 

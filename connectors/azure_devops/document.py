@@ -11,7 +11,7 @@ from urllib.parse import quote, urljoin
 
 from connectors.azure_devops.options import AzureDevOpsOptions
 from connectors.documents.decisions import Evidence, headings_of, kind_and_facts, nested
-from connectors.documents.values import clean_text, measure, number_of, parse_time, scalar_text
+from connectors.documents.values import clean_text, number_of, number_within, parse_time, scalar_text
 from connectors.markup.elements import to_markdown
 from connectors.markup.inline import Links
 from pipeline.documents import Document, SourceType
@@ -236,7 +236,7 @@ def _metadata(item: WorkItem) -> dict[str, Any]:
     for key, (most, names) in EFFORTS.items():
         # Of each kind the first field that holds a possible number.
         numbers = (number_of(item.fields.get(f"Microsoft.VSTS.Scheduling.{name}")) for name in names)
-        effort = next((n for number in numbers if (n := measure(number, most)) is not None), None)
+        effort = next((n for number in numbers if (n := number_within(number, most)) is not None), None)
         if effort is not None:
             found[key] = effort
     return found | {

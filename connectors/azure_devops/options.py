@@ -111,7 +111,7 @@ class AzureDevOpsOptions(ServiceOptions):
         return self.organization
 
     @property
-    def selection(self) -> str:
+    def selection_hash(self) -> str:
         """A short hash over all that decides what documents there are and what is in them.
 
         A cursor of another selection is of no use. Projects are left out: each has a position of its own.

@@ -219,7 +219,7 @@ class AzureDevOpsSource:
 
         Each page's cursor resumes right behind that page. A sync that an error ends first yields what it has.
         """
-        selection = self._options.selection
+        selection = self._options.selection_hash
         cursor = read_cursor(BoardsCursor, since, selection) or BoardsCursor(selection=selection)
         # Without projects that are no longer configured.
         projects = self._options.projects
@@ -323,7 +323,7 @@ class AzureDevOpsSource:
         if cursor.project != project:
             cursor = replace(cursor, project=project, after=0)
         above = max(cursor.after, cursor.floor or 0)
-        ranges = listed(self._options, self._client, project, above)
+        ranges = selected_ids(self._options, self._client, project, above)
         results = (result for ids in ranges for result in self._reader.results(ids, queried=True))
         cursor = yield from self._paged(cursor, results, lambda c, n: replace(c, after=n))
         left, tokens = dict(cursor.walks), dict(cursor.tokens)
@@ -383,7 +383,7 @@ class AzureDevOpsSource:
     # -- lists of ids ----------------------------------------------------------------------------------
 
     def _listed(self, projects: Iterable[str]) -> list[int]:
-        found = (listed(self._options, self._client, project) for project in projects)
+        found = (selected_ids(self._options, self._client, project) for project in projects)
         return [n for ranges in found for ids in ranges for n in ids]
 
     def _floor(self, ids: Sequence[int]) -> int:
@@ -399,7 +399,7 @@ class AzureDevOpsSource:
         return page.token
 
 
-def listed(
+def selected_ids(
     options: AzureDevOpsOptions, client: BoardsClient, project: str, above: int = 0
 ) -> Iterator[list[int]]:
     """The ids of a project's items that belong to the source, ascending, a list for each query."""
@@ -431,7 +431,7 @@ def findings(options: AzureDevOpsOptions, client: BoardsClient, project: str) ->
             detail = f"project {project} has no such work item type"
             fix = f"take it out of workItemTypes, or choose among {', '.join(sorted(types)[:SHOWN_TYPES])}"
             yield Finding(ok=False, subject=f"type {wanted}", detail=detail, fix=fix)
-    ids = list(chain.from_iterable(listed(options, client, project)))
+    ids = list(chain.from_iterable(selected_ids(options, client, project)))
     detail, fix = f"{plural(len(ids), 'matches', 'match')} the selection", ""
     if not ids:
         detail = "nothing matches the selection"

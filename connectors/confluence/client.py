@@ -38,7 +38,7 @@ ROWS_AGAIN = 3
 PERMISSION = "give the account permission to view these spaces, and permission to use Confluence"
 
 BY_ID = attrgetter("id")
-BY_ID_AND_VERSION = attrgetter("row")
+BY_ID_AND_VERSION = attrgetter("versioned_id")
 """An edited page comes again at the end of a list by time of change."""
 
 

@@ -143,8 +143,8 @@ class Content(BaseModel, frozen=True):
         return "resolved" in (self.location, self.resolution)
 
     @property
-    def row(self) -> str:
-        """Names it in this version."""
+    def versioned_id(self) -> str:
+        """`id:version`."""
         return f"{self.id}:{self.version}"
 
     @property
@@ -171,11 +171,11 @@ def fingerprints(
     """Those of the documents of a page and of its text files, by id."""
     # Of the page: also that an inline comment is resolved, which makes no version.
     files = [one for one in attached if one.kind != "comment"]
-    rows = sorted(f"c{c.row}{'r' if c.resolved else ''}" for c in attached if c.kind == "comment")
-    rows += sorted(f"f{file.row}" for file in files)
+    rows = sorted(f"c{c.versioned_id}{'r' if c.resolved else ''}" for c in attached if c.kind == "comment")
+    rows += sorted(f"f{file.versioned_id}" for file in files)
     found = {page.id: _fingerprint(page, layers, [page.version, page.labels, rows])}
     texts = (file for file in files if file.becomes_document(options))
-    return found | {file.id: _fingerprint(page, layers, [file.row, file.title]) for file in texts}
+    return found | {file.id: _fingerprint(page, layers, [file.versioned_id, file.title]) for file in texts}
 
 
 def _fingerprint(page: Content, layers: Layers, more: Sequence[Any]) -> str:

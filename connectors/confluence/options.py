@@ -122,7 +122,7 @@ class ConfluenceOptions(ServiceOptions):
         return tuple(kind for kind, included in wanted.items() if included)
 
     @property
-    def selection(self) -> str:
+    def selection_hash(self) -> str:
         """A short hash over what decides which documents there are; a cursor of another one is of no use."""
         return self._hash_with(
             self.base_url, sorted(self.space_keys), self.page_types, self.attached_types, self.include_archived,

@@ -125,7 +125,7 @@ class PageReader:
         """Those that belong to the source and may be stored; the others are counted in `left_out`."""
         reasons = {page.id: self.filter.objection(page) for page in pages}
         held = [page for page in pages if not reasons[page.id]]
-        self.restrictions.learn(held)
+        self.restrictions.load(held)
         restricted = self._options.include_restricted
         reasons |= {page.id: self.restrictions.barrier(page, restricted=restricted) for page in held}
         left_out.update(filter(None, reasons.values()))
@@ -222,7 +222,7 @@ class PageReader:
         self, fetched: _FetchedPage, qualified: bool, only: Collection[str] | None, result: ReadResult
     ) -> None:
         page, attached, _ = fetched
-        result.rows |= {content.row: content.changed for content in (page, *attached)}
+        result.rows |= {content.versioned_id: content.changed for content in (page, *attached)}
         files = [one for one in attached if one.kind != "comment"]
         ids = [page.id, *(file.id for file in files)]
         if not qualified:
@@ -365,7 +365,7 @@ class Restrictions:
         self._known.clear()
         self._unclear.clear()
 
-    def learn(self, pages: Sequence[Content]) -> None:
+    def load(self, pages: Sequence[Content]) -> None:
         """Takes in what the answers say, and finds out about the pages above."""
         unclear = [page.id for page in pages if not self._note(page)]
         above = {ancestor for page in pages for ancestor, _ in page.ancestors if ancestor}

@@ -67,7 +67,7 @@ class ConfluenceCursor:
         since = self.horizon.timestamp() if self.horizon else 0
         return replace(self, seen={key: at for key, at in seen.items() if at >= since})
 
-    def behind(self, contents: Sequence[Content], admitted: int) -> Self:
+    def past(self, contents: Sequence[Content], admitted: int) -> Self:
         """First walk: with these pages read, of which so many count towards the cap."""
         created = reached(self.created, contents[-1].created)
         then = minute(created) if created else None
@@ -111,7 +111,7 @@ class PageWalk:
         Raises:
             SourceDenied: none of the configured spaces is visible; it is looked at in the beginning.
         """
-        cursor = read_cursor(ConfluenceCursor, since, self._options.selection)
+        cursor = read_cursor(ConfluenceCursor, since, self._options.selection_hash)
         if cursor is None:
             self._client.sees_all_spaces()
             cursor = self._beginning()
@@ -127,7 +127,7 @@ class PageWalk:
         newest = self._client.search(f"{self._all_types()} order by lastmodified desc", ("version",), limit=1)
         first = next(iter(newest), [])
         at = self._by_now(first[0].changed if first else None)
-        return ConfluenceCursor(selection=self._options.selection, walking=True, at=at)
+        return ConfluenceCursor(selection=self._options.selection_hash, walking=True, at=at)
 
     def unread(self, cursor: ConfluenceCursor, expand: Sequence[str]) -> tuple[CqlSearch, Iterator[Content]]:
         """The pages behind the cursor by time of creation, and the search that brings them."""
@@ -162,7 +162,7 @@ class PageWalk:
     ) -> Generator[Page, None, ConfluenceCursor]:
         result = self._reader.read([content.id for content in contents])
         result.deleted.clear()  # nothing of it was ever taken in
-        after = cursor.behind(contents, result.admitted).having_seen(result.rows.items())
+        after = cursor.past(contents, result.admitted).having_seen(result.rows.items())
         yield from result.pages(cursor_json(cursor), cursor_json(after))
         return after
 
@@ -200,7 +200,7 @@ class PageWalk:
             if _before(row.changed, horizon):
                 continue
             rows.append(row)
-            if row.row not in cursor.seen and _may_concern(row, cursor):
+            if row.versioned_id not in cursor.seen and _may_concern(row, cursor):
                 pages.setdefault(row.id if row.is_page else row.container)
             if len(pages) >= self._options.page_size:
                 cursor = yield from self._read_changed(cursor, rows, list(pages))
@@ -215,7 +215,7 @@ class PageWalk:
         at = cursor.at
         for row in rows:
             at = self._by_now(reached(at, row.changed))
-        seen = {**result.rows, **{row.row: row.changed for row in rows}}
+        seen = {**result.rows, **{row.versioned_id: row.changed for row in rows}}
         after = replace(cursor, at=at).having_seen(seen.items())
         if pages or after != cursor:
             yield from result.pages(cursor_json(cursor), cursor_json(after))
@@ -278,8 +278,8 @@ class ConfluenceSource:
 
         Complete only if every list reached its end, all spaces are visible and the cap was not met.
         """
-        begin = ConfluenceCursor(selection=self._options.selection, walking=True)
-        cursor = read_cursor(ConfluenceCursor, since, self._options.selection) or begin
+        begin = ConfluenceCursor(selection=self._options.selection_hash, walking=True)
+        cursor = read_cursor(ConfluenceCursor, since, self._options.selection_hash) or begin
         left_out = Counter[str]()
         with closing(self._client):
             spaces = True
@@ -315,7 +315,7 @@ class ConfluenceSource:
             return findings(self._client, self._options)
 
     def stamp(self) -> None:
-        """Nothing cheaper than a sync tells whether something changed."""
+        """None: only a sync tells whether something changed."""
         return
 
     # -- the id walk -----------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ class ConfluenceSource:
         most = self._options.max_pages
         if most is not None and cursor.admitted + len(found) > most:
             return found[: most - cursor.admitted], None, False
-        return found, cursor.behind(rows, len(found)) if more else None, more or search.complete
+        return found, cursor.past(rows, len(found)) if more else None, more or search.complete
 
     # -- reading by ids --------------------------------------------------------------------------------
 

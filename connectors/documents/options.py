@@ -38,7 +38,7 @@ from connectors.sections import (
     Positive,
     Text,
     Texts,
-    listed,
+    as_list,
     mismatched,
     refusal,
 )
@@ -225,7 +225,7 @@ USUAL = ("email", "iban", "card", "phone")
 def _kinds(value: Any) -> Any:
     if value is None or isinstance(value, bool):
         return () if value is False else USUAL
-    return listed(value)
+    return as_list(value)
 
 
 Redacted = Annotated[
@@ -260,12 +260,12 @@ class LevelRule(ConfigSection):
     """Area paths of Azure DevOps, with all below them."""
     paths: Annotated[
         tuple[Annotated[Text, AfterValidator(_glob)], ...],
-        BeforeValidator(listed),
+        BeforeValidator(as_list),
         Expected("a list of patterns"),
     ] = ()
     """Patterns of paths; a page of Confluence has the path space/page above/title."""
     types: Annotated[
-        tuple[KnownSourceType, ...], BeforeValidator(listed), Expected("a list of source types")
+        tuple[KnownSourceType, ...], BeforeValidator(as_list), Expected("a list of source types")
     ] = ()
     """Types of documents, as searches filter by them."""
     sources: Texts = ()
@@ -376,7 +376,7 @@ class SourceOptions(ConfigSection):
             value = {key: item for key, item in value.items() if key != group} | inner
         return value
 
-    def within(self, context: SourceContext) -> Self:
+    def with_context(self, context: SourceContext) -> Self:
         """The same, told what the rest of the configuration says."""
         told = self.model_copy()
         told._context = context  # noqa: SLF001 (a copy of our own)

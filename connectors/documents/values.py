@@ -165,7 +165,7 @@ def number_of(value: Any) -> float | None:
         return math.inf
 
 
-def measure(number: float | None, most: float) -> float | None:
+def number_within(number: float | None, most: float) -> float | None:
     """`number` if it lies between 0 and `most`, a whole one without its `.0`; None if not."""
     if number is None or not 0 <= number <= most:
         return None

@@ -43,9 +43,9 @@ class FileOptions(SourceOptions):
     max_bytes: Size = Field(default="10m", validate_default=True)
     """Larger files are skipped and reported."""
 
-    def within(self, context: SourceContext) -> Self:
+    def with_context(self, context: SourceContext) -> Self:
         """The same, its root absolute."""
-        told = super().within(context)
+        told = super().with_context(context)
         return told.model_copy(update={"root": context.folder / self.root.expanduser()})
 
     @property
@@ -54,12 +54,12 @@ class FileOptions(SourceOptions):
         return str(self.root)
 
     @property
-    def closed(self) -> Path | None:
+    def excluded_folder(self) -> Path | None:
         """A folder that is never read, whatever the patterns say."""
         return self._context.closed
 
     @property
-    def above(self) -> str:
+    def root_folders(self) -> str:
         """The last folders of the root's own path, for rules that look at the names of folders."""
         return "/".join(Path(os.path.abspath(self.root)).parts[1:][-2:])  # noqa: PTH100 (keeps links as given)
 

@@ -384,7 +384,7 @@ def markdown_document(options: MarkdownOptions, file: FileText) -> Document | No
     tags = tags_of(front.values.get("tags"))
     evidence = Evidence(
         path=file.external_id,
-        above=options.above,
+        above=options.root_folders,
         text=front.body,
         front_matter=front.values,
         tags=tags,
@@ -430,7 +430,7 @@ def text_document(options: FileOptions, file: FileText) -> Document | None:
     if is_blank(file.text):
         return None
     headings = list(headings_of(file.text)) if _is_converted(file) else []
-    evidence = Evidence(path=file.external_id, above=options.above, text=file.text, headings=headings)
+    evidence = Evidence(path=file.external_id, above=options.root_folders, text=file.text, headings=headings)
     title = title_of(headings) or first_line_title(file.text)
     return file_document(options, file, evidence, SourceType.TEXT, title=title)
 

@@ -73,7 +73,7 @@ def list_files(options: FileOptions, globs: Globs) -> FileListing:
         ConfigurationError: the root is not a folder, or the one that is closed.
     """
     root = os.path.realpath(options.root)
-    closed = os.path.realpath(options.closed) if options.closed else ""
+    closed = os.path.realpath(options.excluded_folder) if options.excluded_folder else ""
     try:
         mode = os.stat(root).st_mode  # noqa: PTH116
     except OSError as error:

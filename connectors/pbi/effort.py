@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from connectors.documents.values import clean_text, measure, number_of, parse_time, scalar_text
+from connectors.documents.values import clean_text, number_of, number_within, parse_time, scalar_text
 from pipeline.documents import plain_key, plain_keys
 
 Unit = tuple[str, float]
@@ -103,7 +103,7 @@ def effort_facts(pbi: Mapping[Any, Any]) -> dict[str, Any]:
         if amount is None:
             text = f"{scalar_text(value)} {scalar_text(said)}".strip() if scalar_text(value) else ""
             kept |= {clean_text(told[key][0]): text} if 0 < len(text) <= LONGEST_KEPT else {}
-        elif (number := measure(round(amount[1], 2), MOST[amount[0]])) is not None:
+        elif (number := number_within(round(amount[1], 2), MOST[amount[0]])) is not None:
             facts.setdefault(_SIZES[amount[0]] if role == "size" else f"{role}_{amount[0]}", number)
     return {**kept, **facts}
 
@@ -128,7 +128,7 @@ def course_facts(pbi: Mapping[str, Any]) -> dict[str, Any]:
     times = next((pbi[key] for key in REOPENED_KEYS if key in pbi), None)
     if isinstance(times, list | bool):
         times = len(times) if isinstance(times, list) else int(times)
-    count = measure(number_of(times), MOST_REOPENED)
+    count = number_within(number_of(times), MOST_REOPENED)
     return facts if count is None else {**facts, "reopened": int(count)}
 
 

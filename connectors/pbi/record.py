@@ -14,8 +14,8 @@ from connectors.documents.decisions import MAX_TITLE, nested
 from connectors.documents.values import (
     clean_text,
     json_able,
-    measure,
     number_of,
+    number_within,
     parse_time,
     scalar_text,
     tags_of,
@@ -243,7 +243,7 @@ def _score(*places: tuple[Mapping[str, Any], str]) -> float | None:
     """The first score found; 0 is one, NaN and truth values are none."""
     for value in (facts.get(key) for facts, field in places for key in FIELDS[field]):
         given = plain_keys(value).get("score") if isinstance(value, Mapping) else value
-        score = measure(number_of(given.rstrip(" %") if isinstance(given, str) else given), MOST_SCORE)
+        score = number_within(number_of(given.rstrip(" %") if isinstance(given, str) else given), MOST_SCORE)
         if score is not None:
             return score
     return None

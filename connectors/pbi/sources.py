@@ -82,7 +82,7 @@ class PbiSightings:
         self._winners: dict[str, ChosenPbi] = {}
         self._seen: dict[str, list[_Sighting]] = {}
 
-    def take(self, file: FileText, data: Any) -> None:
+    def add(self, file: FileText, data: Any) -> None:
         """Takes the parsed content of a file in."""
         items = pbi_items(data)
         if items is None:
@@ -112,7 +112,7 @@ class PbiSightings:
         name = f"{file.external_id}#{index}"
         self.problems.append(Problem(external_id=name, reason=reason, url=file.url))
 
-    def unknown(self, file: FoundFile, problem: Problem, *, settled: bool) -> None:
+    def add_unreadable(self, file: FoundFile, problem: Problem, *, settled: bool) -> None:
         """A file that may hold PBIs and cannot be read: what is not seen may be there all the same.
 
         `settled` if it has been without PBIs for so long that nothing can be hoped for.
@@ -126,7 +126,7 @@ class PbiSightings:
         """The ids of all PBIs seen."""
         return frozenset(self._winners)
 
-    def winner(self, pbi_id: str) -> ChosenPbi:
+    def newest(self, pbi_id: str) -> ChosenPbi:
         """The newest state of a PBI; where that is a title with facts alone, the newest text with these facts."""
         winner = self._winners[pbi_id]
         bare = max((s for s in self._seen[pbi_id] if s.facts), key=_rank, default=None)
@@ -243,7 +243,7 @@ class PbiJsonSource(FileSource):
             settled = time.time() - found.status.st_mtime > SETTLED_SECONDS
             if isinstance(file, Problem):
                 settled = settled and holds_nothing(found, listing.root)
-                gathering.unknown(found, file, settled=settled)
+                gathering.add_unreadable(found, file, settled=settled)
             elif file is not None:
                 try:
                     with bounded(file.external_id):
@@ -251,10 +251,10 @@ class PbiJsonSource(FileSource):
                         clearly = self._holds_pbis(data)
                 except DocumentRejected as error:
                     problem = Problem(external_id=file.external_id, reason=str(error), url=file.url)
-                    gathering.unknown(found, problem, settled=settled)
+                    gathering.add_unreadable(found, problem, settled=settled)
                     continue
                 if clearly:
-                    gathering.take(file, data)
+                    gathering.add(file, data)
                 else:
                     gathering.plain.append(found)
         self._last = (listing.stamp, self._known(gathering, listing))
@@ -265,7 +265,7 @@ class PbiJsonSource(FileSource):
 
     def _document(self, gathering: PbiSightings, pbi_id: str) -> Document:
         """The document of a PBI in its newest state."""
-        winner = gathering.winner(pbi_id)
+        winner = gathering.newest(pbi_id)
         record, file = winner.record, winner.file
         created = parse_time(record.timestamp) or file.modified
         return Document(
@@ -324,7 +324,7 @@ def json_document(options: FileOptions, file: FileText) -> Document | None:
     return file_document(
         options,
         file,
-        Evidence(path=file.external_id, above=options.above, text=text, front_matter=keys, tags=tags),
+        Evidence(path=file.external_id, above=options.root_folders, text=text, front_matter=keys, tags=tags),
         SourceType.DOCUMENTATION,
         title=next((text for key in TITLE_KEYS if (text := plain_text(scalar_text(keys.get(key))))), ""),
         own={"category": category} if category else {},

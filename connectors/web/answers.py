@@ -215,7 +215,7 @@ def check_response(response: requests.Response, origin: Origin, product: str, pa
         response: with its body read.
         origin: the only place redirects may lead to.
         product: for messages, such as "Confluence".
-        pause: the seconds from `pause_of`.
+        pause: the seconds from `source_pause`.
 
     Raises:
         RateLimited: 429, or 503 with Retry-After.

@@ -36,8 +36,8 @@ class RequestLimits:
         return max(1, min(self.per_minute or LARGEST_BURST, LARGEST_BURST))
 
     @property
-    def handful(self) -> float:
-        """What must have gathered before coming back is worth it: a sync put back for each request crawls."""
+    def resume_tokens(self) -> float:
+        """Tokens to wait for once none are left, so that a sync is not put back for each single request."""
         return max(1.0, self.burst / 4)
 
 
@@ -109,7 +109,7 @@ class LocalRequestLimiter:
                 host.tokens = min(float(limits.burst), host.tokens + max(0.0, now - host.at) * rate)
                 host.at = now
                 if host.tokens < 1:
-                    raise refusal(key, "empty", max(0.1, (limits.handful - host.tokens) / rate))
+                    raise refusal(key, "empty", max(0.1, (limits.resume_tokens - host.tokens) / rate))
                 host.tokens -= 1
             ticket = str(next(self._numbers))
             host.tickets[ticket] = now + TICKET_SECONDS

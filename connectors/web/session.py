@@ -26,7 +26,7 @@ from connectors.web.answers import (
 )
 from connectors.web.limiter import LocalRequestLimiter, RequestLimiter, RequestLimits
 from pipeline.documents import resolves_to_metadata_service
-from pipeline.errors import RateLimited, SourceDenied, SourceUnavailable, pause_of
+from pipeline.errors import RateLimited, SourceDenied, SourceUnavailable, source_pause
 
 READ_TIMEOUTS_IN_ALL = 5
 """A whole answer may take this many read timeouts: a server that drips never runs into one of them."""
@@ -150,7 +150,7 @@ class GuardedAdapter(HTTPAdapter):
         ticket = access.limiter.acquire(origin.key, access.limits)
         try:
             response = self._fetch(request, cert)
-            pause = pause_of(response.status_code, response.headers)
+            pause = source_pause(response.status_code, response.headers)
             if pause is not None:
                 # Before the ticket is back: nobody may slip in between. A limiter that is away lets nobody in.
                 with contextlib.suppress(SourceUnavailable):

@@ -133,8 +133,8 @@ def count_of(k: object) -> int:
 class Parts(Protocol):
     """What the actions are made of; everything is opened when it is first asked for."""
 
-    def check(self, group: str) -> None:
-        """Nothing, if the actions of this group, `embedding` or `vector`, are switched on.
+    def require_enabled(self, group: str) -> None:
+        """Raise unless the actions of this group, `embedding` or `vector`, are switched on.
 
         Raises:
             ConfigurationError: they are off.
@@ -212,7 +212,7 @@ class Actions:
         `{"embedding", "model", "dimensions"}` for one text; `{"embeddings", "model", "count"}` for a list, or with
         `batch`. `model` left out is that of the settings; `dimensions` shortens vectors of models that can.
         """
-        self._parts.check("embedding")
+        self._parts.require_enabled("embedding")
         embedder = self._parts.embedder(model, dimensions)
         made = [
             vector for piece in slices(text) for vector in _embedded(embedder, [item.text for item in piece])
@@ -241,7 +241,7 @@ class Actions:
         already is replaced. All may be generators: no more than 256 texts are worked on at once. Should a later
         one fail, `stored` and `ids` of the error tell what is in.
         """
-        self._parts.check("vector")
+        self._parts.require_enabled("vector")
         name = name_of(collection, "the collection's name")
         store, stored = self._parts.store(), list[str]()
         try:
@@ -275,7 +275,7 @@ class Actions:
         `{"results": [{"id", "text", "score", "metadata"}], "query", "collection", "k"}`, best first; with
         `include_embeddings` each result has its `embedding`. A collection that nobody filled has no results.
         """
-        self._parts.check("vector")
+        self._parts.require_enabled("vector")
         name, most, conditions = name_of(collection, "the collection's name"), count_of(k), parse(filter)
         if embedding is not None:
             vector, made_by = vector_of(embedding, "the vector"), model or ""

@@ -285,18 +285,18 @@ def _quotient(dot: float, lengths: float) -> float:
     return round(min(1.0, max(-1.0, dot / lengths)), _DIGITS) if lengths else 0.0
 
 
-def pure(vectors: Sequence[array[float]], wanted: Sequence[float]) -> list[float]:
+def python_scores(vectors: Sequence[array[float]], wanted: Sequence[float]) -> list[float]:
     """The scorer that needs nothing but Python."""
     length = math.hypot(*wanted)
     return [_quotient(sum(map(mul, vector, wanted)), math.hypot(*vector) * length) for vector in vectors]
 
 
-def fastest(vectors: Sequence[array[float]], wanted: Sequence[float]) -> list[float]:
+def numpy_scores(vectors: Sequence[array[float]], wanted: Sequence[float]) -> list[float]:
     """The same, several times faster where numpy is installed."""
     try:
         import numpy as np
     except ImportError:
-        return pure(vectors, wanted)
+        return python_scores(vectors, wanted)
     length, found = math.hypot(*wanted), list[float]()
     for at in range(0, len(vectors), _BLOCK):
         packed = np.frombuffer(b"".join(vectors[at : at + _BLOCK]), dtype=np.float32)
@@ -312,7 +312,7 @@ class MemoryCollections:
     Search is exact and compares every document that the filter allows. Vectors are kept as 32-bit numbers.
     """
 
-    def __init__(self, scorer: Scorer = fastest) -> None:
+    def __init__(self, scorer: Scorer = numpy_scores) -> None:
         self._score = scorer
         self._lock = RLock()
         self._held: dict[str, Collection] = {}

@@ -116,8 +116,8 @@ class EngineParts:
         """By address and tenant."""
         self._closing = ExitStack()
 
-    def check(self, group: str) -> None:
-        """Nothing, if the actions of this group are switched on; raises as `Parts` says."""
+    def require_enabled(self, group: str) -> None:
+        """Raise unless the actions of this group are switched on, as `Parts` says."""
         if not enabled(self._engine):
             raise ConfigurationError(
                 "the actions are switched off", fix="set the engine's enable_rag to true"

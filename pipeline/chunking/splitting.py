@@ -44,11 +44,11 @@ class Ruler:
         """How long `text` is."""
         return len(text)
 
-    def reach(self, text: str, start: int, room: int) -> int:
+    def end_within(self, text: str, start: int, room: int) -> int:
         """The end of a piece from `start` that fits into `room`; at least one character further."""
         return min(len(text), start + max(1, room))
 
-    def back(self, text: str, end: int, room: int) -> int:  # noqa: ARG002 - tokens look at the text
+    def start_within(self, text: str, end: int, room: int) -> int:  # noqa: ARG002 - tokens look at the text
         """The start of a piece before `end` that fits into `room`; `end` itself if nothing fits."""
         return max(0, end - room)
 
@@ -69,12 +69,12 @@ class Tokens(Ruler):
         """See `Ruler`."""
         return max(self._count(text), len(text) // MOST_CHARACTERS_PER_TOKEN)
 
-    def reach(self, text: str, start: int, room: int) -> int:
+    def end_within(self, text: str, start: int, room: int) -> int:
         """See `Ruler`."""
         most = self._most(room, len(text) - start, lambda n: text[start : start + n])
         return min(len(text), start + max(1, most))
 
-    def back(self, text: str, end: int, room: int) -> int:
+    def start_within(self, text: str, end: int, room: int) -> int:
         """See `Ruler`."""
         return end - self._most(room, end, lambda n: text[end - n : end])
 
@@ -204,10 +204,10 @@ def split_windows(
     """
     end = len(text.rstrip())
     start, fresh = 0, skip_blanks(text, 0)
-    spare = ruler.back(text, end, options.min_size)
+    spare = ruler.start_within(text, end, options.min_size)
     room = first or options.max_size
     while fresh < end:
-        high = ruler.reach(text, start, room)
+        high = ruler.end_within(text, start, room)
         if high >= end:
             yield Piece(text[start:end], text[end:])
             return
@@ -224,7 +224,7 @@ def split_windows(
         fresh = skip_blanks(text, cut)
         yield Piece(body, text[cut:fresh])
         # The next piece starts at the first seam between `tail` and `cut`, else at the tail itself.
-        tail = max(start, ruler.back(text, fresh, options.overlap))
+        tail = max(start, ruler.start_within(text, fresh, options.overlap))
         starts = (seam.first(text, tail, cut) for seam, _ in seams if found is not None)
         start = next((at for at in starts if at is not None), skip_blanks(text, tail))
         room = options.max_size

@@ -105,8 +105,8 @@ def open_engine(
     """An engine whose connections act as `role`, whoever logs in; nothing is connected yet.
 
     With `answer_timeout` a server that says nothing for so many seconds counts as gone. `ping` asks each connection
-    before its use whether it is still alive. `asking` is for `Database.ask`: each statement is a transaction, and says
-    itself whether its plan may be kept; elsewhere none is kept, since the driver prepares what comes often, and a
+    before its use whether it is still alive. `asking` is for `Database.fetch`: each statement is a transaction, and
+    says itself whether its plan may be kept; elsewhere none is kept, since the driver prepares what comes often, and a
     plan for all values forgets how much a filter lets through: after five runs recall fell to 8 %.
     """
     plans = "auto" if asking else "force_custom_plan"
@@ -202,7 +202,7 @@ class Database:
                 break
         return connection
 
-    def ask(
+    def fetch(
         self,
         tenant_id: UUID,
         statement: str,
@@ -276,7 +276,7 @@ class Database:
         with translated(), self.app.begin() as connection:
             connection.execute(stalled, {"seconds": self._timeouts.statement})
 
-    def forget(self) -> None:
+    def forget_connections(self) -> None:
         """In a forked child: leave the parent's connections to the parent."""
         for engine in (self.app, self.asker, self.controller):
             engine.dispose(close=False)

@@ -97,7 +97,7 @@ ATTEMPTS = Retrying(
 )
 
 
-def unit(rows: NDArray[np.floating[Any]]) -> Vectors:
+def normalised(rows: NDArray[np.floating[Any]]) -> Vectors:
     """The rows at length 1; what has no length, or is no table, stays as it is, for the caller to refuse."""
     if rows.ndim != 2:  # noqa: PLR2004 - rows and columns
         return rows.astype(np.float32)
@@ -206,7 +206,7 @@ class _Request:
         self.sums[list(self.bad)] = 0.0
         for at in np.flatnonzero(~self.sums.any(axis=1)):
             self.bad.setdefault(int(at), _unusable())
-        return unit(self.sums)
+        return normalised(self.sums)
 
     def _parts(self, text: str, at: int) -> list[_Part]:
         """The text as it is sent; nothing if it is refused without asking."""
@@ -271,7 +271,7 @@ class _Request:
                 f"{self.embedder.model} gives {rows.shape[1]} dimensions, configured are {self.embedder.dimensions}",
                 fix=f"set embedding.dimensions to {rows.shape[1]} and rebuild the index",
             )
-        rows = unit(rows)
+        rows = normalised(rows)
         if self.attempts and not np.isfinite(rows).all():
             raise AnswerMalformed(f"{self.embedder.model} answers with a vector that is not finite")
         return rows

@@ -78,7 +78,7 @@ class DeadlineTransport(httpx2.BaseTransport):
         Raises:
             httpx2.ReadTimeout: the time is up and the answer is not whole.
         """
-        guarded(request)
+        refuse_metadata_service(request)
         wanted = request.extensions.get("timeout", {})
         seconds = wanted.get("read")
         if seconds is None:
@@ -98,7 +98,7 @@ class DeadlineTransport(httpx2.BaseTransport):
         self.inner.close()
 
 
-def guarded(request: httpx2.Request) -> None:
+def refuse_metadata_service(request: httpx2.Request) -> None:
     """For the hooks of a client: no connection to where clouds hand out keys, whatever name leads there.
 
     Raises:

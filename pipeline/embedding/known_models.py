@@ -145,7 +145,7 @@ def misfits(options: EmbeddingOptions) -> list[Mismatch]:
 
 
 def refuse_misfits(options: EmbeddingOptions) -> None:
-    """Nothing, if the options fit each other.
+    """Raise if the options do not fit each other.
 
     Raises:
         ConfigurationError: the first of `misfits`.

@@ -31,7 +31,7 @@ def most_tokens(text: str) -> int:
     return len(text.encode("utf-8", "replace")) - cheap
 
 
-def counter(*, english: bool) -> Callable[[str], int]:
+def token_counter(*, english: bool) -> Callable[[str], int]:
     """Counts a text's tokens: exactly for a model with the shipped MiniLM's tokens, if that one is installed."""
     tokenizer = _shipped_tokenizer() if english else None
     if tokenizer is None:

@@ -142,7 +142,7 @@ class Health:
         self._level = FULL
         self._next_probe = float("-inf")
 
-    def note(self, part: Part, ok: bool, seconds: float | None = None) -> None:
+    def record(self, part: Part, ok: bool, seconds: float | None = None) -> None:
         """One call to a part went well or not and took so long; None if nobody measured."""
         with self._lock:
             now, state, o = self._clock(), self._states[part], self.options
@@ -168,12 +168,12 @@ class Health:
         try:
             yield
         except Exception as error:
-            self.note(part, not is_outage(error, part), self._clock() - begun)
+            self.record(part, not is_outage(error, part), self._clock() - begun)
             raise
-        self.note(part, ok=True, seconds=self._clock() - begun)
+        self.record(part, ok=True, seconds=self._clock() - begun)
 
     def switch(self, *, on: bool) -> None:
-        """Off is level 5 at once, on again whatever health says: a person's decision needs no quiet minute."""
+        """Switch off (level 5) or on (the level of the parts); both hold at once, without a calm minute."""
         with self._lock:
             self._on = on
             self._settle(self._clock())
@@ -198,7 +198,7 @@ class Health:
             return True
 
     def probed(self, seconds: float) -> None:
-        """The try that `claim_probe` asked for took so long: a slow part must not be tried by every request."""
+        """Report how many seconds the try took that `claim_probe` allowed; after a slow one the next comes later."""
         o = self.options
         rest = min(o.calm_seconds, max(o.probe_seconds, seconds * (1 - o.probe_share) / o.probe_share))
         with self._lock:

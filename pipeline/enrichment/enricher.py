@@ -49,7 +49,7 @@ from pipeline.enrichment.request import SECTIONS, EnrichmentRequest
 from pipeline.enrichment.text import (
     Part,
     Sentence,
-    covered,
+    share_covered,
     shared_words,
     stems,
     truncated,
@@ -201,7 +201,7 @@ def _criteria(
 def _is_lacking(criterion: str, own: AbstractSet[str], had: Sequence[AbstractSet[str]]) -> bool:
     """It fits the item of these words, neither they nor its criteria say it, and it does not go for any item."""
     words = stems(criterion)
-    lacks = len(words & own) >= SHARED and covered(words, own) < HAD
+    lacks = len(words & own) >= SHARED and share_covered(words, own) < HAD
     new = all(word_similarity(words, one) < ALIKE for one in had)
     return lacks and new and not _EVERYWHERE.search(criterion)
 
@@ -415,9 +415,9 @@ class _Answer:
                 rationale=" ".join(s.text for s in why) or None,
                 constraints=tuple(s.text for s in binds),
                 status=status_of_decision(one),
-                superseded_by=one.told("superseded_by"),
-                assigned_architect=one.told("deciders"),
-                date=one.told("decided_at"),
+                superseded_by=one.first_metadata("superseded_by"),
+                assigned_architect=one.first_metadata("deciders"),
+                date=one.first_metadata("decided_at"),
                 **self._item(one),
             )
             ended = draft.ended

@@ -233,7 +233,7 @@ def constraints_of(found: FoundDocument) -> list[Sentence]:
 
 def status_of_decision(found: FoundDocument) -> str:
     """A key of `DECISION_STATUSES` as the source has it; `unknown` if it has none."""
-    told = "superseded" if found.told("superseded_by") else found.told("decision_status")
+    told = "superseded" if found.first_metadata("superseded_by") else found.first_metadata("decision_status")
     return told if told and told in DECISION_STATUSES else UNKNOWN
 
 

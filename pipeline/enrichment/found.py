@@ -204,7 +204,7 @@ class DocumentTexts:
             order by d.id, c.ord"""
         values = {**statement.values_of(limits, names), "most": MOST_CHUNKS}
         read: dict[UUID, DocumentText] = {}
-        for document, external_id, ord_, content, context in self.database.ask(self.tenant, chunks, values):
+        for document, external_id, ord_, content, context in self.database.fetch(self.tenant, chunks, values):
             chunk = Chunk(ord=ord_, content=content, context=context)
             read.setdefault(document, DocumentText(external_id, [])).chunks.append(chunk)
         return read
@@ -249,9 +249,9 @@ class FoundDocument:
         """On one line; a word in place of it if it has none."""
         self.similarity = round(100 * likely.probability)
         """0 to 100: the per cent of such pairs that are about the same or related work."""
-        self.status = self.told("state", "status")
+        self.status = self.first_metadata("state", "status")
         """Its state, as the source calls it."""
-        self.outcome = self.told("resolution", "outcome", "reason")
+        self.outcome = self.first_metadata("resolution", "outcome", "reason")
         """How it ended, where the source has a field for that."""
         self.abandoned = any(_ABANDONED.search(word) for word in (self.status, self.outcome) if word)
         """True for work that was given up."""
@@ -279,7 +279,7 @@ class FoundDocument:
         """Its sentences by the part they stand in; empty for a part that it has not."""
         return by_part(self.sentences)
 
-    def told(self, *keys: str) -> str | None:
+    def first_metadata(self, *keys: str) -> str | None:
         """The first of these metadata that says something, as text."""
         for value in map(self.document.metadata.get, keys):
             if isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip():

@@ -54,7 +54,7 @@ def stem(word: str) -> str:
     return low
 
 
-def covered(part: AbstractSet[str], whole: AbstractSet[str]) -> float:
+def share_covered(part: AbstractSet[str], whole: AbstractSet[str]) -> float:
     """The share of `part` that `whole` has, 0 to 1; all of nothing is had."""
     return len(part & whole) / len(part) if part else 1.0
 
@@ -168,7 +168,7 @@ class Sentence:
 
     def has_of(self, words: frozenset[str]) -> float:
         """The share of these words, such as a question's, that it has; 0 to 1."""
-        return covered(words, stems(self.text))
+        return share_covered(words, stems(self.text))
 
 
 def sentences_of(chunks: Sequence[Chunk]) -> list[Sentence]:
@@ -177,7 +177,7 @@ def sentences_of(chunks: Sequence[Chunk]) -> list[Sentence]:
     seen: set[tuple[tuple[str, ...], str]] = set()
     apart, chunk = 0, -1
     for paragraph, block in enumerate(_blocks(chunks), 1):
-        for part in split(block.text):
+        for part in split_sentences(block.text):
             sentence = replace(block, text=part, paragraph=paragraph + apart)
             torn = False
             if found and block.ord != chunk:
@@ -199,7 +199,7 @@ def _prose(sentences: Sequence[Sentence]) -> Iterator[Sentence]:
     apart = 0
     for sentence in sentences:
         if is_prose(sentence.text):
-            yield replace(sentence, text=worded(sentence.text), paragraph=sentence.paragraph + apart)
+            yield replace(sentence, text=without_marks(sentence.text), paragraph=sentence.paragraph + apart)
         else:
             apart += 1
 
@@ -209,7 +209,7 @@ def is_prose(text: str) -> bool:
 
     A line of a log, a row of a table, a link or a list of links, a label, code and leftovers of forms are none.
     """
-    words = worded(text)
+    words = without_marks(text)
     plain = sum(map(str.isalnum, words)) + words.count(" ")
     if plain < _PROSE * len(words.rstrip(".!?… ")) or not any(map(str.isalpha, words)):
         return False
@@ -220,7 +220,7 @@ def is_prose(text: str) -> bool:
     return not _RAW.search(said) and (said == text or len(stems(said) - _POINTING) >= _FEWEST_WORDS)
 
 
-def worded(text: str) -> str:
+def without_marks(text: str) -> str:
     """A text without the marks of links, emphasis and escapes, and without tags unless it quotes code."""
     line = _LINK.sub(lambda m: m[1] or m[2] or "", text)
     if "<" in line and "`" not in line:
@@ -230,7 +230,7 @@ def worded(text: str) -> str:
     return single_line(_unescaped(line))
 
 
-def split(text: str) -> Iterator[str]:
+def split_sentences(text: str) -> Iterator[str]:
     """The sentences of a paragraph, each on one line; a row of a table is one, with whatever its cells say."""
     line = single_line(text)
     begin = 0
@@ -249,7 +249,7 @@ def truncated(text: str, length: int = QUOTED) -> str:
     if len(line) <= length:
         return line
     end = 0
-    for sentence in split(line):
+    for sentence in split_sentences(line):
         reach = line.index(sentence, end) + len(sentence)
         if reach + 2 > length:
             break
@@ -392,7 +392,7 @@ def _line(line: str) -> _Line:
     if not line.strip() or _RULE.match(line):
         return _Line()
     if match := _HEADING.match(line):
-        return _Line(worded(_ANCHOR.sub("", match[2])), level=len(match[1]))
+        return _Line(without_marks(_ANCHOR.sub("", match[2])), level=len(match[1]))
     if match := _ITEM.match(line):
         return _Line(line[match.end() :], item=True)
     if match := _QUOTE.match(line):

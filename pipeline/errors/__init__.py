@@ -253,13 +253,13 @@ _PARTS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|h|m|s)", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def wait_of(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
+def provider_pause(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
     """Seconds (0.1 to 3600) before the next call of a provider; None: no wish was expressed."""
     wish = _first(retry_after(headers, now), quota_reset(headers, now))
-    return None if wish is None else bounded(wish)
+    return None if wish is None else clamped(wish)
 
 
-def pause_of(status: int, headers: Mapping[str, str], now: datetime | None = None) -> float | None:
+def source_pause(status: int, headers: Mapping[str, str], now: datetime | None = None) -> float | None:
     """Seconds (1 to 3600) in which nobody should ask a source again; None: no wish was expressed.
 
     A good answer can carry a wish as well.
@@ -279,7 +279,7 @@ def pause_of(status: int, headers: Mapping[str, str], now: datetime | None = Non
         wish = _first(quota_reset(headers, now), interval, NEAR_LIMIT_SECONDS)
     elif headers.get("X-RateLimit-NearLimit", "").strip().lower() == "true":
         wish = NEAR_LIMIT_SECONDS
-    return None if wish is None else bounded(wish, least=1.0)
+    return None if wish is None else clamped(wish, least=1.0)
 
 
 def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
@@ -318,7 +318,7 @@ def duration(text: str) -> float | None:
     return _number(text)
 
 
-def bounded(seconds: float, *, least: float = LEAST_SECONDS) -> float:
+def clamped(seconds: float, *, least: float = LEAST_SECONDS) -> float:
     """A wait that is neither an endless loop nor a day off."""
     return min(MOST_SECONDS, max(least, seconds))
 

@@ -28,7 +28,7 @@ from pipeline.ingest import work_in_progress
 from pipeline.ingest.steps import Decide, cut, held_of
 from pipeline.ingest.work_in_progress import (
     SHARED_SECONDS,
-    blamed,
+    attributed_error,
     embed_missing,
     giving_back,
     missing,
@@ -245,8 +245,8 @@ class Filler:
         """An error of these documents: later, or never in this index; the other indexes keep what they have."""
         for attempt in giving_back(self.lease):
             with attempt, self.database.tenant(claim.tenant_id, durable=False) as connection:
-                fills.hold_documents(connection, ids)
-                error = blamed(connection, ids, error, index=self.index.id)
+                fills.lock_documents(connection, ids)
+                error = attributed_error(connection, ids, error, index=self.index.id)
                 for document in ids:
                     decision = self.decide(error, claim.wanted[document].attempts + 1)
                     if decision.dead:

@@ -30,7 +30,7 @@ from pipeline.ingest import work_in_progress
 from pipeline.ingest.work_in_progress import (
     SHARED_SECONDS,
     EmbeddingTerms,
-    blamed,
+    attributed_error,
     embed_missing,
     giving_back,
     is_cut,
@@ -218,7 +218,7 @@ class Indexer:
         self, connection: Connection, claim: work.Claim, ids: Sequence[UUID], error: LarderError
     ) -> None:
         """Wait or fail; documents that have been tried differently often are decided about one by one."""
-        error = blamed(connection, ids, error)
+        error = attributed_error(connection, ids, error)
         tried = {i: d.waits if error.waits else d.attempts for i, d in claim.documents.items()}
         for count in sorted({tried[i] for i in ids}):
             same = [i for i in ids if tried[i] == count]

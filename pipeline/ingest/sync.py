@@ -108,7 +108,7 @@ class Syncer:
                 runs.add(
                     connection, where.run_id, admission.admit(connection, where, page), cursor=page.cursor
                 )
-                runs.add_late(connection, where.run_id, [d.external_id for d in page.documents])
+                runs.add_late_ids(connection, where.run_id, [d.external_id for d in page.documents])
             self.after_page()
             # A cursor that stands where this slice began means that the source is through: giving way there
             # would let a slow source begin its last page for ever.
@@ -140,7 +140,7 @@ class Syncer:
         with self.database.tenant(where.tenant_id) as connection:
             sources.renew(connection, where.source_id, token, lease=self.lease)
             if listing is not None:
-                runs.forget_pieces(connection, where.run_id)
+                runs.delete_id_lists(connection, where.run_id)
                 pruned = admission.prune(connection, where.source_id, listing, self.guard)
                 runs.add(connection, where.run_id, pruned)
                 if listing.left_out is not None:
@@ -164,7 +164,7 @@ class Syncer:
     def _listed(self, source: Source, where: admission.Admission, token: UUID) -> Listing | None:
         """The run's list of ids, each piece kept as it comes; None if the slice is over before the list is."""
         with self.database.tenant(where.tenant_id) as connection:
-            found = runs.pieces(connection, where.run_id)
+            found = runs.id_lists(connection, where.run_id)
         end = time.monotonic() + self.slice_seconds
         while not found or found[-1].cursor:
             with self.database.tenant(where.tenant_id) as connection:
@@ -175,10 +175,10 @@ class Syncer:
             if piece.cursor or piece.versions:  # else it is one look at files, and nothing will be read again
                 with self.database.tenant(where.tenant_id) as connection:
                     sources.renew(connection, where.source_id, token, lease=self.lease)
-                    runs.add_piece(connection, where.run_id, len(found), piece)
+                    runs.add_id_list(connection, where.run_id, len(found), piece)
             if piece.cursor and time.monotonic() > end:
                 return None
-        return Listing.whole(found)
+        return Listing.merged(found)
 
     def _outdate(self, where: admission.Admission, token: UUID) -> bool:
         """Queue what another pipeline made, some at a time; False if the slice is over first."""

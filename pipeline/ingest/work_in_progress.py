@@ -345,7 +345,7 @@ def write_each(
     write: Callable[[Sequence[UUID]], list[Item]],
     fault: Callable[[Sequence[UUID], LarderError], None],
 ) -> list[Item]:
-    """All in one transaction; if the database can or may not, each for itself, so that the others get in."""
+    """Write all in one transaction; if the database refuses that, each in one of its own. `fault` gets what fails."""
     try:
         return write(ids) if ids else []
     except LarderError as error:
@@ -355,10 +355,10 @@ def write_each(
         return []
 
 
-def blamed(
+def attributed_error(
     connection: Connection, ids: Sequence[UUID], error: LarderError, *, index: int | None = None
 ) -> LarderError:
-    """The error as one of this document, where the database fails in itself over it and hardly any other."""
+    """DocumentDamaged if the database fails in itself over this one document and few others; else the error."""
     if (
         isinstance(error, StoreDamaged)
         and len(ids) == 1

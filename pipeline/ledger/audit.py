@@ -64,7 +64,7 @@ class AuditLog:
         self.add(tenant, SEARCH, query[:MOST_QUERY], {"resultsCount": found}, by=by)
 
     def add(self, tenant: UUID, action: str, subject: str, detail: Json, *, by: str) -> None:
-        """The same as `note`, a moment later and in another transaction."""
+        """The same as `append`, a moment later and in another transaction."""
         if len(self._waiting) >= MOST_WAITING:
             logger.warning("an entry was not written to the audit: too many wait for the database")
             return

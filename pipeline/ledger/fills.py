@@ -28,7 +28,7 @@ _LEASED = Leased(
     rows="index_id = :index and document_id = any(:ids)",
     key="tenant_id, index_id, document_id",
 )
-_UNSENT = _LEASED.unsent()
+_UNSENT = _LEASED.mark_unsent()
 _LETTERS = text("""
     insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts, crash_count,
                              index_id)
@@ -111,7 +111,7 @@ def choose(connection: Connection, index: int, limits: Limits) -> list[DueFill]:
     ]
 
 
-def unsent(connection: Connection, index: int, items: Sequence[Item]) -> None:
+def mark_unsent(connection: Connection, index: int, items: Sequence[Item]) -> None:
     """Messages that could not be published: the pump sends them the next time it looks."""
     connection.execute(_UNSENT, {"index": index, "ids": [i.document_id for i in items]})
 
@@ -226,7 +226,7 @@ def renew(connection: Connection, claimed: FillClaim, *, lease: float) -> None:
     connection.execute(_RENEW, claimed.mine(claimed.ids, lease=lease))
 
 
-def hold_documents(connection: Connection, ids: Sequence[UUID]) -> None:
+def lock_documents(connection: Connection, ids: Sequence[UUID]) -> None:
     """Lock documents before their rows here, as everybody does who writes both."""
     statement = text("select from document where id = any(:ids) order by id for no key update")
     connection.execute(statement, {"ids": list(ids)})
@@ -240,7 +240,7 @@ def still_ours(connection: Connection, claimed: FillClaim) -> list[UUID]:
     lock_active(connection)
     active = text("select exists (select from search_index where id = :index and status = 'active')")
     if connection.execute(active, {"index": claimed.index}).scalar():
-        hold_documents(connection, claimed.ids)  # `finish` writes to them, and the ordinary way writes here
+        lock_documents(connection, claimed.ids)  # `finish` writes to them, and the ordinary way writes here
     return [row.document_id for row in connection.execute(_HELD, claimed.mine(claimed.ids))]
 
 

@@ -226,7 +226,7 @@ def states(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, State]:
 
 
 _LEASED = Leased(table="enrichment_job", rows="id = :id")
-_UNSENT = _LEASED.unsent()
+_UNSENT = _LEASED.mark_unsent()
 _CLAIM = _LEASED.claim(
     "state = 'queued' and due_at <= now() and (deadline is null or deadline > now())",
     also=f"state = 'running', corpus = {_CORPUS}",
@@ -252,7 +252,7 @@ _PUT_BACK = _LEASED.give_back(
 )
 
 
-def unsent(connection: Connection, job_id: UUID) -> None:
+def mark_unsent(connection: Connection, job_id: UUID) -> None:
     """Its message could not be published: the pump sends it the next time it looks."""
     connection.execute(_UNSENT, {"id": job_id})
 

@@ -71,7 +71,7 @@ class Leased:
         lost = f"{self.until} < now() and {where}"
         return self._update(self._let_go(assignments), lost, returning or self.key, "skip locked")
 
-    def unsent(self) -> TextClause:
+    def mark_unsent(self) -> TextClause:
         """A message about these could not be published: the pump sends one the next time it looks."""
         return self._update("enqueued_at = null", f"{self.rows} and {self.token} is null", self.key)
 

@@ -115,7 +115,7 @@ def traces_of(connection: Connection, items: Sequence[Item]) -> list[str]:
     return list(connection.execute(statement, values).scalars())
 
 
-def unsent(connection: Connection, run_id: int) -> None:
+def mark_unsent(connection: Connection, run_id: int) -> None:
     """Its message could not be published: the pump sends it the next time it looks."""
     connection.execute(text("update sync_run set enqueued_at = null where id = :id"), {"id": run_id})
 
@@ -189,7 +189,7 @@ def require_walk(connection: Connection, run_id: int) -> None:
     connection.execute(text("update sync_run set walk = true where id = :id"), {"id": run_id})
 
 
-def add_piece(connection: Connection, run_id: int, number: int, piece: Listing) -> None:
+def add_id_list(connection: Connection, run_id: int, number: int, piece: Listing) -> None:
     """Keep a piece of a run's list of ids; that is progress, so tries count anew."""
     found = storable({**vars(piece), "ids": sorted(piece.ids), "cursor": dict(piece.cursor)})
     statement = text("""
@@ -200,7 +200,7 @@ def add_piece(connection: Connection, run_id: int, number: int, piece: Listing) 
     connection.execute(statement, {"id": run_id})
 
 
-def add_late(connection: Connection, run_id: int, ids: Sequence[str]) -> None:
+def add_late_ids(connection: Connection, run_id: int, ids: Sequence[str]) -> None:
     """What a page brings behind the beginning of the run's list of ids is there, too, and not gone."""
     statement = text("""
         insert into walk_piece (run_id, tenant_id, number, found)
@@ -212,14 +212,14 @@ def add_late(connection: Connection, run_id: int, ids: Sequence[str]) -> None:
         connection.execute(statement, {"id": run_id, "ids": json.dumps(storable(ids))})
 
 
-def pieces(connection: Connection, run_id: int) -> list[Listing]:
+def id_lists(connection: Connection, run_id: int) -> list[Listing]:
     """What was kept of a run's list of ids, in order."""
     statement = text("select found from walk_piece where run_id = :id order by number")
     found = connection.execute(statement, {"id": run_id}).scalars()
     return [Listing(**{**piece, "ids": frozenset(piece["ids"])}) for piece in found]
 
 
-def forget_pieces(connection: Connection, run_id: int) -> None:
+def delete_id_lists(connection: Connection, run_id: int) -> None:
     """The list of a run is of no more use."""
     connection.execute(text("delete from walk_piece where run_id = :id"), {"id": run_id})
 
@@ -416,7 +416,7 @@ def close(connection: Connection, run_ids: Sequence[int]) -> list[Json]:
     return closed
 
 
-def add_up(connection: Connection) -> None:
+def compact_counts(connection: Connection) -> None:
     """Bring what statements noted of figures into one row of each; by one at a time, on the control role."""
     for table, keys, added, kept in _FIGURES:
         key, same = ", ".join(keys), " and ".join(f"c.{k} is not distinct from m.{k}" for k in keys)

@@ -315,7 +315,7 @@ class Build:
     asked: datetime
 
 
-def ask_builds(connection: Connection) -> None:
+def request_builds(connection: Connection) -> None:
     """Have somebody look what is due for each index; on the control role, as the rest."""
     connection.execute(text("update search_index set build_asked_at = clock_timestamp()"))
 

@@ -51,7 +51,7 @@ def trim(connection: Connection, table: str, *, runs_days: int, dead_days: int, 
     return connection.execute(text(statement), given).rowcount >= TRIMMED
 
 
-def trim_few(connection: Connection) -> None:
+def trim_usage_and_workers(connection: Connection) -> None:
     """Remove old counts of use and rows of silent workers."""
     for statement in _FEW:
         connection.execute(text(statement), {"usage": USAGE_DAYS} if ":usage" in statement else {})
@@ -292,7 +292,7 @@ _DRIFT = f"""
         where coalesce(h.documents, 0) <> coalesce(t.documents, 0) or coalesce(h.chunks, 0) <> coalesce(t.chunks, 0))"""
 
 
-def drift(connection: Connection) -> int:
+def count_drift(connection: Connection) -> int:
     """By how many documents the figures of `status` and of scaling differ from what is there; on the control role."""
     lift_statement_timeout(connection)
     statement = text(f"{_DRIFT} select coalesce(sum(greatest(abs(documents), 1)), 0) from drift")
@@ -316,7 +316,7 @@ _NODE = "(2 * i.dimensions + 8 + 16 * 2 * 6 + 96)"
 """Bytes of a vector in a new HNSW index: half floats, 2 x 16 neighbours of 6 bytes, headers."""
 
 
-def grown(connection: Connection) -> Sequence[Row[Any]]:
+def bloated_indexes(connection: Connection) -> Sequence[Row[Any]]:
     """Vector indexes (name, bytes, times) that are much larger than their chunks need: deleted ones leave holes."""
     statement = text(f"""
         select v.relname as name, pg_relation_size(v.oid) as bytes,
@@ -340,12 +340,12 @@ _UNCLEAN = """
     order by n_dead_tup desc"""
 
 
-def unclean(connection: Connection) -> Sequence[Row[Any]]:
+def unvacuumed_tables(connection: Connection) -> Sequence[Row[Any]]:
     """Tables (name, dead, live, seconds since vacuumed) twice over the share at which PostgreSQL cleans up."""
     return connection.execute(text(_UNCLEAN), {"least": LEAST_DEAD}).all()
 
 
-def vacuums(connection: Connection) -> bool:
+def autovacuum_is_on(connection: Connection) -> bool:
     """Whether PostgreSQL cleans up by itself."""
     statement = text(
         "select current_setting('autovacuum')::boolean and current_setting('track_counts')::boolean"

@@ -58,7 +58,7 @@ _CLAIM = _LEASED.claim(
     also="enqueued_at = coalesce(enqueued_at, now())",  # whoever holds a lease is among those that are sent
     returning=f"{STORED}, desired_version as version, attempts, waits",
 )
-_RENEW, _HELD, _UNSENT = _LEASED.renew(), _LEASED.held(), _LEASED.unsent()
+_RENEW, _HELD, _UNSENT = _LEASED.renew(), _LEASED.held(), _LEASED.mark_unsent()
 
 
 def claim(
@@ -302,7 +302,7 @@ def pump_once(
     """
     if not connection.execute(text("select pg_try_advisory_xact_lock(hashtext('larder.pump'))")).scalar():
         return None
-    runs.add_up(connection)
+    runs.compact_counts(connection)
     crashed = _expire(connection, limits)
     syncs = runs.sync_due(connection, resend=resend_syncs or limits.resend)
     connection.execute(_LOST, {"resend": limits.resend})
@@ -495,6 +495,6 @@ def _shares(queues: Sequence[Row[Any]], room: int, least: int) -> list[int]:
     return shares
 
 
-def unsent(connection: Connection, items: list[Item]) -> None:
+def mark_unsent(connection: Connection, items: list[Item]) -> None:
     """Messages that could not be published: the pump sends them the next time it looks."""
     connection.execute(_UNSENT, {"ids": [i.document_id for i in items]})

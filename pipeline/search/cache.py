@@ -246,6 +246,6 @@ def _counted(database: Database, tenant_id: UUID, what: str, asked: str, values:
     kept, key = _SEEN.setdefault(database, _Seen()).passing, f"{what} {tenant_id} {values!r}"
     found = kept.get("", key)
     if found is None:
-        ((found,),) = database.ask(tenant_id, asked, values)
+        ((found,),) = database.fetch(tenant_id, asked, values)
         kept.put("", key, int(found))
     return int(found)

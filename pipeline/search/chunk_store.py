@@ -13,7 +13,7 @@ from pgvector import HalfVector
 from sqlalchemy import Connection, TextClause, text
 
 from pipeline.database.engine import Transfer, transfer
-from pipeline.documents import counted, language_of
+from pipeline.documents import language_of, searchable_with_length
 from pipeline.errors import StoreRejected
 from pipeline.search.records import Replaced, Replacement
 
@@ -173,8 +173,8 @@ class PgVectorStore:
         vectors = repeat(None) if replacement.vectors is None else replacement.vectors
         for chunk, vector in zip(replacement.chunks, vectors, strict=False):
             if chunk.ord not in kept:
-                words, length = counted(chunk.content)
-                title_words, title_length = counted(chunk.context)
+                words, length = searchable_with_length(chunk.content)
+                title_words, title_length = searchable_with_length(chunk.context)
                 yield (
                     self.index.id,
                     self.tenant_id,

@@ -95,7 +95,7 @@ _GIVE = text("""
     returning (select verdict from before) as before""")
 
 
-def give(
+def record(
     connection: Connection,
     tenant: UUID,
     question: Question,

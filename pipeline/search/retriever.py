@@ -58,7 +58,7 @@ ANY = -2.0
 """A similarity that every chunk reaches."""
 
 
-def neighbours(candidates: int, chunks: int) -> int:
+def ef_search_for(candidates: int, chunks: int) -> int:
     """How many neighbours a step of the vector index looks for among so many chunks of a tenant."""
     least, most = EF_SEARCH
     return min(most, max(least, int(candidates * min(MOST_TIMES, max(1.0, chunks / SPARSE)))))
@@ -218,9 +218,9 @@ class Retriever:
         if not request.trace:
             spared = max(asked.k, self.rerank.candidates if asked.reranks else 0) + SPARE
             top = max(1, asked.k) if by_meaning else spared
-        ef_search = neighbours(o.candidates, snapshot.chunks)
+        ef_search = ef_search_for(o.candidates, snapshot.chunks)
         while True:
-            rows = self.database.ask(
+            rows = self.database.fetch(
                 self.tenant,
                 statement.search(shape),
                 values | {"top": top},
@@ -373,7 +373,7 @@ def read_document(database: Database, tenant: UUID, wanted: Filter) -> Json | No
     """
     names = statement.of_documents(statement.names_of(wanted))
     asked = _DOCUMENT.format(visible=statement.visible(names)) + " limit 1"
-    rows = database.ask(tenant, asked, statement.values_of(wanted, names))
+    rows = database.fetch(tenant, asked, statement.values_of(wanted, names))
     return dict(zip(_DOCUMENT_COLUMNS, rows[0], strict=True)) if rows else None
 
 
@@ -392,7 +392,7 @@ def indexed_since(database: Database, tenant: UUID, wanted: Filter, since: datet
         order by d.last_indexed desc limit %(most)s"""
     values = {**statement.values_of(wanted, names), "indexed_since": since, "most": most}
     columns = ("document_id", "title", "source", "kind", "last_indexed")
-    return [dict(zip(columns, row, strict=True)) for row in database.ask(tenant, asked, values)]
+    return [dict(zip(columns, row, strict=True)) for row in database.fetch(tenant, asked, values)]
 
 
 # -- what moves hits after they were found ----------------------------------------------------------

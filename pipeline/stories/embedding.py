@@ -14,7 +14,7 @@ from pipeline.embedding import Embedder, EmbeddingOptions
 from pipeline.embedding.calls import embed_checked, open_embedder
 from pipeline.errors import ConfigurationError, EmbedderUnavailable, EmbeddingError
 from pipeline.stories.memory import LONGEST_WAIT, StoryMemory, in_use
-from pipeline.stories.story import listed
+from pipeline.stories.story import as_list
 
 MODEL = "gemini-embedding-001"
 DIMENSIONS = 768
@@ -30,9 +30,9 @@ def compose_embedding_text(story: Mapping[str, Any]) -> str:
         lines.append(f"Title: {title}")
     if wish := story.get("user_story") or story.get("story") or story.get("user_story_text"):
         lines.append(f"Story: {wish}")
-    if criteria := listed(story.get("acceptance_criteria") or story.get("acceptanceCriteria"), "\n"):
+    if criteria := as_list(story.get("acceptance_criteria") or story.get("acceptanceCriteria"), "\n"):
         lines += ["Acceptance Criteria:", *(f"- {criterion}" for criterion in criteria)]
-    if tags := listed(story.get("tags") or story.get("Tags/Labels"), ","):
+    if tags := as_list(story.get("tags") or story.get("Tags/Labels"), ","):
         lines.append(f"Tags: {', '.join(tags)}")
     return "\n".join(lines)
 

@@ -20,7 +20,7 @@ from pipeline.stories.store import (
     search_similar_stories,
     store_user_stories_batch,
 )
-from pipeline.stories.story import Story, listed, read_stories
+from pipeline.stories.story import Story, as_list, read_stories
 
 logger = logging.getLogger(__name__)
 
@@ -100,8 +100,8 @@ def _example(number: int, example: Mapping[str, Any]) -> str:
         "title": example.get("title"),
         "user_story": example.get("user_story_text") or example.get("user_story") or example.get("story"),
         "description": example.get("description"),
-        "acceptance_criteria": listed(example.get("acceptance_criteria"), "\n"),
-        "tags": listed(example.get("tags"), ","),
+        "acceptance_criteria": as_list(example.get("acceptance_criteria"), "\n"),
+        "tags": as_list(example.get("tags"), ","),
         "tshirt_size": example.get("tshirt_size"),
         "priority": example.get("priority"),
         "confidence_score": example.get("confidence_score"),

@@ -38,7 +38,7 @@ def _bare(name: object) -> str:
     return re.sub("[^a-z0-9]", "", str(name).lower())
 
 
-def listed(value: Any, separator: str) -> list[str]:
+def as_list(value: Any, separator: str) -> list[str]:
     """A list of texts, or a single text that holds one; anything else is a list of itself."""
     items = value.split(separator) if isinstance(value, str) else value or ()
     items = items if isinstance(items, list | tuple | set) else [items]
@@ -78,11 +78,11 @@ class Story(BaseModel):
     user_story_id: Annotated[str, Field(max_length=LONGEST_ID)] = "N/A"
     user_story_text: str
     title: Annotated[str, Field(max_length=LONGEST_TITLE)]
-    acceptance_criteria: Annotated[list[str] | None, BeforeValidator(partial(listed, separator="\n"))] = None
+    acceptance_criteria: Annotated[list[str] | None, BeforeValidator(partial(as_list, separator="\n"))] = None
     description: str | None = None
     requirement_id: Annotated[str | None, Field(max_length=20)] = None
     requirement_text: str | None = None
-    tags: Annotated[list[str] | None, BeforeValidator(partial(listed, separator=","))] = None
+    tags: Annotated[list[str] | None, BeforeValidator(partial(as_list, separator=","))] = None
     priority: Annotated[str | None, Field(max_length=20)] = None
     tshirt_size: Annotated[str | None, Field(max_length=5)] = None
     confidence_score: Annotated[float | None, Field(ge=0, le=1), BeforeValidator(_share)] = None

@@ -149,7 +149,7 @@ class Same:
 
     def ask(self, mode: Any) -> Ask:
         found: dict[str, tuple[str, Mapping[str, Any]]] = {}
-        plain = self.library.database.ask
+        plain = self.library.database.fetch
         for question in self.library.stock.questions:
             self.product.ask(mode)(question)  # what is remembered from then on is not asked again
 
@@ -164,9 +164,9 @@ class Same:
                 found[at] = (statement, values)  # the last one finds the answer
                 return plain(tenant, statement, values, **options)
 
-            self.library.database.ask = note  # type: ignore[method-assign, assignment]
+            self.library.database.fetch = note  # type: ignore[method-assign, assignment]
             self.product.ask(mode)(question)
-        self.library.database.ask = plain  # type: ignore[method-assign]
+        self.library.database.fetch = plain  # type: ignore[method-assign]
 
         def way(question: Question) -> list[tuple[UUID, int]]:
             statement, values = found[question.text]
@@ -261,7 +261,7 @@ def filtered(library: Library, product: Product) -> Iterator[Line]:
 def profile(library: Library, product: Product, mode: str, condition: Filter | None = None) -> None:
     """Where the time of a search goes, statement by statement."""
     spent: dict[str, list[float]] = {}
-    plain = library.database.ask
+    plain = library.database.fetch
 
     def ask(tenant: UUID, statement: str, values: Mapping[str, Any], **options: Any) -> list[tuple[Any, ...]]:
         begun = time.perf_counter()
@@ -269,13 +269,13 @@ def profile(library: Library, product: Product, mode: str, condition: Filter | N
         spent.setdefault(" ".join(statement.split())[:90], []).append((time.perf_counter() - begun) * 1000)
         return rows
 
-    library.database.ask = ask  # type: ignore[method-assign, assignment]
+    library.database.fetch = ask  # type: ignore[method-assign, assignment]
     way = product.ask(mode, condition)
     start = time.perf_counter()
     for question in library.stock.questions:
         way(question)
     whole = (time.perf_counter() - start) * 1000
-    library.database.ask = plain  # type: ignore[method-assign]
+    library.database.fetch = plain  # type: ignore[method-assign]
     count = len(library.stock.questions)
     print(f"-- {mode} {condition or ''}: {whole / count:.2f} ms a search")
     for statement, times in spent.items():

@@ -29,7 +29,7 @@ def file_options(
     facts = {**keys.pop("metadata", {}), **({"source_type": source_type} if source_type else {})}
     made = SOURCES[keys["type"]].options(metadata=SourceMetadata(**facts), **keys)
     assert isinstance(made, FileOptions)
-    return made.within(SourceContext(closed=closed))
+    return made.with_context(SourceContext(closed=closed))
 
 
 def options(root: Path, *paths: str, exclude: tuple[str, ...] = (), max_bytes: int = 10_000) -> FileOptions:

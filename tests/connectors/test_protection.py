@@ -153,7 +153,7 @@ def test_the_first_rule_counts_and_a_document_may_ask_for_more_but_not_for_less(
     options = file_options(name="a", type="text", paths=("*",), security_level="confidential")
     facts = {"security_level": asked} if asked else {}
     document = made(metadata=facts, tags=(own,) if own else ())
-    found = protected(document, options.within(SourceContext(levels=rules)))
+    found = protected(document, options.with_context(SourceContext(levels=rules)))
     assert found.security_level == level
     assert "security_level" not in found.metadata
 

@@ -16,16 +16,16 @@ from pipeline.actions.collections import (
     CollectionStore,
     MemoryCollections,
     entry,
-    fastest,
-    pure,
+    numpy_scores,
+    python_scores,
 )
 from pipeline.actions.filters import parse
 from pipeline.actions.pgvector_collections import PgCollections
 from pipeline.errors import StoreRejected
 
 FACTORIES: Mapping[str, Callable[[pytest.FixtureRequest], CollectionStore]] = {
-    "memory": lambda _request: MemoryCollections(fastest),
-    "memory without numpy": lambda _request: MemoryCollections(pure),
+    "memory": lambda _request: MemoryCollections(numpy_scores),
+    "memory without numpy": lambda _request: MemoryCollections(python_scores),
     "pgvector": lambda request: PgCollections(
         request.getfixturevalue("database"), request.getfixturevalue("tenant")
     ),
@@ -250,7 +250,7 @@ def test_state_passes_through_json_to_any_other_store(store: CollectionStore) ->
     put(store, "b", -0.3, 0.4, tags=["x"])
     store.add("other", [entry(id="a", text="", embedding=[1.0])], model="small")
     state = json.loads(json.dumps(store.get_state()))
-    for scorer in (pure, fastest):
+    for scorer in (python_scores, numpy_scores):
         copy = MemoryCollections(scorer)
         copy.restore_state(state)
         assert copy.get_state() == state

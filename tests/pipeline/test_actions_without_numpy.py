@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.actions.collections import MemoryCollections, entry, fastest, pure, vector_of
+from pipeline.actions.collections import MemoryCollections, entry, numpy_scores, python_scores, vector_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -104,5 +104,5 @@ def test_importing_the_actions_loads_no_other_package() -> None:
     ],
 )
 def test_cosine_similarity_pure_python(a: list[float], b: list[float], expected: float) -> None:
-    for scorer in (pure, fastest):
+    for scorer in (python_scores, numpy_scores):
         assert scorer([vector_of(a, "a")], vector_of(b, "b")) == pytest.approx([expected], abs=1e-7)

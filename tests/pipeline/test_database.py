@@ -132,12 +132,12 @@ def test_plans_are_kept_only_where_that_is_asked_for(database: Database) -> None
     with database.tenant(uuid4()) as connection:
         assert connection.execute(text("show plan_cache_mode")).scalar() == "force_custom_plan"
     for _ in range(10):
-        assert database.ask(uuid4(), "select 'once' || %(v)s::text", {"v": "x"}, one_plan=True) == [
+        assert database.fetch(uuid4(), "select 'once' || %(v)s::text", {"v": "x"}, one_plan=True) == [
             ("oncex",)
         ]
-        assert database.ask(uuid4(), "select 'anew' || %(v)s::text", {"v": "x"}) == [("anewx",)]
+        assert database.fetch(uuid4(), "select 'anew' || %(v)s::text", {"v": "x"}) == [("anewx",)]
     kept = "select statement, generic_plans > 0 from pg_prepared_statements"
-    ((statement, generic),) = database.ask(uuid4(), kept, {})
+    ((statement, generic),) = database.fetch(uuid4(), kept, {})
     assert "once" in statement
     assert generic, "planned anew for each value"
 
@@ -266,7 +266,7 @@ def test_a_question_is_asked_as_its_tenant_and_leaves_nothing_behind(database: D
     asked = (
         "select current_tenant(), current_user, current_setting('hnsw.ef_search'), %(n)s::int + %(n)s::int"
     )
-    assert database.ask(tenant, asked, {"n": 2, "unused": 3}, ef_search=300) == [
+    assert database.fetch(tenant, asked, {"n": 2, "unused": 3}, ef_search=300) == [
         (tenant, "larder_app", "300", 4)
     ]
     kept = (
@@ -280,24 +280,24 @@ def test_what_is_asked_is_one_transaction(database: Database) -> None:
     """The tenant is set for a transaction, and the statement that follows is in the same."""
     same = "select current_setting('app.tenant') = %(t)s, pg_current_xact_id() = pg_current_xact_id()"
     tenant = uuid4()
-    assert database.ask(tenant, same, {"t": str(tenant)}) == [(True, True)]
+    assert database.fetch(tenant, same, {"t": str(tenant)}) == [(True, True)]
     with pytest.raises(StoreRejected):
-        database.ask(tenant, "select cast(%(v)s as integer)", {"v": "sesame"})
+        database.fetch(tenant, "select cast(%(v)s as integer)", {"v": "sesame"})
     with database.tenant(tenant) as connection:
         connection.execute(text("insert into tenant (id, name) values (:t, 'x')"), {"t": tenant})
-    assert database.ask(tenant, "select name from tenant", {}) == [("x",)]
-    assert database.ask(uuid4(), "select name from tenant", {}) == []
+    assert database.fetch(tenant, "select name from tenant", {}) == [("x",)]
+    assert database.fetch(uuid4(), "select name from tenant", {}) == []
 
 
 def test_a_refused_question_shows_no_values_and_harms_no_later_one(database: Database) -> None:
     for _ in range(3):
         with pytest.raises(StoreRejected) as caught:
-            database.ask(uuid4(), "select cast(%(v)s as integer)", {"v": "sesame"})
+            database.fetch(uuid4(), "select cast(%(v)s as integer)", {"v": "sesame"})
         assert not caught.value.transient
         assert "select" not in str(caught.value)
         with database.tenant(uuid4()) as connection:
             assert connection.execute(text("select 1")).scalar() == 1
-        assert database.ask(uuid4(), "select 1", {}) == [(1,)]
+        assert database.fetch(uuid4(), "select 1", {}) == [(1,)]
 
 
 def test_connections_that_the_server_has_ended_are_replaced(
@@ -319,8 +319,8 @@ def test_connections_that_the_server_has_ended_are_replaced(
         with database.tenant(uuid4()) as connection:
             assert connection.execute(text("select 1")).scalar() == 1
         end_all()
-        assert database.ask(uuid4(), "select 1", {}) == [(1,)]
-        assert database.ask(uuid4(), "select 2", {}) == [(2,)]
+        assert database.fetch(uuid4(), "select 1", {}) == [(1,)]
+        assert database.fetch(uuid4(), "select 2", {}) == [(2,)]
 
 
 def test_who_breaks_off_leaves_no_half_answered_connection_behind(database: Database) -> None:
@@ -336,12 +336,12 @@ def test_who_breaks_off_leaves_no_half_answered_connection_behind(database: Data
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.3)
         with pytest.raises(LateError):
-            database.ask(uuid4(), "select pg_sleep(30)", {})
+            database.fetch(uuid4(), "select pg_sleep(30)", {})
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert in_pool(database)[1] == 0
-    assert database.ask(uuid4(), "select 1", {}) == [(1,)]
+    assert database.fetch(uuid4(), "select 1", {}) == [(1,)]
 
 
 def test_a_connection_that_is_closed_leaves_nothing_behind(addresses: Addresses) -> None:
@@ -356,7 +356,7 @@ def test_a_connection_that_is_closed_leaves_nothing_behind(addresses: Addresses)
 
     def connect() -> int:
         vector = HalfVector([1, 2])
-        found = database.ask(
+        found = database.fetch(
             uuid4(), "select %(v)s::halfvec as v, %(w)s::vector as w", {"v": vector, "w": Vector([3])}
         )
         assert [one.to_list() for one in found[0]] == [[1.0, 2.0], [3.0]]
@@ -377,21 +377,21 @@ def test_many_who_ask_at_once_wait_for_each_other(
         select count(*) from pg_sleep(.2), pg_stat_activity
         where datname = current_database() and application_name = 'larder-app' and state = 'active'"""
     with ThreadPoolExecutor(3 * most) as threads:
-        answers = list(threads.map(lambda _: database.ask(uuid4(), active, {}), range(3 * most)))
+        answers = list(threads.map(lambda _: database.fetch(uuid4(), active, {}), range(3 * most)))
     assert 1 < max(count for ((count,),) in answers) <= most
     assert in_pool(database) == (most, 0)
     monkeypatch.setattr(database.asker.pool, "_timeout", 0.2)
     with ThreadPoolExecutor(most) as threads:
-        slow = [threads.submit(database.ask, uuid4(), "select pg_sleep(3)", {}) for _ in range(most)]
+        slow = [threads.submit(database.fetch, uuid4(), "select pg_sleep(3)", {}) for _ in range(most)]
         while in_pool(database)[1] < most:
             time.sleep(0.01)
         with pytest.raises(StoreUnavailable):
-            database.ask(uuid4(), "select 1", {})
+            database.fetch(uuid4(), "select 1", {})
         assert [len(one.result()) for one in slow] == [1] * most
-    assert database.ask(uuid4(), "select 1", {}) == [(1,)]
+    assert database.fetch(uuid4(), "select 1", {}) == [(1,)]
     database.close()
     assert in_pool(database)[0] == 0
-    assert database.ask(uuid4(), "select 1", {}) == [(1,)], "closed is not over"
+    assert database.fetch(uuid4(), "select 1", {}) == [(1,)], "closed is not over"
     database.close()
 
 
@@ -419,7 +419,7 @@ def test_a_transaction_that_no_connection_is_free_for_is_passing_trouble(
 def test_a_question_to_a_server_that_is_away_is_passing_trouble() -> None:
     away = Database("postgresql://larder_app:x@127.0.0.1:1/larder")
     with pytest.raises(StoreUnavailable):
-        away.ask(uuid4(), "select 1", {})
+        away.fetch(uuid4(), "select 1", {})
 
 
 def test_whoever_has_no_time_gives_up_on_a_server_that_says_nothing(addresses: Addresses) -> None:
@@ -455,14 +455,14 @@ def test_in_the_middle_of_a_transaction_as_well(addresses: Addresses) -> None:
 def test_a_question_gives_up_on_a_server_that_says_nothing(addresses: Addresses) -> None:
     with TcpProxy.to(addresses.app) as proxy:
         database = Database(proxy.url(addresses.app), answer_timeout=0.5)
-        assert database.ask(uuid4(), "select 1", {}) == [(1,)]
+        assert database.fetch(uuid4(), "select 1", {}) == [(1,)]
         proxy.freeze()
         begun = time.monotonic()
         with pytest.raises(StoreUnavailable):
-            database.ask(uuid4(), "select 2", {})
+            database.fetch(uuid4(), "select 2", {})
         assert 0.4 < time.monotonic() - begun < 20
         proxy.thaw()
-        assert database.ask(uuid4(), "select 3", {}) == [(3,)]
+        assert database.fetch(uuid4(), "select 3", {}) == [(3,)]
         database.close()
 
 

@@ -48,7 +48,7 @@ class Patient:
 
     def notes(self, part: Part, *, ok: bool, times: int = 1, seconds: float = 0.1) -> None:
         for _ in range(times):
-            self.health.note(part, ok, seconds)
+            self.health.record(part, ok, seconds)
 
     @property
     def level(self) -> DegradationLevel:

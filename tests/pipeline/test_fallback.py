@@ -64,7 +64,7 @@ class Desk:
 
     def break_down(self, part: str) -> None:
         for _ in range(2):
-            self.health.note(part, ok=False)  # type: ignore[arg-type]  # (parametrized by name)
+            self.health.record(part, ok=False)  # type: ignore[arg-type]  # (parametrized by name)
         self.health.claim_probe()
 
 
@@ -81,7 +81,7 @@ def test_all_well_is_one_try(desk: Desk) -> None:
 def test_a_try_that_took_long_is_not_repeated_by_the_next_request() -> None:
     health = Health(HealthOptions(probe_seconds=0, calm_seconds=60, probe_share=0.01))
     for _ in range(2):
-        health.note("embedder", ok=False)
+        health.record("embedder", ok=False)
 
     def slowly() -> str:
         time.sleep(0.05)

@@ -55,7 +55,7 @@ def say(
         if verdict == "undo":
             return feedback.undo(connection, asked.key, shop.id(name))
         (wanted,) = [v for v in get_args(Verdict) if v == verdict]
-        return feedback.give(connection, shop.tenant, asked, shop.id(name), wanted)
+        return feedback.record(connection, shop.tenant, asked, shop.id(name), wanted)
 
 
 def search(shop: Workshop, words: str = ASKED, **changes: Any) -> list[Hit]:
@@ -176,7 +176,7 @@ def test_one_just_behind_the_page_comes_onto_it(shop: Workshop) -> None:
     (left,) = {shop.id(f"same {n}") for n in range(4)} - set(shown)
     with shop.database.tenant(shop.tenant) as connection:
         asked = Question(key=key_of("Heron  shallow WATER"), item="heron", asked={})
-        feedback.give(connection, shop.tenant, asked, left, "useful")
+        feedback.record(connection, shop.tenant, asked, left, "useful")
     for changes in ({}, {"mode": "keyword"}, {"trace": True}):
         assert search(shop, "heron shallow water", k=3, **changes)[0].document.id == left
 
@@ -245,7 +245,7 @@ def test_all_chunks_of_a_document_are_moved(shared_database: Database) -> None:
     depot.count()
     asked = Question(key=key_of("kestrel"), item="kestrel", asked={})
     with shared_database.tenant(depot.tenant) as connection:
-        feedback.give(connection, depot.tenant, asked, long, "noise")
+        feedback.record(connection, depot.tenant, asked, long, "noise")
     made = Retriever(shared_database, depot.tenant, lambda _index: depot.embedder)
     found = made.search(SearchRequest(text="kestrel", dedupe=False, min_similarity=-1.0)).hits
     assert [hit.feedback for hit in found] == [0.0, -3.0, -3.0, -3.0]
@@ -324,7 +324,7 @@ def test_another_tenants_document_is_not_marked(shop: Workshop, shared_database:
     with other.database.tenant(other.tenant) as connection:
         before = connection.execute(text("select count(*) from feedback")).scalar()
         with pytest.raises(RequestRejected, match="no document"):
-            feedback.give(connection, other.tenant, asked, shop.id("one"), "useful")
+            feedback.record(connection, other.tenant, asked, shop.id("one"), "useful")
         assert connection.execute(text("select count(*) from feedback")).scalar() == before == 0
 
 

@@ -307,7 +307,7 @@ class TestTenants:
             for one in (two.ours, two.theirs):
                 seen = {row[key] for row in one.sql(f"select {key} from {view}")}
                 assert seen == {row[key] for row in one.sql(f"select {key} from {table}")} != set()
-                assert set(two.database.ask(one.tenant, f"select {key} from {view}", {})) == {
+                assert set(two.database.fetch(one.tenant, f"select {key} from {view}", {})) == {
                     (i,) for i in seen
                 }
             with two.database.asker.connect() as asked:

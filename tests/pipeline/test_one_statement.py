@@ -15,7 +15,7 @@ from pgvector import HalfVector
 from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Kind
 from pipeline.embedding import Vectors
-from pipeline.embedding.calls import unit
+from pipeline.embedding.calls import normalised
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights, cache
 from pipeline.search.records import Filter
 from pipeline.search.retriever import SPARE
@@ -215,7 +215,7 @@ def test_a_question_without_words_is_found_by_meaning(stock: Depot) -> None:
 
 
 def rows(count: int, seed: int) -> Vectors:
-    return unit(np.random.default_rng(seed).normal(size=(count, DIMENSIONS)).astype(np.float32))
+    return normalised(np.random.default_rng(seed).normal(size=(count, DIMENSIONS)).astype(np.float32))
 
 
 def by_meaning(depot: Depot, database: Database, vector: Vectors, **request: Any) -> SearchResults:
@@ -231,9 +231,9 @@ def test_it_goes_on_for_a_document_that_has_all_of_the_nearest(
     (vector,) = rows(1, 4)
     for long, statements in ((6, 1), (90, 2)):
         depot = Depot(shared_database)
-        near = unit(vector + 0.01 * rows(long, 5))
+        near = normalised(vector + 0.01 * rows(long, 5))
         depot.put(*[f"long {n}" for n in range(long)], title="long", vectors=near)
-        far = unit(vector + 0.1 * rows(6, 6))
+        far = normalised(vector + 0.1 * rows(6, 6))
         for n in range(6):
             depot.put(f"short {n}", title=f"short {n}", vectors=far[n : n + 1])
         depot.build()
@@ -269,7 +269,7 @@ def test_what_is_not_shown_takes_no_place(
 ) -> None:
     (vector,) = rows(1, 7)
     depot = Depot(shared_database, exact_below=exact_below)
-    near, far = unit(vector + 0.01 * rows(3, 8)), unit(vector + 0.1 * rows(30, 9))
+    near, far = normalised(vector + 0.01 * rows(3, 8)), normalised(vector + 0.1 * rows(30, 9))
     secret = {depot.put("secret", vectors=near[n : n + 1]) for n in range(3)}
     for n in range(30):
         depot.put("open", vectors=far[n : n + 1])

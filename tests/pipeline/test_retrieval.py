@@ -18,7 +18,7 @@ from pipeline.errors import EmbedderUnavailable, EmbeddingError, StoreRejected, 
 from pipeline.search import RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
 from pipeline.search.chunk_store import SearchIndex, open_index
 from pipeline.search.records import Filter, Mode
-from pipeline.search.retriever import least_similarity, neighbours
+from pipeline.search.retriever import ef_search_for, least_similarity
 from tests.pipeline.stores.depot import DIMENSIONS, MODEL, Depot
 
 
@@ -92,21 +92,21 @@ def test_in_a_large_store_the_vector_index_is_followed_further(
     depot: Depot, monkeypatch: pytest.MonkeyPatch, chunks: int, looked: int
 ) -> None:
     seen: list[int] = []
-    ask = Database.ask
+    ask = Database.fetch
 
     def spy(database: Database, *args: Any, **named: Any) -> Any:
         seen.append(named.get("ef_search", 0))
         return ask(database, *args, **named)
 
     depot.sql(f"update index_stat set chunks = {chunks}")
-    monkeypatch.setattr(Database, "ask", spy)
+    monkeypatch.setattr(Database, "fetch", spy)
     search(depot, "kestrel falcon", RetrievalOptions(candidates=100))
     assert max(seen) == looked
 
 
 def test_no_more_is_asked_of_the_vector_index_than_it_allows() -> None:
-    assert neighbours(400, 10**9) == 1000
-    assert neighbours(10, 100) == 100
+    assert ef_search_for(400, 10**9) == 1000
+    assert ef_search_for(10, 100) == 100
 
 
 def test_hits_are_named_after_document_and_chunk(depot: Depot) -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from requests.structures import CaseInsensitiveDict
 
-from pipeline.errors import MOST_SECONDS, bounded, pause_of, wait_of
+from pipeline.errors import MOST_SECONDS, clamped, provider_pause, source_pause
 
 NOW = datetime(2025, 3, 4, 5, 6, 0, tzinfo=UTC)
 EPOCH = int(NOW.timestamp())
@@ -48,7 +48,7 @@ EPOCH = int(NOW.timestamp())
     ],
 )
 def test_too_many_requests(headers: dict[str, str], seconds: float) -> None:
-    assert pause_of(429, CaseInsensitiveDict(headers), NOW) == pytest.approx(seconds)
+    assert source_pause(429, CaseInsensitiveDict(headers), NOW) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
@@ -74,12 +74,12 @@ def test_too_many_requests(headers: dict[str, str], seconds: float) -> None:
     ],
 )
 def test_other_answers(status: int, headers: dict[str, str], seconds: float | None) -> None:
-    assert pause_of(status, CaseInsensitiveDict(headers), NOW) == seconds
+    assert source_pause(status, CaseInsensitiveDict(headers), NOW) == seconds
 
 
 def test_without_a_given_time_the_present_counts() -> None:
     year = datetime.now(UTC).year + 1
-    assert pause_of(429, CaseInsensitiveDict({"X-RateLimit-Reset": f"{year}-01-02T00:00Z"})) == 3600
+    assert source_pause(429, CaseInsensitiveDict({"X-RateLimit-Reset": f"{year}-01-02T00:00Z"})) == 3600
 
 
 IN_90_SECONDS = "Tue, 04 Mar 2025 05:07:30 GMT"
@@ -119,9 +119,9 @@ IN_90_SECONDS = "Tue, 04 Mar 2025 05:07:30 GMT"
     ],
 )
 def test_the_wait_that_a_provider_asks_for(headers: dict[str, str], seconds: float | None) -> None:
-    found = wait_of(CaseInsensitiveDict(headers), NOW)
+    found = provider_pause(CaseInsensitiveDict(headers), NOW)
     assert found == (None if seconds is None else pytest.approx(seconds))
 
 
 def test_a_wait_is_no_endless_loop_and_no_day_off() -> None:
-    assert [bounded(s) for s in (-3.0, 0.0, 5.0, 1e9)] == [0.1, 0.1, 5.0, MOST_SECONDS]
+    assert [clamped(s) for s in (-3.0, 0.0, 5.0, 1e9)] == [0.1, 0.1, 5.0, MOST_SECONDS]

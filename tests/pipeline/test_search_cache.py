@@ -70,12 +70,12 @@ class Away(Database):
         self.__dict__.update(vars(of))
         self.away = False
 
-    def ask(
+    def fetch(
         self, tenant_id: UUID, statement: str, values: Mapping[str, Any], **options: Any
     ) -> list[tuple[Any, ...]]:
         if self.away:
             raise StoreUnavailable("the database does not answer")
-        return super().ask(tenant_id, statement, values, **options)
+        return super().fetch(tenant_id, statement, values, **options)
 
     def tenant(self, tenant_id: UUID, *, durable: bool = True) -> Any:
         if self.away:

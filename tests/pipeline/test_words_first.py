@@ -192,7 +192,7 @@ def another(shop: Workshop) -> Callable[[], Workshop]:
 def test_while_an_index_is_built_nothing_waits_for_it(shop: Workshop) -> None:
     shop.admit(document("new", "A kestrel hovers."))
     with shop.database.control() as connection:
-        search_indexes.ask_builds(connection)
+        search_indexes.request_builds(connection)
         index = shop.value("select id from search_index")
         build = search_indexes.claim_build(connection, index, lease=60)
         assert build is not None

@@ -71,7 +71,7 @@ def state(parts: Runtime) -> Any:
 
 def room(parts: Runtime) -> int | None:
     with parts.database.control() as connection:
-        return parts.allowance.room(connection)
+        return parts.allowance.embed_room(connection)
 
 
 def held(parts: Runtime, fix: str = "correct embedding.apiKey") -> str:
@@ -153,8 +153,8 @@ class TestTheConfiguration:
     def test_only_the_configured_model_is_within_the_budget(self, opened: Open) -> None:
         parts = opened(**PAID)
         old = HashingEmbedder(8)
-        assert parts.allowance.within(parts.settings.tenant_id, old, "hashing-8") is old
-        wrapped = parts.allowance.within(parts.settings.tenant_id, old, parts.model)
+        assert parts.allowance.budgeted(parts.settings.tenant_id, old, "hashing-8") is old
+        wrapped = parts.allowance.budgeted(parts.settings.tenant_id, old, parts.model)
         assert isinstance(wrapped, BudgetedEmbedder)
 
     def test_money_needs_a_price(self, opened: Open) -> None:

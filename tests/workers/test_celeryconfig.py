@@ -61,7 +61,7 @@ def test_with_rabbitmq_each_priority_of_a_queue_is_a_quorum_queue_and_sending_is
     for name, queue in named.items():
         assert (queue.durable, queue.routing_key) == (True, name)
         assert queue.queue_arguments == {"x-queue-type": "quorum"}
-    assert broker.consumed("ingest", url) == ["ingest", "ingest.3", "ingest.6", "ingest.9"]
+    assert broker.consumed_queues("ingest", url) == ["ingest", "ingest.3", "ingest.6", "ingest.9"]
     sent = [broker.queue_for("ingest", url, priority) for priority in (None, 0, 2, 3, 6, 9)]
     assert sent == ["ingest", "ingest", "ingest", "ingest.3", "ingest.6", "ingest.9"]
 
@@ -69,7 +69,7 @@ def test_with_rabbitmq_each_priority_of_a_queue_is_a_quorum_queue_and_sending_is
 def test_with_valkey_kombu_keeps_the_priorities_of_one_queue() -> None:
     url = "redis://127.0.0.1:1/0"
     assert "task_queues" not in celery_settings(QueueSettings(), url)
-    assert broker.consumed("ingest", url) == ["ingest"]
+    assert broker.consumed_queues("ingest", url) == ["ingest"]
     assert {broker.queue_for("ingest", url, priority) for priority in (None, 0, 3, 9)} == {"ingest"}
 
 

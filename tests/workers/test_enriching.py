@@ -152,7 +152,7 @@ def test_a_store_that_is_slow_is_left_alone_and_comes_back(
     parts: Runtime, enrich: Callable[[Json], Json], clock: Clock
 ) -> None:
     for _ in range(3):
-        parts.health.note("store", ok=True, seconds=2.5)
+        parts.health.record("store", ok=True, seconds=2.5)
     found = [ask(enrich, f"Warn of shallow water {n}")["degradation_level"] for n in range(3)]
     assert found[1:] == [4, 4], "the first may be the one full try in five seconds"
     clock.now += 61

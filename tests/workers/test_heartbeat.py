@@ -90,7 +90,7 @@ def test_a_consumer_that_stands_still_while_the_broker_is_there_is_deaf(
     time.sleep(1.5)
     assert age(tmp_path) > 1
     begun = time.monotonic()
-    presence.hear()
+    presence.consumer_ran()
     assert age(tmp_path) <= time.monotonic() - begun + 0.1
 
 
@@ -111,7 +111,7 @@ def test_a_frozen_database_does_not_keep_the_consumer_from_listening(
     begun = time.monotonic()
     while time.monotonic() - begun < 2:
         before = time.monotonic()
-        presence.hear()
+        presence.consumer_ran()
         assert time.monotonic() - before < ANSWER_TIMEOUT, "it waited for the database"
         assert age(tmp_path) <= time.monotonic() - before + 0.1
         time.sleep(0.05)
@@ -143,7 +143,7 @@ def test_one_that_hears_and_takes_nothing_ends_itself(
         assert time.monotonic() - begun < 30
         if time.monotonic() - begun > 2 * DEAF_LOOKS * LOOK:
             neglected[:] = ["a message"]
-        presence.hear()
+        presence.consumer_ran()
         time.sleep(LOOK / 4)
     assert neglected, "it ended while nothing waited"
     assert ends[0] == "messages wait, and it takes none"

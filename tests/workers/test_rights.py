@@ -30,7 +30,7 @@ from workers.admin.feedback import mark_as
 from workers.client import Client
 from workers.enrichment import job
 from workers.runtime import Runtime
-from workers.search import document_as, permitted, retriever, search_as, to_json
+from workers.search import document_as, retriever, search_as, to_json, visible_filter
 
 CONFIG = """
 rag:
@@ -168,7 +168,7 @@ def test_a_caller_is_told_of_what_is_theirs_and_of_nothing_else(
         hits = (*found.hits, *found.beyond, *found.below)
         assert world.told(to_json(parts, caller.tenant, replace(found, hits=hits))) == mine, mode
         # What is remembered for level 2 was given to somebody with just these rights.
-        limited = replace(request, filter=permitted(parts, caller), trace=False)
+        limited = replace(request, filter=visible_filter(parts, caller), trace=False)
         kept = retriever(parts, caller.tenant).search(limited, level=CACHED)
         assert world.told(to_json(parts, caller.tenant, kept)) <= mine
     shared = search_as(parts, caller, replace(request, mode="keyword"), ["default"])

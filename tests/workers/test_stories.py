@@ -352,7 +352,7 @@ def test_the_process_that_builds_makes_the_index_of_stories(
     store_generated_stories([story(f"n {n}") for n in range(1100)], memory=memory)
     with memory.connected() as connection:
         connection.exec_driver_sql("select pg_stat_force_next_flush()")
-    maintenance.build_asked(parts)
+    maintenance.build_requested(parts)
     made = omniscient.execute(
         "select indexdef from pg_indexes where indexname = 'idx_story_embedding_cosine'"
     )

@@ -35,11 +35,11 @@ def test_ticks_that_piled_up_are_one_and_whoever_asks_by_name_is_heard(
 ) -> None:
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    assert not tasks.lately("a tick", 5.0)
-    assert all(tasks.lately("a tick", 5.0) for _ in range(1000))
-    assert not tasks.lately("a tick", 0.0), "a ring"
+    assert not tasks.done_recently("a tick", 5.0)
+    assert all(tasks.done_recently("a tick", 5.0) for _ in range(1000))
+    assert not tasks.done_recently("a tick", 0.0), "a ring"
     now += 5.0
-    assert not tasks.lately("a tick", 5.0)
+    assert not tasks.done_recently("a tick", 5.0)
 
 
 def test_pages_ring_the_pump_at_most_once_a_second(

@@ -170,8 +170,8 @@ import workers.tasks
 from workers.client import Client
 from workers.processes import tracing
 with tracing.received("00-" + "a" * 32 + "-" + "b" * 16 + "-01"), tracing.span("x", within=["y"], since=1.0, run=1):
-    tracing.note(indexed=1)
-    tracing.failed(ValueError())
+    tracing.set_attributes(indexed=1)
+    tracing.mark_failed(ValueError())
     assert tracing.traceparent() is None
 tracing.flush()
 print([name for name in set(sys.modules) - before if name.startswith("opentelemetry")])

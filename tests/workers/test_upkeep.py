@@ -95,14 +95,14 @@ def test_a_build_that_is_asked_for_is_done_by_a_thread_that_no_task_waits_for(
     write_pages(tmp_path, 2)
     parts = build()
     index(parts)
-    maintenance.build_asked(parts)
+    maintenance.build_requested(parts)
     omniscient.execute("update search_index set keyword_built = false")
-    maintenance.build_asked(parts)
+    maintenance.build_requested(parts)
     assert built(omniscient) == 0, "nobody has asked since"
     use(parts)
     trim()
     assert built(omniscient) == 0, "the task only asks"
-    builder = Loop("builder", 0.05, lambda: maintenance.build_asked(parts))
+    builder = Loop("builder", 0.05, lambda: maintenance.build_requested(parts))
     builder.start()
     end = time.monotonic() + 10
     while not built(omniscient):
@@ -136,7 +136,7 @@ def test_each_index_is_built_by_one_at_a_time_as_long_as_that_one_lives(
         assert not search_indexes.renew_build(connection, first, lease=60)
         search_indexes.finish_build(connection, first)
         assert search_indexes.is_being_built(connection, number), "by the second one"
-        search_indexes.ask_builds(connection)
+        search_indexes.request_builds(connection)
         search_indexes.finish_build(connection, second)
     assert claimed() is not None, "somebody asked while the second one was at it"
 
@@ -147,17 +147,17 @@ def test_a_build_stays_with_who_is_at_it_however_long_it_takes(
     write_pages(tmp_path, 2)
     parts = build()
     index(parts)
-    maintenance.ask_builds(parts)
+    maintenance.request_builds(parts)
     monkeypatch.setitem(vars(parts.rag.queue), "lease_seconds", 1.0)
     ((number,),) = omniscient.execute("select id from search_index").fetchall()
     with ThreadPoolExecutor() as pool:
         with omniscient.transaction():
             omniscient.execute("lock table chunk in access exclusive mode")
-            building = pool.submit(maintenance.build_asked, parts)
+            building = pool.submit(maintenance.build_requested, parts)
             time.sleep(4)
             assert not building.done(), "it waits for the table"
             with parts.database.control() as connection:
-                search_indexes.ask_builds(connection)
+                search_indexes.request_builds(connection)
                 assert search_indexes.claim_build(connection, number, lease=60) is None
         building.result(60)
     assert built(omniscient) == 1
@@ -171,13 +171,13 @@ def test_a_build_that_fails_keeps_no_writes_waiting_and_is_done_when_asked_for_a
     index(parts)
     function = "function build_keyword_index(integer)"
     omniscient.execute(f"revoke execute on {function} from larder_control, public")
-    maintenance.build_asked(parts)
+    maintenance.build_requested(parts)
     assert "could not be built" in caplog.text
     state = "select lease_token is null, build_asked_at is null from search_index"
     assert omniscient.execute(state).fetchall() == [(True, True)]
     omniscient.execute(f"grant execute on {function} to larder_control")
-    maintenance.ask_builds(parts)
-    maintenance.build_asked(parts)
+    maintenance.request_builds(parts)
+    maintenance.build_requested(parts)
     assert built(omniscient) == 1
 
 

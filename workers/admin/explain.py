@@ -59,7 +59,7 @@ def find(parts: Runtime, tenant: UUID, name: str) -> Json:
         held = search_indexes.of_document(connection, found[0]["id"])
         chunks = documents.searchable_texts(connection, found[0]["id"])
     _, whole = parts.keyring.opened(found[0]["metadata"])
-    cut = search.cut(parts, chunks)
+    cut = search.are_truncated(parts, chunks)
     return {
         **_facts(found[0]),
         "metadata": whole,
@@ -122,7 +122,7 @@ def why_visible(caller: Caller, facts: Json) -> Json:
     rules = [
         ("tenant", True, f"both are of {caller.tenant_name}"),
         ("searchable", not missing, missing[1] if missing else "it is indexed"),
-        ("project", caller.knows(UUID(facts["project_id"])), f"it is of {facts['project']}; {theirs}"),
+        ("project", caller.may_see(UUID(facts["project_id"])), f"it is of {facts['project']}; {theirs}"),
     ]
     for text, level in (("its text", facts["security_level"]), ("the text that is still found", served)):
         if level is not None:

@@ -63,7 +63,7 @@ def mark(
     question = _question(connection, tenant, storable(item), project, visible)
     document = _document(connection, storable(ref).strip(), source, removed=verdict == UNDO, visible=visible)
     if verdict != UNDO:
-        before = feedback.give(connection, tenant, question, document.id, cast("Verdict", verdict), by=by)
+        before = feedback.record(connection, tenant, question, document.id, cast("Verdict", verdict), by=by)
     elif (before := feedback.undo(connection, question.key, document.id)) is None:
         raise ConfigurationError(
             f"{document.external_id} is not marked for {truncated(question.item)!r}",

@@ -23,7 +23,7 @@ from pipeline.search.cache import partial_of_all
 from pipeline.search.chunk_store import active_index
 from pipeline.search.retriever import indexed_since
 from workers.admin import reindex
-from workers.admin.sync_now import counted, served_queues
+from workers.admin.sync_now import served_queues, with_live_counts
 from workers.control import steps, sync
 from workers.limits.limiters import ProviderState
 from workers.queue import broker
@@ -71,7 +71,9 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
         }
     found["backlog"]["queues"] = queues = broker.lengths(parts.addresses.broker, QUEUES)
     # A silent broker takes its time for each question.
-    found["backlog"]["set_aside"] = None if queues is None else broker.set_aside(parts.addresses.broker)
+    found["backlog"]["set_aside"] = (
+        None if queues is None else broker.messages_set_aside(parts.addresses.broker)
+    )
     found |= _broker_facts(parts, queues)
     found["next"] = advice(found)
     return found
@@ -167,7 +169,7 @@ def embedding_state(parts: Runtime, connection: Connection) -> Json:
         "documents": 0,
         "failures": outlook.failures,
         "today": today,
-        "budget_left": allowance.left(today),
+        "budget_left": allowance.budget_left(today),
         "cache_bytes": embedding_use.cache_bytes(connection),
         "last_load": overview.embedded_texts(connection),
     }
@@ -270,16 +272,16 @@ def _of_syncs(found: Json) -> Iterator[str]:
 def projects_of(parts: Runtime, caller: Caller) -> dict[UUID, str]:
     """The projects that the caller may look into, with their names."""
     with parts.database.tenant(caller.tenant) as connection:
-        return {key: name for key, name in sources.every_project(connection).items() if caller.knows(key)}
+        return {key: name for key, name in sources.every_project(connection).items() if caller.may_see(key)}
 
 
 def sources_of(parts: Runtime, caller: Caller) -> list[Json]:
     """The sources of those projects; how many documents they hold is told to those who operate them."""
     with parts.database.tenant(caller.tenant) as connection:
-        rows = [row for row in sources.listed(connection) if caller.knows(row.project_id)]
+        rows = [row for row in sources.listed(connection) if caller.may_see(row.project_id)]
         last = {row.id: run for row in rows for run in runs.of_source(connection, row.id, 1)}
         live = runs.progress(connection, [run.id for run in last.values() if not run.finished_at])
-    last = {key: counted(run, live.get(run.id, {})) for key, run in last.items()}
+    last = {key: with_live_counts(run, live.get(run.id, {})) for key, run in last.items()}
     return [
         {
             "name": row.name,
@@ -289,7 +291,7 @@ def sources_of(parts: Runtime, caller: Caller) -> list[Json]:
             "last_sync": row.last_sync_at,
             "next_sync": row.next_sync_at,
             "last_error": row.last_error,
-            "held": row.held if caller.changes(row.project_id) else 0,
+            "held": row.held if caller.may_change(row.project_id) else 0,
             "run": last.get(row.id) if caller.may(OPERATE) else None,
         }
         for row in rows
@@ -303,7 +305,7 @@ def _state_of(row: sources.SourceRow) -> str:
 def letters_of(parts: Runtime, caller: Caller) -> tuple[list[dead.DeadLetter], list[Json]]:
     """Dead letters of the caller's projects, and what their tenant embedded today."""
     with parts.database.tenant(caller.tenant) as connection:
-        own = [row.id for row in sources.listed(connection) if caller.changes(row.project_id)]
+        own = [row.id for row in sources.listed(connection) if caller.may_change(row.project_id)]
         return dead.listed(connection, source_ids=own), embedding_use.usage_today(connection)
 
 
@@ -314,7 +316,7 @@ def operate_source(parts: Runtime, caller: Caller, name: str, act: Callable[[str
         NotFound: none of theirs is called so.
     """
     with parts.database.tenant(caller.tenant) as connection:
-        theirs = {row.name for row in sources.listed(connection) if caller.changes(row.project_id)}
+        theirs = {row.name for row in sources.listed(connection) if caller.may_change(row.project_id)}
         tenant = sources.tenant_names(connection).get(caller.tenant, caller.tenant_name)
     if name not in theirs:
         raise NotFound("there is no such source")
@@ -327,7 +329,7 @@ MOST_CHANGES = 100
 
 def changes_of(parts: Runtime, caller: Caller) -> list[Json]:
     """What was indexed today and the caller may see, newest first."""
-    wanted = replace(caller.sight, projects=caller.own_projects)
+    wanted = replace(caller.search_filter, projects=caller.own_projects)
     since = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return indexed_since(parts.database, caller.tenant, wanted, since, MOST_CHANGES)
 
@@ -340,7 +342,7 @@ def runs_of(parts: Runtime, caller: Caller, name: str, most: int) -> list[runs.R
     """
     with parts.database.tenant(caller.tenant) as connection:
         for row in sources.listed(connection):
-            if row.name == name and caller.knows(row.project_id):
+            if row.name == name and caller.may_see(row.project_id):
                 return runs.of_source(connection, row.id, most)
     raise NotFound("there is no such source")
 
@@ -359,7 +361,7 @@ def run_of(parts: Runtime, caller: Caller, run_id: int) -> runs.RunRow:
     with parts.database.tenant(caller.tenant) as connection:
         run = runs.get(connection, run_id)
         row = sources.get(connection, run.source_id) if run else None
-        if run is None or row is None or not caller.knows(row.project_id) or not _told(caller, row):
+        if run is None or row is None or not caller.may_see(row.project_id) or not _told(caller, row):
             raise NotFound("there is no such run")
         live = {} if run.finished_at else runs.progress(connection, [run_id]).get(run_id, {})
-    return counted(run, live)
+    return with_live_counts(run, live)

@@ -119,7 +119,9 @@ def _look_again(parts: Runtime, one: WatchedRun, *, force: bool) -> None:
         one.run = runs.get(connection, one.run.id) or one.run
         one.shown = oldest if oldest and oldest.id < one.run.id else one.run
         if not one.shown.finished_at:
-            one.shown = counted(one.shown, runs.progress(connection, [one.shown.id]).get(one.shown.id, {}))
+            one.shown = with_live_counts(
+                one.shown, runs.progress(connection, [one.shown.id]).get(one.shown.id, {})
+            )
         if one.own and one.shown.id < one.run.id:
             one.earlier = one.earlier or oldest
         if one.earlier and one.earlier.finished_at is None:
@@ -133,7 +135,7 @@ def _look_again(parts: Runtime, one: WatchedRun, *, force: bool) -> None:
             one.run, one.own, one.earlier = mine.run, True, one.run
 
 
-def counted(run: runs.RunRow, live: Mapping[str, int]) -> runs.RunRow:
+def with_live_counts(run: runs.RunRow, live: Mapping[str, int]) -> runs.RunRow:
     """An open run with the counts of this moment, out of `runs.progress`."""
     counts: dict[str, Any] = {name: n for name, n in live.items() if name in runs.TOTALS}
     return replace(run, **counts)
@@ -162,7 +164,7 @@ def wait(
         show(watched)
         if all(one.through for one in watched):
             return
-        if any(w.shown.state == "processing" and settled(w.shown) >= w.shown.queued for w in watched):
+        if any(w.shown.state == "processing" and count_settled(w.shown) >= w.shown.queued for w in watched):
             # All its documents are through: the pump, which closes it, need not wait for its next tick.
             dispatch.wake_pump(seldom=True)
         if a_second_later and not all(w.own for w in watched):
@@ -171,7 +173,7 @@ def wait(
             raise_if_stuck(parts)
 
 
-def settled(run: runs.RunRow) -> int:
+def count_settled(run: runs.RunRow) -> int:
     """Documents of a run that are through, one way or the other."""
     return run.indexed + run.dead + run.superseded
 
@@ -363,7 +365,7 @@ def temporary_workers(parts: Runtime, queues: Sequence[str] = INDEXING) -> Itera
             "no workers serve the queues " + ", ".join(lacking),
             fix="start them with `larder worker QUEUE`, or queue the work with --no-wait",
         )
-    lender = supervisor.lend(parts.settings, queues)
+    lender = supervisor.start_temporary_workers(parts.settings, queues)
     try:
         yield True
     finally:

@@ -18,7 +18,7 @@ from joserfc.jwk import KeySet, OctKey
 from connectors.sections import secret_value
 from pipeline.access import READ, Caller
 from pipeline.documents import Json
-from pipeline.embedding.http_client import guarded
+from pipeline.embedding.http_client import refuse_metadata_service
 from pipeline.errors import ConfigurationError, LarderError, RequestRejected, TokenRefused
 from pipeline.ledger import tenant_id
 from pipeline.search.cache import MemoryCache
@@ -92,7 +92,7 @@ def _fetch(url: str) -> bytes:
     """What is at the address, in bounded time and size; a redirect is not followed."""
     end, found = time.monotonic() + FETCH_SECONDS, bytearray()
     with (
-        httpx2.Client(event_hooks={"request": [guarded]}, timeout=FETCH_SECONDS) as client,
+        httpx2.Client(event_hooks={"request": [refuse_metadata_service]}, timeout=FETCH_SECONDS) as client,
         client.stream("GET", url) as answer,
     ):
         answer.raise_for_status()

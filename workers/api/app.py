@@ -115,7 +115,7 @@ class Envelope:
                 request = Request(scope)
                 _, _, given = request.headers.get("Authorization", "").partition(" ")
                 token = given or request.cookies.get(console.COOKIE, "")
-                await run_in_threadpool(callers.proved, request, token)
+                await run_in_threadpool(callers.prove_caller, request, token)
                 proved = True
             return message
 

@@ -99,7 +99,7 @@ def address_of(request: Request) -> str:
     return str(ip_network((found, 64), strict=False) if isinstance(found, IPv6Address) else found)
 
 
-def proved(request: Request, token: str) -> Caller:
+def prove_caller(request: Request, token: str) -> Caller:
     """Whom the token of a request proves.
 
     Raises:
@@ -118,7 +118,7 @@ def _admitted(*, waits: bool) -> Callable[..., Iterator[Caller]]:
     def admitted(request: Request, parts: Parts, given: _Given) -> Iterator[Caller]:
         if given is None:
             raise TokenRefused("there is no token", fix="send Authorization: Bearer TOKEN")
-        caller = proved(request, given.credentials)
+        caller = prove_caller(request, given.credentials)
         with counted(parts, caller, waits=waits):
             yield caller
 
@@ -156,13 +156,13 @@ def may(permission: str) -> Callable[[Caller], Awaitable[Caller]]:
     """A dependency: the caller, if they have this permission; `Forbidden` otherwise."""
 
     async def checked(caller: Annotated[Caller, Depends(_ADMITTED)]) -> Caller:
-        return caller.permitted(permission)
+        return caller.require(permission)
 
     return checked
 
 
 async def _waiter(caller: Annotated[Caller, Depends(_WAITS)]) -> Caller:
-    return caller.permitted(READ)
+    return caller.require(READ)
 
 
 Reader = Annotated[Caller, Depends(may(READ))]

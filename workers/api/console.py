@@ -28,7 +28,7 @@ from pipeline.search.records import Filter, SearchRequest
 from workers.admin import operations
 from workers.admin.feedback import mark_as
 from workers.admin.status import changes_of, letters_of, operate_source, projects_of, sources_of
-from workers.api.callers import Parts, counted, proved
+from workers.api.callers import Parts, counted, prove_caller
 from workers.api.enrichment import client_for, items_of
 from workers.runtime import acting_as
 from workers.search import document_as, search_as
@@ -89,7 +89,7 @@ class Session:
         """Raises Forbidden unless the form was ours and the caller has the permission."""
         if not hmac.compare_digest(csrf.encode(), self.csrf.encode()):
             raise Forbidden("the form is not one of this session; load the page again")
-        self.caller.permitted(permission)
+        self.caller.require(permission)
 
 
 def _rendered(request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
@@ -107,7 +107,7 @@ def _session(request: Request, parts: Parts) -> Iterator[Session]:
     if not token:
         raise LoggedOut
     try:
-        caller = proved(request, token)
+        caller = prove_caller(request, token)
     except TokenRefused:
         raise LoggedOut from None
     with counted(parts, caller):
@@ -142,7 +142,7 @@ def login(
     if sec_fetch_site not in ("same-origin", "none"):
         raise Forbidden("the form is not one of this console; load the page again")
     try:
-        proved(request, token.strip())
+        prove_caller(request, token.strip())
     except TokenRefused as error:
         return _rendered(request, "login.html", 401, problem=error.message)
     answer = _to(request, "")

@@ -25,10 +25,10 @@ def main() -> None:
         print(version_line())
         return
     if args and args[0] in SERVED:
-        from workers.cli.served import ask
+        from workers.cli.served import run_in_server
 
         try:
-            code = ask(args, data_folder(args))
+            code = run_in_server(args, data_folder(args))
         except KeyboardInterrupt:
             print("stopped", file=sys.stderr)
             code = INTERRUPTED

@@ -97,7 +97,7 @@ def _run(context: CommandContext, wanted: Sequence[Any], *, force: bool) -> None
                     run = w.shown
                     total = None if run.state == "discovering" else run.queued
                     note = progress_note(vars(run), earlier=run.id != w.run.id or not w.own)
-                    show_run(progress, bar, run.id, sync_now.settled(run), total, note)
+                    show_run(progress, bar, run.id, sync_now.count_settled(run), total, note)
                 if progress.disable and not context.as_json and time.monotonic() - told >= TELL_SECONDS:
                     told = time.monotonic()
                     lines = (

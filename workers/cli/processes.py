@@ -256,7 +256,7 @@ def reload(context: CommandContext) -> None:
 def _log_as_configured(context: CommandContext) -> None:
     from workers.processes import logs
 
-    logs.as_configured(context.settings)
+    logs.configure_from(context.settings)
 
 
 @command(answer_timeout=None, without={"as_json"}, makes=True)

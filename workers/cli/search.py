@@ -244,7 +244,7 @@ def _explained(parts: Runtime, results: Sequence[Json], hits: Sequence[Any]) -> 
     from workers import search as searching
 
     yield scores(hits)
-    cut = searching.cut(parts, [hit.chunk.embedding_text for hit in hits]) or []
+    cut = searching.are_truncated(parts, [hit.chunk.embedding_text for hit in hits]) or []
     for result, is_cut in zip(results, cut, strict=False):
         result["explanation"]["cut"] = is_cut
     if numbers := [f"{n}." for n, is_cut in enumerate(cut, 1) if is_cut]:

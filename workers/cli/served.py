@@ -29,19 +29,19 @@ COUNTED = "PROMETHEUS_MULTIPROC_DIR"
 _MOST = 65_536
 
 
-def program() -> list[object]:
-    """Tells one installed version from another: an older process does not run the commands of a newer one."""
+def program_version() -> list[object]:
+    """Identifies the installed version; a serving process refuses commands of another one."""
     return [__file__, Path(__file__).stat().st_mtime_ns]
 
 
-def ask(args: Sequence[str], folder: Path) -> int | None:
-    """Have the command run there; its exit code, or None if nobody is there to run it."""
+def run_in_server(args: Sequence[str], folder: Path) -> int | None:
+    """Run a command in the process that serves this folder; its exit code, or None if no process serves it."""
     here = Path.cwd()
     streams = [sys.stdin, sys.stdout, sys.stderr]
     if None in streams:  # closed by whoever started us: there is nothing to hand over
         return None
     wanted = {
-        "program": program(),
+        "program": program_version(),
         "args": args,
         "folder": str(here),
         "environment": dict(os.environ),
@@ -79,7 +79,7 @@ def ask(args: Sequence[str], folder: Path) -> int | None:
 def serve() -> NoReturn:
     """Run what is asked for at the door of this folder, until a signal comes."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a fork but the one who asked
-    ours = program()
+    ours = program_version()
     with socket.socket(socket.AF_UNIX) as door:
         Path(SOCKET).unlink(missing_ok=True)
         door.bind(SOCKET)

@@ -52,7 +52,7 @@ def seed(
     rows = rows_of(file) if file else []  # before any server is started for it
     with context.workers(ENRICHING) as own, resumable(own=own):
         where = context.parts.addresses
-        with Client.of(context.settings, where.database, where.broker) as client:
+        with Client.from_settings(context.settings, where.database, where.broker) as client:
             parts = _seeded(client, rows, source or file.name[-64:]) if file else _embedded_anew(client)
             done: Json = {"stored": 0, "skipped": 0, "refused": []}
             with progress_bars(Screen(stderr=True, highlight=False)) as progress:

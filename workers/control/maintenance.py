@@ -48,7 +48,7 @@ def refresh_statistics(parts: Runtime) -> None:
 
 
 def _apart(do: Callable[[], object]) -> None:
-    """What fails for one keeps the others from nothing; it is done again when its time comes."""
+    """Log the error of a part of the upkeep and go on with the others; the failed part is done again next time."""
     try:
         do()
     except LarderError as error:
@@ -63,13 +63,13 @@ def refresh_tenant(parts: Runtime, tenant: UUID, *, wait: bool = True) -> None:
             term_statistics.refresh(connection, tenant, index.id, wait=wait)
 
 
-def ask_builds(parts: Runtime) -> None:
-    """Have the process that builds look what is due; no task waits for that, since it may take hours."""
+def request_builds(parts: Runtime) -> None:
+    """Ask for a look at which indexes must be built, and return; a build may take hours."""
     with parts.database.control() as connection:
-        search_indexes.ask_builds(connection)
+        search_indexes.request_builds(connection)
 
 
-def build_asked(parts: Runtime) -> None:
+def build_requested(parts: Runtime) -> None:
     """Build what is due for each search index that was asked for, unless somebody else is at it."""
     lease = parts.rag.queue.lease_seconds
     _apart(partial(_build_stories, parts))
@@ -143,7 +143,7 @@ def trim(parts: Runtime) -> None:
             _apart(partial(_as_tenant, parts, tenant, do))
         _apart(partial(_prune_audit, parts, tenant))
     with parts.database.control() as connection:
-        upkeep.trim_few(connection)
+        upkeep.trim_usage_and_workers(connection)
     hours = parts.rag.enrichment.results_kept_hours
     runs, dead = int(queue.keep_runs_days), int(queue.keep_dead_days)
     for table in upkeep.AGED:

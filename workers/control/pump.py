@@ -16,7 +16,7 @@ from pipeline.errors import LarderError, StoreError
 from pipeline.ledger import Item, Stage, fills, jobs, runs, sources, upkeep, work
 from pipeline.search.chunk_store import SearchIndex, indexes
 from workers.control import steps
-from workers.control.sync import Configured, open_source, source_of_row, start_run, unexpected
+from workers.control.sync import Configured, as_indexing_error, open_source, source_of_row, start_run
 from workers.queue import broker, dispatch
 from workers.runtime import Runtime
 
@@ -70,7 +70,7 @@ def send_embeds(parts: Runtime) -> None:
 
 def _embed_room(parts: Runtime, connection: Connection) -> work.EmbedRoom:
     return work.EmbedRoom(
-        documents=parts.allowance.room(connection),
+        documents=parts.allowance.embed_room(connection),
         chunks=steps.weights(parts.rag)[Stage.CHUNKED],
         waiting=broker.waiting(parts.addresses.broker, "embed"),
     )
@@ -103,7 +103,7 @@ def _open_due(parts: Runtime, sent: float | None) -> None:
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - one source must not keep the others from their turn
-            told = error if isinstance(error, LarderError) else unexpected(error)
+            told = error if isinstance(error, LarderError) else as_indexing_error(error)
             with parts.database.tenant(row.tenant_id) as connection:
                 sources.failed(connection, row.id, str(told), row.next_sync_at)
 
@@ -155,7 +155,7 @@ def _send_fills(parts: Runtime, index: SearchIndex, *, resend: float | None = No
         due = fills.choose(connection, index.id, replace(limits, resend=resend or limits.resend))
     weight, most = steps.weights(parts.rag)[Stage.CHUNKED], parts.rag.queue.batch_documents
     messages = [
-        [(one.tenant_id, part) for part in dispatch.portions(one.items, one.sizes, weight=weight, most=most)]
+        [(one.tenant_id, part) for part in dispatch.batches(one.items, one.sizes, weight=weight, most=most)]
         for one in due
     ]
     for turn in zip_longest(*messages):  # tenants take turns
@@ -163,7 +163,7 @@ def _send_fills(parts: Runtime, index: SearchIndex, *, resend: float | None = No
             dispatch.send_fill(parts.database, tenant, index.id, part)
 
 
-def fill(parts: Runtime, tenant: UUID, index_id: int, items: Sequence[Item]) -> None:
+def fill_and_continue(parts: Runtime, tenant: UUID, index_id: int, items: Sequence[Item]) -> None:
     """Fill one message's documents into an index, then see to it that there is a next message."""
     with parts.database.tenant(tenant, durable=False) as connection:
         index = next((i for i in indexes(connection) if i.id == index_id), None)

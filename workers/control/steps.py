@@ -32,14 +32,14 @@ SLICE_SECONDS = 4.0
 def indexer(parts: Runtime, tenant: UUID) -> Indexer:
     """The three steps of a document, into the index that is read at this moment."""
     with parts.database.tenant(tenant, durable=False) as connection:
-        index = fill_index(parts, connection)
+        index = target_index(parts, connection)
     q, configured = parts.rag.queue, chunkers(parts)
     return Indexer(
         database=parts.database,
         chunker_of=chunkers(parts, index.strategy),
         embedder=lambda: parts.embedder_of(index),
         model=index.model,
-        index=lambda connection: fill_index(parts, connection),
+        index=lambda connection: target_index(parts, connection),
         strategy=index.strategy,
         decide=partial(decide, q),
         pipeline_of=lambda name: configured(name, None).version,
@@ -56,7 +56,7 @@ def filler(parts: Runtime, index: SearchIndex) -> Filler:
     return Filler(
         database=parts.database,
         index=index,
-        embedder=lambda tenant: parts.allowance.within(tenant, parts.embedder_of(index), index.model),
+        embedder=lambda tenant: parts.allowance.budgeted(tenant, parts.embedder_of(index), index.model),
         chunker_of=chunkers(parts, index.strategy),
         decide=partial(decide, q),
         lease=q.lease_seconds,
@@ -84,7 +84,7 @@ def syncer(parts: Runtime) -> Syncer:
     )
 
 
-def fill_index(parts: Runtime, connection: Connection) -> SearchIndex:
+def target_index(parts: Runtime, connection: Connection) -> SearchIndex:
     """The search index that new chunks go to: the one that is read, be it of another model than configured."""
     active = active_index(connection)
     if active is not None:
@@ -140,7 +140,7 @@ def decide(queue: QueueSettings, error: LarderError, attempts: int) -> Decision:
     decision = _decision(queue, error, attempts)
     said = "dead" if decision.dead else "wait" if error.waits else "retry"
     metrics.FAILURES.labels(error.code, said).inc()
-    tracing.failed(error)
+    tracing.mark_failed(error)
     return decision
 
 

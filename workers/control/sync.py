@@ -92,7 +92,7 @@ def open_source(parts: Runtime, source: SourceSettings) -> Source:
     Raises:
         ConfigurationError: what it is told is wrong.
     """
-    told = source.within(parts.settings.context_of(source, lambda: parts.request_limiter))
+    told = source.with_context(parts.settings.context_of(source, lambda: parts.request_limiter))
     return connectors.open_source(told)
 
 
@@ -150,14 +150,14 @@ def sync(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int) -> bool:
         _put_back(parts, tenant, source_id, run_id, error)
         return True
     except Exception as error:  # noqa: BLE001 - else the run would stay open for ever, and nobody be told
-        _put_back(parts, tenant, source_id, run_id, unexpected(error))
+        _put_back(parts, tenant, source_id, run_id, as_indexing_error(error))
         return True
     if complete:
         dispatch.wake_pump()
     return complete
 
 
-def unexpected(error: Exception) -> IndexingError:
+def as_indexing_error(error: Exception) -> IndexingError:
     """A fault of ours in the work on one source: named without its text, tried again a few times, then final."""
     found = f"a sync failed unexpectedly: {describe_error(error)}"
     logger.error("%s", found)
@@ -191,7 +191,7 @@ def _put_back(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int, error:
             runs.postpone(connection, run_id, delay=decision.delay, error=str(error), tried=not asked)
             return
         runs.fail(connection, run_id, str(error))
-        runs.forget_pieces(connection, run_id)
+        runs.delete_id_lists(connection, run_id)
         configured = configured_sources(parts.settings).get(source_id)
         due = schedule_of(parts.settings, configured.settings).next_sync_at if configured else None
         sources.failed(connection, source_id, str(error), due)

@@ -136,12 +136,12 @@ def _unseen(
     connection: Connection, caller: Caller, source: UUID, taken: dict[str, Document]
 ) -> Iterator[Problem]:
     """Takes out what would replace a document that the caller may not see."""
-    names = statement.names_of(caller.sight)
+    names = statement.names_of(caller.search_filter)
     ids = [document_id(source, storable(one)) for one in taken]
     rows = connection.exec_driver_sql(
         f"""select d.external_id from document d
             where d.id = any(%(ids)s) and not d.deleted and ({statement.visible(names)}) is not true""",
-        {**statement.values_of(caller.sight, names), "ids": ids},
+        {**statement.values_of(caller.search_filter, names), "ids": ids},
     )
     unseen = set(rows.scalars())
     for name in [one for one in taken if storable(one) in unseen]:
@@ -178,7 +178,7 @@ def remove(parts: Runtime, caller: Caller, document: UUID) -> None:
     document_as(parts, caller, document)  # nobody removes what they may not see
     with parts.database.tenant(caller.tenant) as connection:
         place = sources.uploaded_to(connection, document, ORIGIN)
-        if place is None or not caller.changes(place) or not admission.remove(connection, [document]):
+        if place is None or not caller.may_change(place) or not admission.remove(connection, [document]):
             raise NotFound("there is no uploaded document of this id")
         told = {"document": str(document)}
         audit.append(connection, caller.tenant, "upload.delete", str(place), told, by=caller.subject)
@@ -250,7 +250,7 @@ def read(
 def _options(settings: Settings, kind: str, **given: object) -> SourceOptions:
     """Those of the readers of one type of files."""
     section = SOURCE_TYPES[kind].model_validate({"name": ORIGIN, "type": kind, **given})
-    return section.within(settings.context_of(section, LocalRequestLimiter))
+    return section.with_context(settings.context_of(section, LocalRequestLimiter))
 
 
 def _files(settings: Settings, files: Sequence[tuple[str, bytes]]) -> Iterator[Document | Problem]:

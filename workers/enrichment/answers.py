@@ -50,13 +50,13 @@ def may_read(caller: Caller, job: JobRow) -> bool:
         rights = EnrichmentRequest.from_json(job.request).filter
     except RequestRejected:  # a job of an action
         return False
-    theirs = caller.sight
+    theirs = caller.search_filter
     return (
-        caller.knows(job.project_id)
+        caller.may_see(job.project_id)
         and set(rights.security_levels or LEVELS) <= set(theirs.security_levels)
         and bool(rights.readers)
         and set(rights.readers) <= set(theirs.readers)
-        and all(caller.knows(project_id(caller.tenant, name)) for name in job.request.get("projects", ()))
+        and all(caller.may_see(project_id(caller.tenant, name)) for name in job.request.get("projects", ()))
     )
 
 

@@ -77,7 +77,7 @@ def _answer(
         if more:
             dispatch.wake_pump(seldom=True)
         metrics.record_job("done", level)
-        tracing.note(**({} if level is None else {"degradation_level": level}))
+        tracing.set_attributes(**({} if level is None else {"degradation_level": level}))
         took = time.monotonic() - begun
         logger.info("enrichment job %s waited %.3f s and took %.3f s", claimed.id, claimed.waited, took)
     except LeaseLost:
@@ -102,7 +102,7 @@ def _settle(parts: Runtime, tenant: UUID, claimed: jobs.ClaimedJob, error: Larde
 
     One without a deadline is tried for ever while a service is away, which is not its fault.
     """
-    tracing.failed(error)
+    tracing.mark_failed(error)
     tried = claimed.attempts + 1
     endless = error.waits and claimed.deadline is None
     with parts.database.tenant(tenant) as connection:
@@ -221,8 +221,8 @@ class WorkerParts:
         self._parts = parts
         self._tenant = tenant
 
-    def check(self, group: str) -> None:
-        """Nothing, if this installation answers at all; which groups a workflow may use is its engine's affair.
+    def require_enabled(self, group: str) -> None:
+        """Raise if this installation is switched off; which groups a workflow may use is decided by its engine.
 
         Raises:
             ConfigurationError: it is switched off.

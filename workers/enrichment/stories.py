@@ -43,7 +43,7 @@ def memory_of(
     model = vector_key(options)
 
     def open_embedder() -> Embedder:
-        return parts.allowance.within(tenant, parts.embedder_with(options), model)
+        return parts.allowance.budgeted(tenant, parts.embedder_with(options), model)
 
     auto = MEASURED_THRESHOLDS.get(model_of(model), memory.THRESHOLD)
     return StoryMemory(

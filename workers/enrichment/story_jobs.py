@@ -88,7 +88,7 @@ class StoryMethods:
 
     def _needs(self, permission: str) -> None:
         if self._caller:
-            self._caller.permitted(permission)
+            self._caller.require(permission)
 
     def store_stories(
         self,

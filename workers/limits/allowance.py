@@ -189,7 +189,7 @@ class Allowance:
         e = self.rag.embedding
         return TenantBudget(tenant, self.database, e.provider, self.model, e, self.rate)
 
-    def within(self, tenant: UUID, embedder: Embedder, model: str) -> Embedder:
+    def budgeted(self, tenant: UUID, embedder: Embedder, model: str) -> Embedder:
         """The configured embedder as a tenant may use it; that of any other model as it is."""
         if not self.metered or model != self.model:
             return embedder
@@ -210,7 +210,7 @@ class Allowance:
         """Those for a search index: another model than the configured one has no limits that we know of."""
         return self.terms if model == self.model else replace(self.terms, provider=provider, budget=None)
 
-    def left(self, today: Sequence[Json]) -> float | None:
+    def budget_left(self, today: Sequence[Json]) -> float | None:
         """Share of a day's budget that the tenant with the least has left; None without a ceiling.
 
         `today` is what `embedding_use.usage_today` tells.
@@ -223,7 +223,7 @@ class Allowance:
                 used[row["tenant"], key] += row[key] / ceiling
         return max(0.0, 1.0 - max(used.values(), default=0.0)) if most else None
 
-    def room(self, connection: Connection) -> int | None:
+    def embed_room(self, connection: Connection) -> int | None:
         """How many documents may be sent for embedding now; None: as many as the queue takes."""
         if embedding_use.hold_on(connection, self.fingerprint, probe_seconds=self.terms.probe_seconds):
             return PROBE_DOCUMENTS if embedding_use.probe_due(connection, self.fingerprint) else 0

@@ -15,12 +15,12 @@ from workers.queue.broker import AWAY, CLOSING, FIX, Scripts
 
 HOST_PREFIX = "larder:requests:"
 
-# KEYS: bucket, tickets, closed. ARGV: tokens per second (0: no limit), burst, handful, at once, this ticket, its life
-# in seconds. Returns {why, seconds}; why is "in" for a ticket.
+# KEYS: bucket, tickets, closed. ARGV: tokens per second (0: no limit), burst, resume_tokens, at once, this ticket, its
+# life in seconds. Returns {why, seconds}; why is "in" for a ticket.
 ENTER = (
     CLOSING
     + """
-local rate, burst, handful = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local rate, burst, resume_tokens = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local at_once, life = tonumber(ARGV[4]), tonumber(ARGV[6])
 
 if closed(KEYS[3]) > 0 then return answer('closed', closed(KEYS[3])) end
@@ -39,7 +39,7 @@ if rate > 0 then
   end
   local tokens = math.min(burst, (tonumber(bucket[1]) or burst) + since * rate)
   if tokens < 1 then
-    return answer('empty', math.max(0.1, (handful - tokens) / rate))
+    return answer('empty', math.max(0.1, (resume_tokens - tokens) / rate))
   end
   redis.call('HSET', KEYS[1], 'tokens', string.format('%.6f', tokens - 1), 'at', string.format('%.6f', now))
   -- Forgotten when it would be full again.
@@ -82,7 +82,7 @@ class ValkeyRequestLimiter:
             SourceUnavailable: Valkey cannot be reached, and who does not know the limits does not ask.
         """
         ticket, rate = uuid4().hex, (limits.per_minute or 0) / 60
-        asked = (rate, limits.burst, limits.handful, limits.at_once, ticket, TICKET_SECONDS)
+        asked = (rate, limits.burst, limits.resume_tokens, limits.at_once, ticket, TICKET_SECONDS)
         with _counted():
             why, seconds = self._scripts.run(ENTER, key, "bucket tickets closed", *asked)
         if why == b"in":

@@ -133,12 +133,12 @@ def _file(channel: AlertChannel, settings: Settings, told: Json) -> None:
 def _webhook(channel: AlertChannel, _settings: Settings, told: Json) -> None:
     import httpx2  # by who has such a channel alone
 
-    from pipeline.embedding.http_client import guarded
+    from pipeline.embedding.http_client import refuse_metadata_service
 
     headers = {"Authorization": f"Bearer {secret_value(channel.token)}"} if channel.token else {}
     try:
         body = {**told, "text": f"{told['state']}: {told['message']}"}
-        with httpx2.Client(event_hooks={"request": [guarded]}, timeout=SECONDS) as client:
+        with httpx2.Client(event_hooks={"request": [refuse_metadata_service]}, timeout=SECONDS) as client:
             client.post(channel.url or "", json=body, headers=headers).raise_for_status()
     except (httpx2.HTTPError, LarderError) as error:
         raise OSError(type(error).__name__) from None

@@ -51,7 +51,7 @@ class Loop:
 
 
 class Loops:
-    """All of them, with connections of their own: a child forked meanwhile must not wait for a lock of theirs.
+    """The loops of a process, with connections of their own: a child forked meanwhile must wait for no lock of theirs.
 
     Of several in a fleet, one is at each index.
     """
@@ -59,7 +59,7 @@ class Loops:
     def __init__(self, parts: Runtime) -> None:
         builder, seen, told = Runtime(parts.settings, parts.addresses), watcher(parts), parts.rag.monitoring
         self._parts = (builder, seen)
-        self._every = [Loop("builder", BUILD_SECONDS, lambda: maintenance.build_asked(builder))]
+        self._every = [Loop("builder", BUILD_SECONDS, lambda: maintenance.build_requested(builder))]
         if told.alerts.enabled:
             look = Watcher(seen, builder).look
             self._every.append(Loop("alerts", told.health_check.interval, look))
@@ -72,12 +72,12 @@ class Loops:
             self._every.append(Loop("metrics", told.metrics.export_interval, export))
 
     def start(self) -> None:
-        """Begin."""
+        """Start all threads."""
         for loop in self._every:
             loop.start()
 
     def stop(self) -> None:
-        """End."""
+        """Stop all threads, and close their connections."""
         for loop in self._every:
             loop.stop()
         for parts in self._parts:
@@ -85,7 +85,7 @@ class Loops:
 
 
 class Background(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Lets a worker do them, from its start to its end."""
+    """Celery bootstep that runs `Loops` in a worker."""
 
     requires = {"celery.worker.components:Pool"}  # noqa: RUF012 - the name and type Celery asks for
 

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class LedgerPoller:
-    """Answers from the ledger itself while no messages come, and tells it how answers are made.
+    """Answers jobs found in the ledger while no messages come, and writes `answer_version` there.
 
     Beside others of its kind, and beside messages, it does no harm: claims decide.
     """
@@ -40,11 +40,11 @@ class LedgerPoller:
         self._thread = threading.Thread(target=self._run, name="larder-ledger-poller", daemon=True)
 
     def start(self) -> None:
-        """Begin to look, in this process."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """End it, after the job it may be working on."""
+        """Stop the thread, after the job it may be working on."""
         self._over.set()
         self._thread.join()
         self._broker.close()

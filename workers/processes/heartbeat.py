@@ -53,7 +53,7 @@ def end_process(why: str) -> None:
 
 
 class Presence:
-    """What the world sees of one worker: its heartbeat file, and its row in the database."""
+    """The heartbeat file and the database row of one worker, and the end of a worker that is deaf."""
 
     def __init__(
         self,
@@ -87,24 +87,24 @@ class Presence:
         self._thread = threading.Thread(target=self._run, name="larder-presence", daemon=True)
 
     def start(self) -> None:
-        """Appear; at once, so that the thread is at rest while the worker forks its children."""
-        self.hear()
+        """Write file and row, then start the thread, which is idle while the worker forks its children."""
+        self.consumer_ran()
         self._show()
         self._thread.start()
 
     def listen(self, timer: Any) -> None:
-        """Be told by the consumer's timer from now on; again after each lost connection, when Celery clears it."""
+        """Put `consumer_ran` on the consumer's timer; again after each lost connection, when Celery clears it."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = timer.call_repeatedly(FILE_SECONDS, self.hear)
+        self._timer = timer.call_repeatedly(FILE_SECONDS, self.consumer_ran)
 
-    def hear(self) -> None:
-        """The consumer's timer has run."""
+    def consumer_ran(self) -> None:
+        """Note that the consumer's timer ran just now."""
         self._heard = time.monotonic()
         touch(self._folder, self._name.split("@")[0])
 
     def stop(self) -> None:
-        """Be no longer listed: an ended worker is not a silent one."""
+        """Remove the row, so that an ended worker is not reported as silent."""
         if self._timer is not None:
             self._timer.cancel()
         self._over.set()
@@ -121,7 +121,7 @@ class Presence:
                 self._die(why)
 
     def _deafness(self) -> str:
-        """Be seen, unless the consumer stands still for no reason; why it counts as deaf, if it does."""
+        """Refresh the row; returns why the worker counts as deaf, empty if it does not."""
         now = time.monotonic()
         if now - self._heard <= self._look:
             self._show()
@@ -149,12 +149,12 @@ class Presence:
 
 
 class Heartbeat(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Makes a worker be seen from its start to its end: Celery starts and stops what `create` returns."""
+    """Celery bootstep that starts and stops the `Presence` of a worker."""
 
     requires = {"celery.worker.components:Timer"}  # noqa: RUF012 - the name and type Celery asks for
 
     def create(self, parent: Any) -> Presence:
-        """The worker's presence, where the step that listens finds it."""
+        """The worker's presence, kept as `parent.presence` for `Listening`."""
         parts = runtime.current()
 
         def served() -> list[str]:
@@ -169,7 +169,7 @@ class Heartbeat(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 class Listening(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Lets the timer that drives the consumer tell of it, each time when the consumer starts.
+    """Celery bootstep that puts the heartbeat on the consumer's timer, each time when the consumer starts.
 
     Its end is not told here: while the last tasks of a worker end, the timer still runs.
     """
@@ -177,12 +177,12 @@ class Listening(bootsteps.StartStopStep):  # type: ignore[misc]
     requires = {"celery.worker.consumer.tasks:Tasks"}  # noqa: RUF012 - the name and type Celery asks for
 
     def start(self, parent: Any) -> None:
-        """Begin, or begin anew."""
+        """Put it there, or there again."""
         parent.controller.presence.listen(parent.timer)
 
 
 class TickScheduler(Scheduler):  # type: ignore[misc]
-    """Beat's clock without a schedule file: all it keeps is a tick, and missed ticks need no memory."""
+    """Beat's scheduler without a schedule file: missed ticks need not be remembered."""
 
     producer = None
     """Celery's own would wait for a broker that is away, half a minute at a time and long after it is back."""
@@ -200,7 +200,7 @@ class TickScheduler(Scheduler):  # type: ignore[misc]
 
 
 class Starvation:
-    """Asked now and then, it says whether messages waited in vain since it was last asked.
+    """Called now and then; tells whether messages waited since the last call while the worker took none.
 
     A consumer may have lost its place at the broker and not know it: its timer runs, its connection is answered, and no
     message comes.

@@ -83,20 +83,20 @@ def configure(level: str, path: Path | None = None, *, most_bytes: int = 10_485_
     logging.captureWarnings(True)
 
 
-def note(said: str) -> None:
-    """A line as loggers write, of who has none: the supervisor, and handlers of signals, which may not wait for one."""
+def write_line(said: str) -> None:
+    """Write a line to stderr without a logger: for the supervisor, and for signal handlers, which wait for no lock."""
     now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     told = {"event": said.strip(), "level": "info", "timestamp": now}
     os.write(2, f"{now} {told['event']}\n".encode() if os.isatty(2) else f"{json.dumps(told)}\n".encode())
 
 
 def ours_at_debug(record: logging.LogRecord) -> bool:
-    """At their lowest level libraries tell whole requests, with texts and keys: it is ours alone."""
+    """Filter out debug lines of libraries, which hold whole requests with texts and keys."""
     return record.levelno >= logging.INFO or record.name.partition(".")[0] in OURS
 
 
-def as_configured(settings: Settings) -> None:
-    """The same, as the configuration asks for it."""
+def configure_from(settings: Settings) -> None:
+    """Call `configure` with the level and file of the settings."""
     told = settings.rag.monitoring.logging
     path = settings.resolve(told.path) if told.path else None
     configure(told.level, path, most_bytes=int(told.max_size), files=told.max_files)

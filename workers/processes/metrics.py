@@ -111,34 +111,34 @@ WARMING = ContextVar("warming", default=False)
 
 
 def record_vector_look(found: bool) -> None:
-    """The vector of a question was remembered, or not."""
+    """Count a look for a question's vector in the cache: found or not."""
     if not WARMING.get():
         LOOKS.labels("near", "yes" if found else "no").inc()
 
 
 def record_level(_old: DegradationLevel, new: DegradationLevel) -> None:
-    """The level of this process is another one now."""
+    """Set the gauge of this process's degradation level."""
     LEVEL.set(int(new))
 
 
 def record_job(state: str, level: int | None) -> None:
-    """A request ended as done or failed; one that failed was answered at no level."""
+    """Count a request that ended as done, at a level, or failed, at none."""
     ENRICHMENTS.labels(state=state, level="" if level is None else str(level)).inc()
 
 
 def record_fallback(error: BaseException) -> None:
-    """Whoever asked has to do without the answer that was asked for."""
+    """Count an answer that its asker did not get, by the class of the error."""
     FALLBACKS.labels(reason=type(error).__name__).inc()
 
 
 def record_embedding_use(meter: Meter, used: Used) -> None:
-    """Add what was used."""
+    """Count texts, tokens and cost of the embedder."""
     for name, counter in USED.items():
         counter.labels(meter.provider, meter.model, meter.kind).inc(max(0.0, float(getattr(used, name))))
 
 
 def record_search(seconds: float, results: int) -> None:
-    """A search took so long and found so much."""
+    """Count a search, its time in seconds and its number of results."""
     QUERIES.inc()
     QUERY_SECONDS.observe(seconds)
     RESULTS.observe(results)

@@ -67,7 +67,7 @@ def _prepare(parts: Runtime) -> None:
     parts.heartbeat_folder = heartbeat_folder(parts.settings.data, os.environ)
     if shared := os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
         parts.metrics_folder = Path(shared)
-    setup_logging.connect(lambda **_: logs.as_configured(parts.settings), weak=False)
+    setup_logging.connect(lambda **_: logs.configure_from(parts.settings), weak=False)
 
 
 def _warm(**_: Any) -> None:
@@ -88,7 +88,7 @@ def _task_ended(task_id: str, task: Any, **_: Any) -> None:
     structlog.contextvars.clear_contextvars()
     metrics.TASKS.labels(task.name).observe(time.monotonic() - _begun.pop(task_id, time.monotonic()))
     if (queue := ROUTES.get(task.name)) in PATIENT:
-        broker.let_through(runtime.current().addresses.broker, queue)
+        broker.promote_lower_priority(runtime.current().addresses.broker, queue)
 
 
 def _task_failed(sender: Any, exception: BaseException, **_: Any) -> None:
@@ -151,13 +151,13 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     if queue == "ingest":
         for source in parts.rag.sources:
             # Before the fork: clients of services are large, and children share them.
-            connectors.load(source.type)
+            connectors.source_class(source.type)
     worker_process_init.connect(_after_fork, weak=False)
     if queue == "enrich":
         worker_process_init.connect(_warm, weak=False)  # somebody waits for its first answer already
     install_transport()
     # It tells of its end past all loggers.
-    celery_worker.safe_say = lambda said, *_: logs.note(said)
+    celery_worker.safe_say = lambda said, *_: logs.write_line(said)
     if queue == "control":
         # It looks at everything, and no other worker does.
         from workers.processes.background import Background
@@ -167,7 +167,7 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     app.steps["consumer"].add(Listening)
     # Not by Celery's command line, which imports every plugin there is, Flower among them, into each worker.
     serving = app.Worker(
-        queues=broker.consumed(queue, parts.addresses.broker),
+        queues=broker.consumed_queues(queue, parts.addresses.broker),
         concurrency=concurrency or _processes(parts, queue),
         hostname=host_format(default_nodename(f"worker-{queue}@%h")),
         loglevel=mlevel(parts.rag.monitoring.logging.level),

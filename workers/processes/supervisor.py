@@ -137,7 +137,7 @@ class Supervisor:
                 except (LarderError, OSError) as error:
                     # It passes, as a full disk does, and nobody else would start things again after it.
                     if str(error) != self.trouble:
-                        logs.note(f"the processes cannot be looked after: {error}; it is tried again")
+                        logs.write_line(f"the processes cannot be looked after: {error}; it is tried again")
                     self.trouble = str(error)
             leaving()
         finally:
@@ -153,7 +153,7 @@ class Supervisor:
         """One round: restart what has died or stopped beating, servers first."""
         if self.reloading.is_set():
             self.reloading.clear()
-            self.take_over()
+            self.reload_settings()
         self.write_state()
         ages = liveness.ages(self.data / "heartbeat")
         self._renew(ages)
@@ -178,7 +178,7 @@ class Supervisor:
         for path in (self.data / "logs").glob("*.log"):
             logs.rotate(path, most_bytes=int(limits.max_size), files=limits.max_files)
 
-    def take_over(self) -> None:
+    def reload_settings(self) -> None:
         """Read the configuration anew, and have every process begin anew with it; a wrong one changes nothing."""
         before = self.settings
         try:
@@ -186,7 +186,7 @@ class Supervisor:
             if any(getattr(new, f"{server}_url") != getattr(before, f"{server}_url") for server in SERVERS):
                 raise ConfigurationError("it names other servers", fix="larder down, then larder up --detach")
         except LarderError as error:
-            logs.note(f"the configuration stays as it was: {error}")
+            logs.write_line(f"the configuration stays as it was: {error}")
             return
         self.settings, self.configuration = new, in_force(new)
         for name in ("flower", "api"):
@@ -199,7 +199,7 @@ class Supervisor:
             if child.process is not None and child.process.pid != child.told:
                 child.told = 0  # else it is ending already: told so twice, a worker drops what it is at
         self.outdated = list(self.children)
-        logs.note("another configuration is taken over: the processes begin anew, one after the other")
+        logs.write_line("another configuration is taken over: the processes begin anew, one after the other")
 
     def _renew(self, ages: Mapping[str, float]) -> None:
         """Have the next one end, once the one before it is up again."""
@@ -218,7 +218,7 @@ class Supervisor:
         """A line in the log of the supervisor; the process itself may have had no time for one."""
         if not self.lends:
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            logs.note(f"{child.name} (process {pid}) {how} after {lived:.0f} s and is started again")
+            logs.write_line(f"{child.name} (process {pid}) {how} after {lived:.0f} s and is started again")
 
     def _start(self, child: Child) -> None:
         log = self.data / "logs" / f"{child.name}.log"
@@ -355,7 +355,7 @@ class Supervisor:
             kill_tree(process.pid)
 
 
-def lend(settings: Settings, queues: Sequence[str]) -> subprocess.Popen[bytes]:
+def start_temporary_workers(settings: Settings, queues: Sequence[str]) -> subprocess.Popen[bytes]:
     """A process that runs workers and beat until it is told to end, or its input, which is ours, is closed."""
     (settings.data / "metrics").mkdir(exist_ok=True)
     logs_of = settings.data / "logs"
@@ -442,7 +442,7 @@ def single_supervisor(data: Path) -> Iterator[None]:
 
 
 def refuse_second(data: Path) -> LarderError:
-    """Two sets of processes on one data folder would be in each other's way."""
+    """The error for a second supervisor on one data folder."""
     return LarderError(f"already running with {data}", fix="larder down, or another folder with --data")
 
 

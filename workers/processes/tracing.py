@@ -141,16 +141,16 @@ def traced(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorate
 
 
-def note(**about: str | float) -> None:
-    """Add to what the current span is about."""
+def set_attributes(**about: str | float) -> None:
+    """Add attributes to the current span."""
     if _settings:
         from opentelemetry import trace
 
         trace.get_current_span().set_attributes({f"larder.{key}": value for key, value in about.items()})
 
 
-def failed(error: BaseException) -> None:
-    """The current span did not do what it was to; whoever handled the error goes on."""
+def mark_failed(error: BaseException) -> None:
+    """Mark the current span as failed by an error that was handled."""
     if _settings:
         from opentelemetry import trace
 

@@ -49,7 +49,7 @@ SET_ASIDE = "larder:set-aside"
 """Where workers count the messages that they could not take."""
 
 
-def set_aside(url: str) -> int | None:
+def messages_set_aside(url: str) -> int | None:
     """Messages that no worker could take since the broker began to keep anything; None if it is away, or no Valkey."""
     if rabbit.is_rabbit(url):
         return None
@@ -64,7 +64,7 @@ def lists_of(queue: str, url: str = "") -> list[str]:
     return [queue, *(f"{queue}{between}{step}" for step in PRIORITIES if step)]
 
 
-def consumed(queue: str, url: str) -> list[str]:
+def consumed_queues(queue: str, url: str) -> list[str]:
     """What a worker of this queue reads: Kombu finds the lists of Valkey by itself."""
     return lists_of(queue, url) if rabbit.is_rabbit(url) else [queue]
 
@@ -99,8 +99,8 @@ return 0
 the right one."""
 
 
-def let_through(url: str, queue: str) -> None:
-    """One task of a queue is done; each time after SHARE of them a message of a lower priority goes next.
+def promote_lower_priority(url: str, queue: str) -> None:
+    """Count a finished task of a queue; after every SHARE of them put a message of a lower priority first.
 
     So nobody who has small changes without end keeps loads and fills waiting for ever. With RabbitMQ a worker takes
     from each queue by turns anyway.

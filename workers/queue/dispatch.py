@@ -88,7 +88,7 @@ def send_items(
     message = (str(tenant), [item.to_json() for item in items])
     if items and not send(TASK_OF[stage], *message, priority=lane):
         with database.tenant(tenant) as connection:
-            work.unsent(connection, list(items))
+            work.mark_unsent(connection, list(items))
 
 
 def send_sync(database: Database, tenant: UUID, source: UUID, run: int, *, first: bool = False) -> None:
@@ -99,7 +99,7 @@ def send_sync(database: Database, tenant: UUID, source: UUID, run: int, *, first
     lane = work.Lane.CHANGED if first else work.Lane.BULK
     if not send("larder.sync", str(tenant), str(source), run, priority=lane):
         with database.tenant(tenant) as connection:
-            runs.unsent(connection, run)
+            runs.mark_unsent(connection, run)
 
 
 def send_fill(database: Database, tenant: UUID, index: int, items: Sequence[Item]) -> None:
@@ -107,24 +107,24 @@ def send_fill(database: Database, tenant: UUID, index: int, items: Sequence[Item
     message = (str(tenant), index, [item.to_json() for item in items])
     if items and not send("larder.fill", *message, priority=FILL_PRIORITY):
         with database.tenant(tenant) as connection:
-            fills.unsent(connection, index, items)
+            fills.mark_unsent(connection, index, items)
 
 
 def send_job(database: Database, due: jobs.DueJob) -> None:
     """Ask for a job's work; what the broker does not take is sent by the pump later."""
     if not send(due.task, str(due.tenant_id), str(due.id), priority=due.priority):
         with database.tenant(due.tenant_id) as connection:
-            jobs.unsent(connection, due.id)
+            jobs.mark_unsent(connection, due.id)
 
 
 def send_step(database: Database, tenant: UUID, step: Step, weights: Mapping[Stage, int], most: int) -> None:
     """Ask for what follows a step before anything is begun; what is to be embedded is chosen from the ledger."""
     if step.stage is not Stage.CHUNKED:
-        for part in portions(step.ready, step.sizes, weight=weights.get(step.stage, most), most=most):
+        for part in batches(step.ready, step.sizes, weight=weights.get(step.stage, most), most=most):
             send_items(database, tenant, step.stage, part)
 
 
-def portions(items: Iterable[Item], sizes: Mapping[UUID, int], *, weight: int, most: int) -> list[list[Item]]:
+def batches(items: Iterable[Item], sizes: Mapping[UUID, int], *, weight: int, most: int) -> list[list[Item]]:
     """Cut documents into messages of at most `most` documents and about `weight` chunks."""
     parts: list[list[Item]] = []
     load = 0

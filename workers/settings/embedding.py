@@ -67,7 +67,7 @@ class EmbeddingModel(ConfigSection):
     def _as_the_provider_has_it(cls, value: Any) -> Any:
         """What is left out becomes the provider's own."""
         given = {} if value is None else value
-        provider = cls.meant(given) if isinstance(given, dict) else ""
+        provider = cls.provider_of(given) if isinstance(given, dict) else ""
         facts = KNOWN.get(provider)
         if facts is None:
             return given
@@ -82,7 +82,7 @@ class EmbeddingModel(ConfigSection):
         return {k: v for k, v in own.items() if k in cls.model_fields and to_camel(k) not in given} | given
 
     @classmethod
-    def meant(cls, given: Mapping[str, Any]) -> str:
+    def provider_of(cls, given: Mapping[str, Any]) -> str:
         """The provider of a section as it is written."""
         return str(given.get("provider", "minilm")).lower()
 
@@ -114,7 +114,7 @@ class StoryEmbedding(EmbeddingModel):
     """
 
     @classmethod
-    def meant(cls, given: Mapping[str, Any]) -> str:
+    def provider_of(cls, given: Mapping[str, Any]) -> str:
         """A section that names its model only means the first provider that has it."""
         having = (name for name, facts in KNOWN.items() if given.get("model") in facts.models)
         return str(given.get("provider") or next(having, "gemini")).lower()

@@ -127,7 +127,7 @@ def override(tree: Tree, environ: Mapping[str, str]) -> None:
 def _asked_for(tree: Tree, path: KeyPath, provider: str) -> bool:
     """Whether the section asks for a key of this provider: one for a public address is sent to no other."""
     section, kind = tree.at(path), StoryEmbedding if path == _STORIES else EmbeddingModel
-    return isinstance(section, dict) and kind.meant(section) == provider and not any(_address(section))
+    return isinstance(section, dict) and kind.provider_of(section) == provider and not any(_address(section))
 
 
 _STORIES: KeyPath = (ROOT, "stories", "embedding")
@@ -139,7 +139,7 @@ def _share_address(tree: Tree) -> None:
     own, general = tree.at(_STORIES), tree.at(path)
     if not (isinstance(own, dict) and isinstance(general, dict)) or any(_address(own)):
         return
-    if StoryEmbedding.meant(own) == EmbeddingModel.meant(general):
+    if StoryEmbedding.provider_of(own) == EmbeddingModel.provider_of(general):
         for key in _address(general):
             own[key] = general[key]
             tree.places[*_STORIES, key] = tree.place((*path, key))

@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from connectors import SOURCES, SourceOptions
-from connectors.sections import Expected, Flag, Mismatch, Text, Zone, listed, mismatched, refusal, refuse
+from connectors.sections import Expected, Flag, Mismatch, Text, Zone, as_list, mismatched, refusal, refuse
 from workers.settings.chunking import ChunkingSettings
 from workers.settings.values import Cron, Language
 
@@ -102,7 +102,7 @@ def is_off(source: Any) -> bool:
 
 Sources = Annotated[
     tuple[Annotated[SerializeAsAny[SourceSettings], BeforeValidator(_of_type)], ...],
-    BeforeValidator(listed),
+    BeforeValidator(as_list),
     Expected("a list of sources"),
 ]
 """Sources of any type."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipeline.embedding import Embedder, EmbedderLimits, EmbeddingOptions, Vectors, readable
-from pipeline.embedding.calls import unit
+from pipeline.embedding.calls import normalised
 from pipeline.embedding.known_models import KNOWN, refuse_misfits
 from pipeline.embedding.providers import http_service
 from pipeline.embedding.token_bound import most_tokens
@@ -119,7 +119,7 @@ class GeminiEmbedder:
         if not rows.size:
             raise AnswerMalformed("Gemini's answer holds no embeddings")
         # Only the full length comes with length 1; shorter vectors are its first numbers.
-        return unit(rows)
+        return normalised(rows)
 
 
 def open_client(api_key: str, base_url: str = "", timeout_seconds: float = 30.0) -> Client:

@@ -20,8 +20,8 @@ from pipeline.errors import (
     EmbeddingError,
     TextRejected,
     TextTooLong,
-    bounded,
-    wait_of,
+    clamped,
+    provider_pause,
 )
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class HttpService:
         """The JSON answered.
 
         Raises:
-            EmbedderUnavailable: no whole answer came; else errors as `judge` raises them.
+            EmbedderUnavailable: no whole answer came; else errors as `checked_json` raises them.
             EmbedderRefused: the address cannot be used.
         """
         from pipeline.embedding.http_client import FOREIGN, translated
@@ -190,7 +190,7 @@ class HttpService:
                 f"{self} sent an answer larger than {most:,} bytes", fix="lower embedding.batchSize"
             )
         answer = HttpAnswer(status=response.status_code, headers=response.headers, content=bytes(read[:most]))
-        return judge(answer, self)
+        return checked_json(answer, self)
 
 
 def _connect(key: str, timeout: float) -> httpx2.Client:
@@ -209,7 +209,7 @@ def _connect(key: str, timeout: float) -> httpx2.Client:
     )
 
 
-def judge(answer: HttpAnswer, service: HttpService) -> Any:
+def checked_json(answer: HttpAnswer, service: HttpService) -> Any:
     """The JSON of a good answer.
 
     Raises:
@@ -247,7 +247,7 @@ def _refusal(answer: HttpAnswer, service: HttpService) -> EmbeddingError:
     return kind(
         f"{service} answered {answer.status}" + (f": {what.format(model=service.model)}" if what else ""),
         fix=fix,
-        retry_after=(bounded(float(wait)) if timed else wait_of(answer.headers))
+        retry_after=(clamped(float(wait)) if timed else provider_pause(answer.headers))
         if kind is EmbedderUnavailable
         else None,
     )

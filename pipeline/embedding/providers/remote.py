@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from pipeline.embedding import Embedder, EmbedderLimits, EmbeddingOptions, Vectors
-from pipeline.embedding.calls import unit
+from pipeline.embedding.calls import normalised
 from pipeline.embedding.known_models import KNOWN, refuse_misfits
 from pipeline.embedding.providers.http_service import LASTS, HttpService
-from pipeline.embedding.token_bound import MARKS, counter
+from pipeline.embedding.token_bound import MARKS, token_counter
 from pipeline.errors import AnswerMalformed, EmbedderRefused
 
 
@@ -32,7 +32,7 @@ class RemoteEmbedder:
         self.model = provider.named(options.model)
         self.dimensions = provider.dimensions_of(options.model, options.dimensions) or 0
         self.facts = provider.facts_of(options)
-        self.count_tokens = counter(english=self.facts.english)
+        self.count_tokens = token_counter(english=self.facts.english)
         prefixes = (self.facts.document_prefix, self.facts.query_prefix)
         own = max(map(self.count_tokens, prefixes)) + MARKS
         self.limits = EmbedderLimits(
@@ -98,7 +98,7 @@ class RemoteEmbedder:
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             raise self._unreadable() from None
         with np.errstate(over="ignore"):
-            return unit(numbers.astype(np.float32))
+            return normalised(numbers.astype(np.float32))
 
     def _unreadable(self) -> AnswerMalformed:
         return AnswerMalformed(f"{self._service} sent an answer without embeddings in it", fix=LASTS)

@@ -117,7 +117,7 @@ class Backlog:
             cursor.execute(statement, values)
         self.waiting = each_source
         with self.database.control() as connection:
-            runs.add_up(connection)
+            runs.compact_counts(connection)
         self.owner.execute("vacuum (analyze, parallel 0)")
 
     # -- looks ---------------------------------------------------------------------------------------

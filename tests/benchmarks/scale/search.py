@@ -83,7 +83,7 @@ class Asker:
         asked = Asked()
         for question in questions:
             self.search(question, way)
-        ((backend,),) = self.database.ask(self.tenant, "select pg_backend_pid()", {})
+        ((backend,),) = self.database.fetch(self.tenant, "select pg_backend_pid()", {})
         begun = time.perf_counter()
         for number in range(rounds):
             for question in questions:

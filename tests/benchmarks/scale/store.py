@@ -18,7 +18,7 @@ from pgvector.psycopg import register_vector
 
 from pipeline.database import migrations
 from pipeline.database.engine import Database
-from pipeline.documents import counted
+from pipeline.documents import searchable_with_length
 from pipeline.embedding import Vectors
 from pipeline.ledger import document_id, project_id, source_id, sources, tenant_id
 from pipeline.search import term_statistics
@@ -157,8 +157,11 @@ class Store:
             for n, text in enumerate(self.blend.texts.chunks):
                 words = text.content.split(" ")
                 head, tail = (" ".join(part) for part in (words[: len(words) // 2], words[len(words) // 2 :]))
-                title, length = counted(text.context)
-                (head_words, first), (tail_words, second) = counted(head), counted(tail)
+                title, length = searchable_with_length(text.context)
+                (head_words, first), (tail_words, second) = (
+                    searchable_with_length(head),
+                    searchable_with_length(tail),
+                )
                 values = (n, text.context, head, tail, title, head_words, tail_words, length + first, second)
                 cursor.execute(_TEXT, values)
 

@@ -348,7 +348,7 @@ def test_a_long_listing_comes_in_pieces_that_make_the_whole(
     found = in_pieces(lambda: source_for(fake, max_items=most))
 
     assert len(found) == (3 if most else 4)
-    assert Listing.whole(found) == whole
+    assert Listing.merged(found) == whole
     assert whole.left_out == ({"beyond maxItems": 8} if most else {})
 
 

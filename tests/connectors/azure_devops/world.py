@@ -28,7 +28,7 @@ def options_for(fake: FakeAzureDevOps, *, clock: Clock | None = None, **changes:
     timeouts = {"connect_timeout": 2, "read_timeout": 2}
     access, facts = changes.pop("access", None), options_facts(changes)
     context = SourceContext(limiter=lambda: limiter, decisions=changes.pop("decisions", DecisionRules()))
-    options = AzureDevOpsOptions(**{**given, **timeouts, **facts, **changes}).within(context)
+    options = AzureDevOpsOptions(**{**given, **timeouts, **facts, **changes}).with_context(context)
     return with_access(options, access)
 
 

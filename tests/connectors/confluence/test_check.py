@@ -195,4 +195,4 @@ def test_options_keep_secrets_out_of_their_text(fake: FakeConfluence) -> None:
     options: ConfluenceOptions = options_for(fake)
 
     assert fake.token not in repr(options)
-    assert fake.token not in options.selection
+    assert fake.token not in options.selection_hash

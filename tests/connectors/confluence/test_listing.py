@@ -38,7 +38,7 @@ def test_a_long_one_comes_in_pieces_that_make_the_whole(kind: str, monkeypatch: 
         found = in_pieces(world.source)
 
         assert len(found) == 5
-        assert Listing.whole(found) == whole
+        assert Listing.merged(found) == whole
         capped = in_pieces(lambda: source_for(world.fake, max_pages=70))
         assert (sum(len(piece.ids) for piece in capped), capped[-1].complete) == (70, False)
 

@@ -161,7 +161,7 @@ def test_a_page_above_without_an_id_lets_nobody_in(fake: FakeConfluence) -> None
     open_to_all: Json = {"read": {"restrictions": {"user": {"results": []}, "group": {"results": []}}}}
     row = {"id": "1", "space": {"key": "ENG"}, "ancestors": [{"title": "?"}], "restrictions": open_to_all}
     page = Content.model_validate(row)
-    restrictions.learn([page])
+    restrictions.load([page])
 
     assert restrictions.layers(page) == [["nobody"]]
     assert restrictions.layers(Content.model_validate({**row, "id": "2"}))[-1] == ["nobody"]
@@ -173,7 +173,7 @@ def test_a_subject_without_a_name_lets_nobody_in(fake: FakeConfluence) -> None:
         "read": {"restrictions": {"user": {"results": [{"type": "unknown"}]}, "group": {"results": []}}}
     }
     page = Content.model_validate({"id": "1", "space": {"key": "ENG"}, "restrictions": hidden})
-    restrictions.learn([page])
+    restrictions.load([page])
 
     assert restrictions.layers(page) == [["nobody"]]
 

@@ -175,7 +175,7 @@ def test_the_walk_of_ids_is_whole_though_pages_are_removed_between_two_answers(f
 
     _on_nth_search(fake, 1, disturb)
 
-    listing = Listing.whole(in_pieces(lambda: source_for(fake)))
+    listing = Listing.merged(in_pieces(lambda: source_for(fake)))
 
     assert listing.complete
     assert set(truth(fake)) <= listing.ids

@@ -40,7 +40,7 @@ def options_for(fake: FakeConfluence, *, clock: Clock | None = None, **changes: 
     }
     access, facts = changes.pop("access", None), options_facts(changes)
     context = SourceContext(limiter=lambda: limiter, decisions=changes.pop("decisions", DecisionRules()))
-    options = ConfluenceOptions(**{**given, **login, **facts, **changes}).within(context)
+    options = ConfluenceOptions(**{**given, **login, **facts, **changes}).with_context(context)
     return with_access(options, access)
 
 
@@ -62,7 +62,7 @@ class Store(SourceStore):
     def reconcile(self, source: Source) -> list[str]:
         """The daily walk: reads what differs, removes what is absent from a complete one."""
         before = len(self.read)
-        listing = Listing.whole(in_pieces(lambda: source))
+        listing = Listing.merged(in_pieces(lambda: source))
         differ = [i for i in sorted(listing.ids) if self._fingerprint(i) != listing.versions[i]]
         self.take(source.read(differ), cursors=False)
         if listing.complete:

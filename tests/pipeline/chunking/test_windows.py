@@ -186,16 +186,16 @@ def test_rows_keep_their_blank_lines() -> None:
 def test_token_pieces_fit_and_use_their_room(room: int) -> None:
     text = "some words of prose that go on " * 200
     tokens = Tokens(lambda piece: len(piece.split()))
-    end = tokens.reach(text, 5, room)
-    start = tokens.back(text, len(text), room)
+    end = tokens.end_within(text, 5, room)
+    start = tokens.start_within(text, len(text), room)
     for piece in (text[5:end], text[start:]):
         assert 0.9 * room - 1 <= tokens.size(piece) <= room
-    assert tokens.reach("abc", 0, 100) == 3
-    assert tokens.back("abc", 3, 100) == 0
+    assert tokens.end_within("abc", 0, 100) == 3
+    assert tokens.start_within("abc", 3, 100) == 0
 
 
 def test_a_piece_is_never_empty_even_without_room() -> None:
     tokens = Tokens(lambda piece: 10 * len(piece))
-    assert tokens.reach("abc", 1, 3) == 2
-    assert tokens.back("abc", 2, 3) == 2
-    assert Ruler().reach("abc", 1, 0) == 2
+    assert tokens.end_within("abc", 1, 3) == 2
+    assert tokens.start_within("abc", 2, 3) == 2
+    assert Ruler().end_within("abc", 1, 0) == 2

@@ -9,7 +9,7 @@ import pytest
 from requests.structures import CaseInsensitiveDict
 
 from pipeline.embedding.known_models import KNOWN
-from pipeline.embedding.providers.http_service import HttpAnswer, HttpService, judge
+from pipeline.embedding.providers.http_service import HttpAnswer, HttpService, checked_json
 from pipeline.errors import EmbedderRefused, EmbedderUnavailable, LarderError, TextRejected, TextTooLong
 
 SECRET = "sk-0123456789 and a text of a customer"
@@ -99,7 +99,7 @@ def test_each_answer_is_one_of_our_errors(
     status: int, body: Any, kind: type[LarderError], words: str
 ) -> None:
     with pytest.raises(kind) as caught:
-        judge(answer(status, body), SERVICE)
+        checked_json(answer(status, body), SERVICE)
     assert type(caught.value) is kind
     assert words in caught.value.message
     assert caught.value.message.startswith("OpenAI at http://here")
@@ -110,13 +110,13 @@ def test_each_answer_is_one_of_our_errors(
 def test_the_words_of_the_service_are_never_repeated(status: int, body: Any, kind: type[LarderError]) -> None:
     """They quote keys and texts."""
     with pytest.raises(kind) as caught:
-        judge(answer(status, body), SERVICE)
+        checked_json(answer(status, body), SERVICE)
     assert "sk-" not in str(caught.value)
     assert "customer" not in str(caught.value)
 
 
 def test_a_good_answer_is_its_json() -> None:
-    assert judge(answer(200, {"data": [1]}), SERVICE) == {"data": [1]}
+    assert checked_json(answer(200, {"data": [1]}), SERVICE) == {"data": [1]}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_the_time_to_stay_away_goes_with_the_error(
     status: int, body: Any, headers: dict[str, str], wait: float | None
 ) -> None:
     with pytest.raises(EmbedderUnavailable) as caught:
-        judge(answer(status, body, headers=headers), SERVICE)
+        checked_json(answer(status, body, headers=headers), SERVICE)
     assert caught.value.retry_after == wait
 
 
@@ -145,4 +145,4 @@ def test_the_time_to_stay_away_goes_with_the_error(
 )
 def test_an_error_in_no_known_form_is_still_judged_by_its_status(body: Any) -> None:
     with pytest.raises(TextRejected):
-        judge(answer(400, body), SERVICE)
+        checked_json(answer(400, body), SERVICE)

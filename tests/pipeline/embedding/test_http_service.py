@@ -153,7 +153,7 @@ def test_an_answer_larger_than_sensible_is_refused(
 
 def test_a_large_error_is_read_in_part(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.faults.next(Fault.status(400, body=b" " * 1_000_000 + b"{}", content_type="application/json"))
-    monkeypatch.setattr(module, "judge", lambda answer, _service: answer)
+    monkeypatch.setattr(module, "checked_json", lambda answer, _service: answer)
     answer = service_at(server).post("x", {})
     assert (answer.status, len(answer.content)) == (400, 65_536)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.embedding.calls import open_embedder
 from pipeline.embedding.providers.hashing import HashingEmbedder
-from pipeline.embedding.token_bound import counter, most_tokens
+from pipeline.embedding.token_bound import most_tokens, token_counter
 
 ROOT = Path(__file__).resolve().parents[3]
 ODD = (
@@ -38,13 +38,13 @@ def samples() -> list[str]:
 
 
 def test_no_sample_has_more_tokens_than_the_bound(samples: list[str]) -> None:
-    true = counter(english=True)
+    true = token_counter(english=True)
     assert true is not most_tokens
     assert [text for text in samples if true(text) > most_tokens(text)] == []
 
 
 def test_the_bound_is_not_far_from_the_truth(samples: list[str]) -> None:
-    true = counter(english=True)
+    true = token_counter(english=True)
     assert sum(map(most_tokens, samples)) < 2.5 * sum(map(true, samples))
 
 
@@ -53,18 +53,18 @@ def test_the_true_count_is_that_of_the_shipped_model(samples: list[str]) -> None
 
     shipped = open_embedder(EmbeddingOptions(provider="minilm"))
     assert not isinstance(shipped, HashingEmbedder)
-    true = counter(english=True)
+    true = token_counter(english=True)
     assert [true(text) for text in samples[:40]] == [shipped.count_tokens(text) for text in samples[:40]]
     assert true("half \ud800 of it") > 0
 
 
 def test_a_blob_is_not_taken_for_one_token() -> None:
     """A server that takes it to pieces would refuse what counted as short."""
-    assert counter(english=True)("see " + "x9Zk" * 250) > 1000
+    assert token_counter(english=True)("see " + "x9Zk" * 250) > 1000
 
 
 def test_a_model_of_another_vocabulary_is_bounded() -> None:
-    assert counter(english=False) is most_tokens
+    assert token_counter(english=False) is most_tokens
 
 
 @given(st.text(max_size=200))

@@ -10,7 +10,7 @@ from pipeline.documents import Chunk, Json, Kind, SourceType
 from pipeline.enrichment.enricher import Enricher
 from pipeline.enrichment.found import DocumentText, DocumentTexts
 from pipeline.enrichment.request import EnrichmentRequest
-from pipeline.enrichment.text import worded
+from pipeline.enrichment.text import without_marks
 from pipeline.errors import StoreUnavailable
 from pipeline.search import Hit, SearchRequest, SearchResults
 from pipeline.search.records import Explanation, Filter, StoredDocument, outdated
@@ -109,5 +109,5 @@ class Stock(DocumentTexts):
     def answer(self, pbi: Mapping[str, Any], **wanted: Any) -> Json:
         """The context of a PBI, seen to be sound."""
         request = EnrichmentRequest.from_json({"pbi": pbi, **wanted})
-        texts = {one.id: worded(one.chunk.content) for one in self.hits}
+        texts = {one.id: without_marks(one.chunk.content) for one in self.hits}
         return sound(Enricher(self.search, self, now=lambda: NOW).enrich(request), texts.__getitem__)

@@ -16,9 +16,9 @@ from pipeline.enrichment.text import (
     is_prose,
     part_of,
     sentences_of,
-    split,
+    split_sentences,
     truncated,
-    worded,
+    without_marks,
 )
 from tests.complexity import assert_linear
 
@@ -41,7 +41,7 @@ def texts(*contents: str) -> list[str]:
     ],
 )
 def test_a_paragraph_is_split_at_the_ends_of_its_sentences(text: str, expected: list[str]) -> None:
-    assert list(split(text)) == expected
+    assert list(split_sentences(text)) == expected
 
 
 def test_a_hard_line_break_does_not_end_a_sentence_and_an_item_of_a_list_begins_one() -> None:
@@ -161,7 +161,7 @@ def test_what_somebody_wrote_is_prose(text: str) -> None:
     ],
 )
 def test_links_emphasis_and_tags_are_read_as_their_words(text: str, said: str) -> None:
-    assert worded(text) == said
+    assert without_marks(text) == said
     assert texts(f"## {text}\n\n{text}") == [said]
 
 
@@ -227,7 +227,7 @@ def test_a_heading_announces_its_part_in_several_languages(heading: str, part: P
 
 
 def test_the_time_for_sentences_and_parts_grows_with_the_text_and_no_faster() -> None:
-    assert_linear(lambda n: "A. " * n, 6_000, lambda text: list(split(text)))
+    assert_linear(lambda n: "A. " * n, 6_000, lambda text: list(split_sentences(text)))
     assert_linear(lambda n: f"a{'(' * n}b", 4_000, lambda heading: part_of((heading,)))
 
 

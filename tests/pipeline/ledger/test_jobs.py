@@ -285,7 +285,7 @@ def test_a_lost_message_is_sent_again_and_one_that_waits_is_not(desk: Desk) -> N
     assert [d.id for d in desk.pump_once()] == [job]
     assert desk.pump_once() == []
     with desk.database.tenant(desk.tenant) as connection:
-        jobs.unsent(connection, job)
+        jobs.mark_unsent(connection, job)
     assert [d.id for d in desk.pump_once()] == [job]
     quiet = desk.submit({"pbi": {"title": "without a broker"}}, sends=False).id
     assert [d.id for d in desk.pump_once()] == [quiet]

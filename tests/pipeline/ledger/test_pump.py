@@ -311,7 +311,7 @@ class TestBounds:
         (batch,) = pump_once(shop).batches
         shop.claim("a")
         with shop.database.tenant(shop.tenant) as connection:
-            work.unsent(connection, list(batch.items))
+            work.mark_unsent(connection, list(batch.items))
         assert shop.row("a")["enqueued_at"] is not None
 
     def test_a_message_the_broker_did_not_take_is_sent_at_the_next_look(self, shop: Workshop) -> None:
@@ -320,7 +320,7 @@ class TestBounds:
         items = shop.items("a", "b")
         shop.claim("b")
         with shop.database.tenant(shop.tenant) as connection:
-            work.unsent(connection, items)
+            work.mark_unsent(connection, items)
         (batch,) = pump_once(shop).batches
         assert names(shop, batch) == ["a"]
 

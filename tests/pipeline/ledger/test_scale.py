@@ -164,7 +164,7 @@ def test_figures_are_those_of_the_rows_whatever_happens_to_them(
     def agree() -> None:
         assert kept_figures(omniscient) == true_figures(omniscient)
         with shop.database.control() as connection:
-            runs.add_up(connection)
+            runs.compact_counts(connection)
         assert kept_figures(omniscient) == true_figures(omniscient)
 
     run = shop.open_run()

@@ -288,10 +288,10 @@ def test_a_switch_beside_a_worker_is_no_deadlock(alone: Workshop, others: Others
 
     def work_on_all() -> None:
         with alone.database.tenant(alone.tenant) as connection:
-            fills.hold_documents(connection, [alone.id(name) for name in "abc"])
+            fills.lock_documents(connection, [alone.id(name) for name in "abc"])
 
     with alone.database.tenant(alone.tenant) as connection:
-        fills.hold_documents(connection, [alone.id(second)])
+        fills.lock_documents(connection, [alone.id(second)])
         worker = others.begin(work_on_all)
         adopted = others.begin(adopt, waiting=2)
     worker.result(30)
@@ -461,15 +461,15 @@ def test_taking_back_that_messages_were_sent_beside_a_worker_is_no_deadlock(
 
     def work_on_all() -> None:
         with alone.database.tenant(alone.tenant) as connection:
-            fills.hold_documents(connection, ids)
+            fills.lock_documents(connection, ids)
 
     def take_back() -> None:
         with alone.database.tenant(alone.tenant) as connection:
             as_they_lie(connection)
-            work.unsent(connection, [Item(i, 1) for i in ids])
+            work.mark_unsent(connection, [Item(i, 1) for i in ids])
 
     with alone.database.tenant(alone.tenant) as connection:
-        fills.hold_documents(connection, [alone.id(second)])
+        fills.lock_documents(connection, [alone.id(second)])
         worker = others.begin(work_on_all)
         taken_back = others.begin(take_back, waiting=2)
     worker.result(30)
@@ -752,7 +752,7 @@ def test_a_list_of_ids_by_an_old_configuration_ends_with_the_piece_that_comes_in
     with alone.database.tenant(alone.tenant) as connection:
         sources.renew(connection, alone.source, token, lease=LEASE)
         piece = Listing(ids=frozenset({"a"}), complete=True, cursor={"after": "a"})
-        runs.add_piece(connection, run, 1, piece)
+        runs.add_id_list(connection, run, 1, piece)
         configured = others.begin(configure_anew)
     configured.result(30)
     assert alone.sql("select * from walk_piece") == []

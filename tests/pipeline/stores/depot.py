@@ -33,12 +33,12 @@ class Counting(Database):
         self.sent: list[tuple[str, Mapping[str, Any]]] = []
         self.read: list[int] = []
 
-    def ask(
+    def fetch(
         self, tenant_id: UUID, statement: str, values: Mapping[str, Any], **options: Any
     ) -> list[tuple[Any, ...]]:
         self.asked.append(statement)
         self.sent.append((statement, values))
-        rows = super().ask(tenant_id, statement, values, **options)
+        rows = super().fetch(tenant_id, statement, values, **options)
         if "c.content" in statement:
             self.read.append(len(rows))
         return rows

@@ -135,4 +135,4 @@ def test_a_search_that_was_meant_for_another_index_finds_nothing(database: Datab
         new = open_index(connection, provider="x", model="newer", dimensions=8, chunker="c", pipeline="p")
     with database.control() as connection:
         connection.exec_driver_sql(f"select activate_search_index({new.id})")
-    assert database.ask(tenant, sent, values) == []
+    assert database.fetch(tenant, sent, values) == []

@@ -139,7 +139,7 @@ def terms(depot: Depot, question: str, *, chunks: float = 300) -> list[Any]:
     given = {"words": searchable(question), "languages": ["english"], "tenant": depot.tenant}
     given |= {"index": depot.index.id, "chunks": chunks}
     columns = "cast(t.lexeme as text), t.weight, t.sharp, t.chosen"
-    return depot.database.ask(depot.tenant, f"select {columns} from ({statement.TERMS}) t", given)
+    return depot.database.fetch(depot.tenant, f"select {columns} from ({statement.TERMS}) t", given)
 
 
 def test_rare_lexemes_choose_the_candidates_and_all_count(shared_database: Database) -> None:

@@ -96,7 +96,7 @@ def test_an_agent_sees_what_its_token_may(
     assert "internal 1" in over_http(address, token(), search)
     assert "berth" not in over_http(address, token(projects=("empty",)), search)
 
-    hidden = parts.database.ask(
+    hidden = parts.database.fetch(
         ACME.tenant, "select id from document where external_id = %(e)s limit 1", {"e": "confidential-0"}
     )[0][0]
 

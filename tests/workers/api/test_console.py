@@ -131,7 +131,7 @@ def test_one_searches_marks_and_reads_what_one_may_see(
     noted = browser.post("/console/feedback", data={**said, "csrf": csrf(page)})
     assert (noted.status_code, "Noted." in noted.text, "what people said" in noted.text) == (200, True, True)
     assert "before each tide" in browser.get(f"/console/documents/{document_id[1]}").text
-    hidden = parts.database.ask(
+    hidden = parts.database.fetch(
         ACME.tenant, "select id from document where external_id = %(e)s limit 1", {"e": "confidential-0"}
     )[0][0]
     gone = browser.get(f"/console/documents/{hidden}")

@@ -80,7 +80,7 @@ def test_nothing_foreign_comes_back_by_any_address(
     every = [
         row[0]
         for tenant in ("acme", "evil")
-        for row in parts.database.ask(tenant_id(tenant), "select id from document where not deleted", {})
+        for row in parts.database.fetch(tenant_id(tenant), "select id from document where not deleted", {})
     ]
     places = [project_id(tenant_id(t), p) for t in ("acme", "evil") for p in ("default", "berth", "empty")]
     cases = shown = 0
@@ -148,11 +148,11 @@ def test_commands_of_one_tenant_neither_tell_nor_change_what_is_of_another(
     """On the command line all of a tenant is seen, and nothing of another, whatever is named."""
 
     def texts(tenant: str) -> set[str]:
-        return {row[0] for row in parts.database.ask(tenant_id(tenant), "select content from chunk", {})}
+        return {row[0] for row in parts.database.fetch(tenant_id(tenant), "select content from chunk", {})}
 
     run = runner(tmp_path, monkeypatch, variables(shared_addresses, servers), CONFIG)
     document = "select id from document where external_id = 'public-0'"
-    ((theirs,), *_), before = parts.database.ask(ACME.tenant, document, {}), texts("acme")
+    ((theirs,), *_), before = parts.database.fetch(ACME.tenant, document, {}), texts("acme")
     berth = str(project_id(ACME.tenant, "berth"))
     for command, code in {
         ("search", "mooring lines acme", "-k", "50"): 0,

@@ -31,7 +31,7 @@ def test_a_query_with_rights_and_a_project_uses_the_vector_index(shared_database
     depot.sql("update document set chunk_count = 1")  # as whoever writes them says
     database = Counting(shared_database)
     caller = Caller(tenant=depot.tenant, tenant_name="t", subject="ann", projects=(str(depot.project),))
-    allowed = replace(caller.sight, projects=(depot.project,))
+    allowed = replace(caller.search_filter, projects=(depot.project,))
     options = RetrievalOptions(exact_below=0, min_similarity=-1.0)
     search = Retriever(database, depot.tenant, lambda _index: depot.embedder, options)
     found = search.search(SearchRequest(text="words of page 7", filter=allowed, k=5, dedupe=False))

@@ -131,7 +131,7 @@ def test_an_older_process_runs_no_newer_command(harbour: Site, tmp_path: Path) -
 
 def test_ctrl_c_before_the_command_begins_is_told_as_one_in_it(harbour: Site, tmp_path: Path) -> None:
     wanted = {
-        "program": served.program(),
+        "program": served.program_version(),
         "args": ["status"],
         "folder": str(harbour.root),
         "environment": clean(),

@@ -42,7 +42,7 @@ def test_each_source_tells_its_documents_its_language(loaded: Loaded, here: Path
     told = {
         source.name: [document.metadata.get(KEY) for page in pages for document in page.documents]
         for source in settings.rag.sources
-        for pages in [open_source(source.within(settings.context_of(source, no_limiter))).pages(None)]
+        for pages in [open_source(source.with_context(settings.context_of(source, no_limiter))).pages(None)]
     }
     assert told == {"notes": ["german"], "manual": [None], "backlog": ["french"]}
 

@@ -52,7 +52,8 @@ def test_paths_are_relative_to_the_file(here: Path) -> None:
     assert settings.folder == here / "conf"
     assert settings.data == here / "conf" / "state"
     assert [
-        one.within(settings.context_of(one, LocalRequestLimiter)).root.resolve() for one in (first, second)
+        one.with_context(settings.context_of(one, LocalRequestLimiter)).root.resolve()
+        for one in (first, second)
     ] == [
         here / "conf",
         here / "docs",

@@ -123,7 +123,7 @@ def waiting(parts: Runtime) -> Diagnosis:
             due=LONG_SECONDS,
             lease=LEASE_SECONDS,
             resend=steps.limits(parts.rag).resend + LEASE_SECONDS,
-            embedding=parts.allowance.room(connection) is None,  # what must not be sent is not late
+            embedding=parts.allowance.embed_room(connection) is None,  # what must not be sent is not late
         )
     said = (
         [f"{plural(unsent, 'document has', 'documents have')} been due for long without a message"]
@@ -213,7 +213,7 @@ def plan_anew(parts: Runtime) -> None:
 def figures(parts: Runtime) -> Diagnosis:
     """What `status` and scaling are told is what the ledger holds."""
     with parts.database.control() as connection:
-        wrong = upkeep.drift(connection)
+        wrong = upkeep.count_drift(connection)
     if wrong:
         return error(f"the figures of status differ from the ledger by {plural(wrong, 'document')}", REPAIR)
     return fine("the figures of status are those of the ledger")
@@ -266,7 +266,7 @@ def too_old(server: str) -> bool:
 def index_size(parts: Runtime) -> Diagnosis:
     """Vector indexes hold little beside what is searched."""
     with parts.database.control() as connection:
-        found = upkeep.grown(connection)
+        found = upkeep.bloated_indexes(connection)
     if found:
         said = ", ".join(
             f"{row.name} has {row.bytes / 1e6:.0f} MB, {row.times:.1f} times what it needs" for row in found
@@ -293,7 +293,7 @@ def by_owner(statement: str, rows: Callable[[Connection], Sequence[Any]]) -> Cal
 def vacuum(parts: Runtime) -> Diagnosis:
     """PostgreSQL cleans up behind updates, or searches and the pump get slower by the day."""
     with parts.database.control() as connection:
-        runs, found = upkeep.vacuums(connection), upkeep.unclean(connection)
+        runs, found = upkeep.autovacuum_is_on(connection), upkeep.unvacuumed_tables(connection)
     if not runs:
         return error(
             "autovacuum is off", "set autovacuum and track_counts to on in postgresql.conf, and reload"
@@ -364,8 +364,8 @@ CHECKS: tuple[Check, ...] = (
     Check("schedules", schedules, plan_anew),
     Check("figures", figures, count_anew),
     Check("versions", versions),
-    Check("index size", index_size, by_owner("reindex index concurrently", upkeep.grown)),
-    Check("vacuum", vacuum, by_owner("vacuum (analyze)", upkeep.unclean)),
+    Check("index size", index_size, by_owner("reindex index concurrently", upkeep.bloated_indexes)),
+    Check("vacuum", vacuum, by_owner("vacuum (analyze)", upkeep.unvacuumed_tables)),
     Check("broker", server.message_broker, needs_database=False),
     Check("heartbeats", server.heartbeats, needs_database=False),
     Check("model", server.model, needs_database=False),
