@@ -147,7 +147,7 @@ class Runtime:
 
         What askers remember is theirs: `workers.client`.
         """
-        health = Health(cache=False, moved=metrics.record_level)
+        health = Health(moved=metrics.record_level)
         health.switch(on=self.rag.enabled)
         return health
 

