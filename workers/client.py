@@ -117,9 +117,7 @@ class Client(StoryMethods):
         self._publisher = publisher or (JobPublisher(broker_url) if broker_url else None)
 
     @classmethod
-    def from_settings(
-        cls, settings: Settings, database: str | None = None, broker: str | None = None
-    ) -> Self:
+    def of(cls, settings: Settings, database: str | None = None, broker: str | None = None) -> Self:
         """The client of an installation, of which the addresses of its servers may be known already.
 
         Its embedded servers are started if it uses them and they do not run.
@@ -146,7 +144,7 @@ class Client(StoryMethods):
         )
 
     @classmethod
-    def of_process(
+    def of_parts(
         cls, parts: Runtime, tenant: str, project: str, publisher: JobPublisher | None = None
     ) -> Self:
         """The client of a tenant in a process that has these parts; what it uses of them is not closed with it."""

@@ -56,7 +56,7 @@ _ACTOR: ContextVar[str] = ContextVar("actor", default="")
 
 @contextmanager
 def acting_as(name: str) -> Iterator[None]:
-    """What is done meanwhile is done by this user, and not by whoever started the process."""
+    """Within the block `current_user` is this user, and not the one who started the process."""
     before = _ACTOR.set(name)
     try:
         yield
@@ -65,7 +65,7 @@ def acting_as(name: str) -> Iterator[None]:
 
 
 def current_user() -> str:
-    """Who does it, for the audit: a user of the console, else whoever is at the keyboard."""
+    """The name for the audit: that of `acting_as`, else `cli:` and the operating system's user."""
     if name := _ACTOR.get():
         return name
     with suppress(OSError, KeyError):
@@ -138,7 +138,7 @@ class Runtime:
 
     @cached_property
     def audit_log(self) -> AuditLog:
-        """What this process answered, on its way into the audit."""
+        """The writer of what this process answered into the audit."""
         return AuditLog(self.database)
 
     @cached_property

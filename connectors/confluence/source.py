@@ -416,10 +416,8 @@ def _contents(client: ConfluenceClient, options: ConfluenceOptions) -> Iterator[
             yield Finding(ok=not archived, subject=f"space {key}", detail=detail, fix=fix)
     count = client.count(content_filter.page_clause())
     # A list of configured spaces that are all invisible has been said already.
-    ok, detail = (
-        bool(found),
-        f"{plural(len(found), 'space')} visible, {plural(count, 'page')} found by search",
-    )
+    ok = bool(found)
+    detail = f"{plural(len(found), 'space')} visible, {plural(count, 'page')} found by search"
     if options.max_pages is not None and count > options.max_pages:
         detail += f", of which maxPages lets the {options.max_pages} oldest in; pages removed there stay in the index"
     yield Finding(ok=ok, subject="spaces", detail=detail, fix="" if ok else PERMISSION)

@@ -110,7 +110,7 @@ class GuardedAdapter(HTTPAdapter):
 
     @property
     def max_retries(self) -> Retry:
-        """None: retrying is decided in the ledger. SDKs that set their own are not heard."""
+        """None: the ledger decides about retries. What SDKs set is ignored."""
         return self._retries
 
     @max_retries.setter

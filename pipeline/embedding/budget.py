@@ -48,7 +48,7 @@ class Budget(Protocol):
         ...
 
     def take(self, cost: Cost) -> Grant:
-        """Leave for one call, to be made at once.
+        """Permission for one call, to be made at once.
 
         Raises:
             BudgetSpent: not now; `retry_after` says in how many seconds.

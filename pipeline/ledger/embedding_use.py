@@ -137,7 +137,7 @@ def is_configuration_error(error: LarderError) -> bool:
 
 
 def hold(connection: Connection, name: str, error: LarderError, *, probe_seconds: float) -> None:
-    """Nobody with this configuration embeds until it is probed again."""
+    """Stop embedding with this configuration, in all workers, until it is probed again."""
     statement = text("""
         insert into embedding_hold (fingerprint, code, error, probe_at)
         values (:name, :code, :error, now() + make_interval(secs => :probe))
@@ -149,7 +149,7 @@ def hold(connection: Connection, name: str, error: LarderError, *, probe_seconds
 
 
 def release_hold(connection: Connection, name: str) -> None:
-    """It works again."""
+    """Remove the hold on this configuration, which works again."""
     connection.execute(text("delete from embedding_hold where fingerprint = :name"), {"name": name})
 
 

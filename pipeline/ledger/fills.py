@@ -112,7 +112,7 @@ def choose(connection: Connection, index: int, limits: Limits) -> list[DueFill]:
 
 
 def mark_unsent(connection: Connection, index: int, items: Sequence[Item]) -> None:
-    """Messages that could not be published: the pump sends them the next time it looks."""
+    """Note that messages of these could not be published; the pump sends them the next time it looks."""
     connection.execute(_UNSENT, {"index": index, "ids": [i.document_id for i in items]})
 
 
@@ -245,7 +245,7 @@ def still_ours(connection: Connection, claimed: FillClaim) -> list[UUID]:
 
 
 def finish(connection: Connection, claimed: FillClaim, held: Sequence[IndexedDocument]) -> None:
-    """These documents are in the index now; the caller holds their rows."""
+    """Note that these documents are in the index now; the caller holds their rows."""
     record_indexed(connection, claimed.tenant_id, claimed.index, held)
     ids = [h.document_id for h in held]
     resolve_letters(connection, ids, "indexed", index=claimed.index)

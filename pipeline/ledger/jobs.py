@@ -191,7 +191,7 @@ def submit(
 
 
 def record_answer_version(connection: Connection, way: str) -> None:
-    """From now on answers are made in the way that `way` names: those of another way are not given again.
+    """Note that answers are made in this way from now on; kept answers of another way are not given any more.
 
     On the control role that holds for all tenants, else for the one of the transaction. Noted before a job is claimed,
     it is what the job's answer counts as made with.
@@ -253,7 +253,7 @@ _PUT_BACK = _LEASED.give_back(
 
 
 def mark_unsent(connection: Connection, job_id: UUID) -> None:
-    """Its message could not be published: the pump sends it the next time it looks."""
+    """Note that its message could not be published; the pump sends it the next time it looks."""
     connection.execute(_UNSENT, {"id": job_id})
 
 

@@ -72,7 +72,7 @@ class Leased:
         return self._update(self._let_go(assignments), lost, returning or self.key, "skip locked")
 
     def mark_unsent(self) -> TextClause:
-        """A message about these could not be published: the pump sends one the next time it looks."""
+        """Note that a message about these could not be published; the pump sends one the next time it looks."""
         return self._update("enqueued_at = null", f"{self.rows} and {self.token} is null", self.key)
 
     def _ours(self) -> str:

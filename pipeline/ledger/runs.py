@@ -116,7 +116,7 @@ def traces_of(connection: Connection, items: Sequence[Item]) -> list[str]:
 
 
 def mark_unsent(connection: Connection, run_id: int) -> None:
-    """Its message could not be published: the pump sends it the next time it looks."""
+    """Note that its message could not be published; the pump sends it the next time it looks."""
     connection.execute(text("update sync_run set enqueued_at = null where id = :id"), {"id": run_id})
 
 
@@ -185,7 +185,7 @@ def add(
 
 
 def require_walk(connection: Connection, run_id: int) -> None:
-    """The run is to end with an id walk, whoever finishes it."""
+    """Mark a run to end with an id walk, whoever finishes it."""
     connection.execute(text("update sync_run set walk = true where id = :id"), {"id": run_id})
 
 
@@ -220,7 +220,7 @@ def id_lists(connection: Connection, run_id: int) -> list[Listing]:
 
 
 def delete_id_lists(connection: Connection, run_id: int) -> None:
-    """The list of a run is of no more use."""
+    """Delete what was kept of a run's list of ids."""
     connection.execute(text("delete from walk_piece where run_id = :id"), {"id": run_id})
 
 
@@ -264,7 +264,7 @@ def note_problems(connection: Connection, run_id: int, outcome: str, problems: I
 
 
 def finish_walk(connection: Connection, run_id: int) -> None:
-    """The walk is over; the run closes when its documents are settled."""
+    """Note the end of a run's walk; the run closes when its documents are settled."""
     statement = text("update sync_run set state = 'processing' where id = :id and state = 'discovering'")
     connection.execute(statement, {"id": run_id})
 

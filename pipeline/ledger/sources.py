@@ -209,7 +209,7 @@ _RELEASE = _LEASED.give_back("")
 
 
 def claim(connection: Connection, source_id: UUID, *, lease: float) -> UUID | None:
-    """Become the one who syncs this source; None if somebody else is at it."""
+    """Take the lease on the sync of this source: its token, or None if somebody else has it."""
     token = uuid4()
     values = {"id": source_id, "token": token, "lease": lease}
     return None if connection.execute(_CLAIM, values).first() is None else token
@@ -236,7 +236,7 @@ def is_held(connection: Connection, source_id: UUID) -> bool:
 
 
 def release(connection: Connection, source_id: UUID, token: UUID) -> None:
-    """Let go of the sync; harmless if it is no longer ours."""
+    """Give the lease on the sync back; nothing happens if it is no longer ours."""
     connection.execute(_RELEASE, {"id": source_id, "token": token})
 
 

@@ -87,7 +87,7 @@ def have_outgrown_counts(connection: Connection) -> bool:
 
 
 def record_canary(connection: Connection, queue: str) -> None:
-    """A queue did its task of the minute just now."""
+    """Note that a queue did its task of the minute just now."""
     statement = text("""
         insert into canary (queue) values (:queue)
         on conflict (queue) do update set sung_at = now()""")
@@ -95,7 +95,7 @@ def record_canary(connection: Connection, queue: str) -> None:
 
 
 def record_worker(connection: Connection, name: str, *, queues: str, host: str, pid: int) -> None:
-    """A worker lives; `queues` are those it serves, with commas."""
+    """Note that a worker lives; `queues` are those it serves, with commas."""
     statement = text("""
         insert into worker (name, queues, host, pid) values (:name, :queues, :host, :pid)
         on conflict (name) do update set seen_at = now(), pid = excluded.pid, queues = excluded.queues,
@@ -104,7 +104,7 @@ def record_worker(connection: Connection, name: str, *, queues: str, host: str, 
 
 
 def forget_worker(connection: Connection, name: str) -> None:
-    """A worker ended."""
+    """Remove the row of a worker that ended."""
     connection.execute(text("delete from worker where name = :name"), {"name": name})
 
 

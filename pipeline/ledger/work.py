@@ -496,5 +496,5 @@ def _shares(queues: Sequence[Row[Any]], room: int, least: int) -> list[int]:
 
 
 def mark_unsent(connection: Connection, items: list[Item]) -> None:
-    """Messages that could not be published: the pump sends them the next time it looks."""
+    """Note that messages of these could not be published; the pump sends them the next time it looks."""
     connection.execute(_UNSENT, {"ids": [i.document_id for i in items]})

@@ -123,7 +123,7 @@ def test_one_trace_leads_from_the_command_to_the_rows(traced: Traced, until: Unt
 
 
 def test_one_trace_leads_from_a_client_through_the_queue_to_its_answer(traced: Traced, until: Until) -> None:
-    client = Client.from_settings(load(traced.site.root / "larder.yaml", {}))
+    client = Client.of(load(traced.site.root / "larder.yaml", {}))
     with client:
         client.enrich(PBI, deadline=60)
 

@@ -76,7 +76,7 @@ def test_time_and_number_are_those_of_the_cache_settings(monkeypatch: pytest.Mon
         retrieval = RetrievalSettings(cache=ResultCacheSettings(**cache))
         settings = load(None, {})
         rag = settings.rag.model_copy(update={"retrieval": retrieval})
-        return Client.from_settings(replace(settings, rag=rag), NOWHERE, "redis://127.0.0.1:1/0")
+        return Client.of(replace(settings, rag=rag), NOWHERE, "redis://127.0.0.1:1/0")
 
     ask = asker(monkeypatch, client(max_entries=2))
     for n in range(3):

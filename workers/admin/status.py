@@ -71,9 +71,7 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
         }
     found["backlog"]["queues"] = queues = broker.lengths(parts.addresses.broker, QUEUES)
     # A silent broker takes its time for each question.
-    found["backlog"]["set_aside"] = (
-        None if queues is None else broker.messages_set_aside(parts.addresses.broker)
-    )
+    found["backlog"]["set_aside"] = None if queues is None else broker.aside_total(parts.addresses.broker)
     found |= _broker_facts(parts, queues)
     found["next"] = advice(found)
     return found

@@ -97,7 +97,7 @@ class Tools:
         own = next((name for name in caller.projects if name != ALL), parts.settings.project)
         pbi = {"title": title, "description": description, "acceptance_criteria": acceptance_criteria}
         with _told():
-            client = Client.of_process(parts, caller.tenant_name, own)
+            client = Client.of_parts(parts, caller.tenant_name, own)
             asked = client.checked({"pbi": pbi}, project, (), caller)
             place = project_id(caller.tenant, asked["project"])
             answer = prompt_block(job.enricher(parts, caller.tenant, place)(asked))

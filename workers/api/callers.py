@@ -49,7 +49,7 @@ MOST_KEPT = 10_000
 
 
 class Attempts:
-    """Wrong tokens of the last minute, by where they come from; `clock` never goes back."""
+    """Counts wrong tokens of the last minute by address; `clock` gives seconds that never go back."""
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
@@ -100,7 +100,7 @@ def address_of(request: Request) -> str:
 
 
 def prove_caller(request: Request, token: str) -> Caller:
-    """Whom the token of a request proves.
+    """The caller whom the token of a request proves.
 
     Raises:
         TokenRefused: nobody.

@@ -284,7 +284,7 @@ class RAGService(Client):
 
         settings = from_mapping(config) if isinstance(config, Mapping) else load(config, environ or {})
         parts = open_runtime(settings)
-        made = cls.from_settings(settings, parts.addresses.database, parts.addresses.broker)
+        made = cls.of(settings, parts.addresses.database, parts.addresses.broker)
         parts.__dict__["database"] = made._database  # noqa: SLF001 (its own)
         made.__dict__["_parts"] = parts
         _ = parts.embedder

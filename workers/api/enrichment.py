@@ -67,7 +67,7 @@ async def client_of(request: Request, parts: Parts, caller: Reader) -> Client:
 
 def client_for(request: Request, parts: Runtime, caller: Caller) -> Client:
     """The same, for a caller that was proved in another way."""
-    return Client.of_process(parts, caller.tenant_name, parts.settings.project, request.app.state.publisher)
+    return Client.of_parts(parts, caller.tenant_name, parts.settings.project, request.app.state.publisher)
 
 
 Asking = Annotated[Client, Depends(client_of)]

@@ -113,10 +113,8 @@ def _give(context: CommandContext, console: Console, made: Any, output: Path | N
         encoding = sys.stdout.encoding or "utf-8"
         text = report.document(made.items, form).encode(encoding, "xmlcharrefreplace").decode(encoding)
     elif replaced := step4_file.write_pages(output, made.items, form):
-        console.print(
-            f"{plural(replaced, 'page of the same name was', 'pages of the same names were')} replaced in {output}",
-            markup=False,
-        )
+        were = plural(replaced, "page of the same name was", "pages of the same names were")
+        console.print(f"{were} replaced in {output}", markup=False)
     if context.as_json:
         context.answer(made.report())
         return

@@ -200,10 +200,7 @@ def _report(told: Json, questions: Mapping[str, str]) -> Iterator[RenderableType
     if told["failed"]:
         yield Text(f"{plural(told['failed'], 'document')} could not be indexed", style="yellow")
     if told["degraded"]:
-        yield Text(
-            f"{plural(told['degraded'], 'question was', 'questions were')} answered below level 0",
-            style="yellow",
-        )
+        yield Text(f"answered below level 0: {plural(told['degraded'], 'question')}", style="yellow")
     if told["judged"] < told["queries"]:
         yield f"not counted: {plural(told['queries'] - told['judged'], 'question')} without a judgement"
     if "step4" in told:
@@ -243,9 +240,8 @@ def _scores(told: Json) -> Iterator[RenderableType]:
 
 def _step4(told: Json) -> Iterator[RenderableType]:
     p50, p95 = (1000 * told["seconds"][name] for name in ("p50", "p95"))
-    yield Text(
-        f"\nStep 4: {plural(len(told['items']), 'item')}, p50 {p50:.0f} ms, p95 {p95:.0f} ms", style="bold"
-    )
+    items = plural(len(told["items"]), "item")
+    yield Text(f"\nStep 4: {items}, p50 {p50:.0f} ms, p95 {p95:.0f} ms", style="bold")
     rows = []
     for name, one in (*told["sections"].items(), ("all", told["all"])):
         p = one["precision"]
@@ -254,9 +250,7 @@ def _step4(told: Json) -> Iterator[RenderableType]:
     figures = (*SECTION, "precision", "empty")
     yield table(("", *figures), rows, right=figures)
     if told["degraded"]:
-        yield Text(
-            f"{plural(told['degraded'], 'item was', 'items were')} enriched below level 0", style="yellow"
-        )
+        yield Text(f"enriched below level 0: {plural(told['degraded'], 'item')}", style="yellow")
 
 
 def _against(told: Json) -> Iterator[RenderableType]:

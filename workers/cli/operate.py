@@ -104,9 +104,8 @@ def release(context: CommandContext, name: NameArgument) -> None:
     from workers.admin import operations
 
     done = operations.release(context.parts, name)
-    context.answer(
-        {"success": True, **done}, f"released {plural(done['released'], 'deletion')}; {_begun([done])}"
-    )
+    said = f"released {plural(done['released'], 'deletion')}; {_begun([done])}"
+    context.answer({"success": True, **done}, said)
 
 
 @command(sources, "reconcile")

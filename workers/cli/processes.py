@@ -175,9 +175,8 @@ def down(context: CommandContext) -> None:
 
     data = context.data.resolve() if context.data else context.settings.data
     stopped = supervisor.shut_down(data)
-    said = (
-        f"stopped {plural(len(stopped), 'process', 'processes')}" if stopped else f"nothing runs with {data}"
-    )
+    count = plural(len(stopped), "process", "processes")
+    said = f"stopped {count}" if stopped else f"nothing runs with {data}"
     context.answer({"success": True, "stopped": stopped}, said)
 
 

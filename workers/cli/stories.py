@@ -52,7 +52,7 @@ def seed(
     rows = rows_of(file) if file else []  # before any server is started for it
     with context.workers(ENRICHING) as own, resumable(own=own):
         where = context.parts.addresses
-        with Client.from_settings(context.settings, where.database, where.broker) as client:
+        with Client.of(context.settings, where.database, where.broker) as client:
             parts = _seeded(client, rows, source or file.name[-64:]) if file else _embedded_anew(client)
             done: Json = {"stored": 0, "skipped": 0, "refused": []}
             with progress_bars(Screen(stderr=True, highlight=False)) as progress:
@@ -176,9 +176,6 @@ def remove(
     if not yes:
         context.refuse_without_yes(f"remove the stories of {source}", "removed", source=source)
     deleted = delete(_memory(context), source)
-    said = (
-        f"removed {plural(deleted, 'story', 'stories')} of {source}"
-        if deleted
-        else f"no story came from {source}"
-    )
+    count = plural(deleted, "story", "stories")
+    said = f"removed {count} of {source}" if deleted else f"no story came from {source}"
     context.answer({"success": True, "source": source, "deleted": deleted}, said)

@@ -144,7 +144,7 @@ def _answer(parts: Runtime, message: str, what: object, given: Json) -> Json:
     arguments = {name: value for name, value in given.items() if name not in ("self", "state")}
     _sendable(method, arguments, message)
     end = time.monotonic() + parts.rag.enrichment.deadline_seconds
-    with Client.of_process(parts, parts.settings.tenant, parts.settings.project) as client:
+    with Client.of_parts(parts, parts.settings.tenant, parts.settings.project) as client:
         job = client.ask(f"larder.{what}", arguments) if method else client.submit(arguments)
         while True:
             if method:

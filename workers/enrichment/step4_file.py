@@ -190,7 +190,7 @@ def enrich(
     )
     priority = INTERACTIVE if len(backlog.items) <= MOST_INTERACTIVE else BULK
     until = None if timeout is None else begun + timeout
-    with Client.from_settings(settings, parts.addresses.database, parts.addresses.broker) as client:
+    with Client.of(settings, parts.addresses.database, parts.addresses.broker) as client:
         asker = _Asker(client, until, project=scope.project, projects=scope.projects, priority=priority)
         context = dict(EnrichContextStep(asker, options, on_outcome=note).execute(backlog.context))
     written = context[INPUTS[scored_of(context)[0]]]

@@ -58,9 +58,7 @@ def _failures(found: Json) -> _Values:
 
 
 RULES: Mapping[str, Rule] = {
-    "indexing_failure": Rule(
-        "{value:.0f} failure{s} of {subject} one after another: larder status", _failures
-    ),
+    "indexing_failure": Rule("{value:.0f} failures of {subject} one after another: larder status", _failures),
     "store_unreachable": Rule("the database could not be reached {value:.0f} times: larder doctor"),
     "broker_unreachable": Rule(
         "the broker could not be reached {value:.0f} times: larder doctor", _of("broker_missed")
@@ -77,7 +75,7 @@ RULES: Mapping[str, Rule] = {
         "{value:.0f} dead letter{s} of {subject}: larder dead list", _sources(lambda s: s["dead"])
     ),
     "held_deletions": Rule(
-        "{value:.0f} deletion{s} of {subject} wait for a person: larder sources list",
+        "{value:.0f} deletion{s} of {subject} held for a person: larder sources list",
         _sources(lambda s: s["held"]),
     ),
     "left_out": Rule(

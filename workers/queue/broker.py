@@ -49,7 +49,7 @@ SET_ASIDE = "larder:set-aside"
 """Where workers count the messages that they could not take."""
 
 
-def messages_set_aside(url: str) -> int | None:
+def aside_total(url: str) -> int | None:
     """Messages that no worker could take since the broker began to keep anything; None if it is away, or no Valkey."""
     if rabbit.is_rabbit(url):
         return None

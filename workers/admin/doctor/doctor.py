@@ -125,12 +125,9 @@ def waiting(parts: Runtime) -> Diagnosis:
             resend=steps.limits(parts.rag).resend + LEASE_SECONDS,
             embedding=parts.allowance.embed_room(connection) is None,  # what must not be sent is not late
         )
-    said = (
-        [f"{plural(unsent, 'document has', 'documents have')} been due for long without a message"]
-        if unsent
-        else []
-    )
-    said += [f"{plural(expired, 'lease has', 'leases have')} run out"] if expired else []
+    due = plural(unsent, "document has", "documents have")
+    said = [f"{due} been due for long without a message"] * bool(unsent)
+    said += [f"{plural(expired, 'lease has', 'leases have')} run out"] * bool(expired)
     if not said:
         return fine("all due documents are under way")
     return warning(" and ".join(said), f"{REPAIR}; if it comes back, see the control worker's log")
