@@ -39,11 +39,19 @@ from workers.settings.sources import Sources, SourceSettings
 from workers.settings.values import BrokerUrl, DatabaseUrl, Language, Similarity, ValkeyUrl
 
 
-def _pgvector(value: Any) -> str:
-    """The one value that a key of other tools may have."""
-    if str(value).lower() != "pgvector":
-        raise refusal("pgvector", "Larder stores in PostgreSQL with pgvector: write provider: pgvector")
-    return "pgvector"
+def _only(name: str, why: str) -> BeforeValidator:
+    """The one value that a key of other versions and tools may have."""
+
+    def checked(value: Any) -> str:
+        if str(value).lower() != name:
+            raise refusal(name, why)
+        return name
+
+    return BeforeValidator(checked)
+
+
+_PGVECTOR = _only("pgvector", "Larder stores in PostgreSQL with pgvector: write provider: pgvector")
+_EXTRACT = _only("extract", "suggestions quote what people wrote: remove the key")
 
 
 class FeatureFlags(ConfigSection):
@@ -223,6 +231,8 @@ class FlowerSettings(ConfigSection):
 class EnrichmentSettings(ConfigSection):
     """How Step 4 is answered."""
 
+    generator: Annotated[str, _EXTRACT, Expected("extract")] = "extract"
+    """Learnings and suggestions quote what people wrote; there is nothing else to choose."""
     results_kept_hours: Number = Field(default=24, gt=0, le=8760)
     """Hours an answer is kept; the same question gets it again."""
     deadline_seconds: Number = Field(default=120, gt=0, le=86_400)
@@ -294,7 +304,7 @@ class Configuration(ConfigSection):
 
     enabled: Flag = True
     """Master switch: false answers as if nothing were known."""
-    provider: Annotated[str, BeforeValidator(_pgvector), Expected("pgvector")] = "pgvector"
+    provider: Annotated[str, _PGVECTOR, Expected("pgvector")] = "pgvector"
     """Where chunks are kept: PostgreSQL with pgvector."""
     rollout_percentage: Number = Field(default=100, ge=0, le=100)
     """Share of backlog items that are enriched."""
