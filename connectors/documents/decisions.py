@@ -48,6 +48,10 @@ NO_RECORDS = frozenset(
     }
 )  # fmt: skip
 """Names of pages about records, by their letters."""
+SECTIONS = DECISION | AROUND | {
+    "summary", "executivesummary", "abstract", "tldr", "motivation", "proposal", "zusammenfassung", "résumé",
+}  # fmt: skip
+"""Names of parts, by their letters."""
 HEAD_LINES = 60
 MAX_LINE = 500
 """Of a line that is searched; a longer one is cut."""
@@ -296,7 +300,8 @@ def _people(values: Sequence[str]) -> str:
     names: dict[str, None] = {}
     for value in values:
         if not _nothing(value):
-            parts = _BETWEEN_NAMES.split(plain_text(_MAIL.sub("", value)))
+            # A link to an address is read as its words first; an address may be all that stands between two names.
+            parts = _BETWEEN_NAMES.split(_MAIL.sub(",", plain_text(value)))
             bare = (part.strip(" .:;()<>[]*-–|") for part in parts)
             names |= dict.fromkeys(name for name in bare if 1 < len(name) <= MAX_NAME)
     return ", ".join(names)[:MAX_DECIDERS]
@@ -316,6 +321,8 @@ def _alike(path: str) -> str:
 
 
 MAX_TITLE = 300
+FEWEST_PARTS = 2
+"""Headings of one level that name parts: the title stands elsewhere."""
 _ATX = re.compile(r" {0,3}(#{1,6})((?:[ \t]+.*)?)$")
 _DEEPER = re.compile(r"( {0,3})(#{1,6})(?=[ \t]|$)")
 _CLOSING = re.compile(r"(?:^|[ \t]+)#+[ \t]*$")
@@ -388,10 +395,13 @@ def headings_of(text: str) -> Iterator[Heading]:
 
 
 def title_of(headings: Sequence[Heading]) -> str:
-    """The first heading of level 1, else the first of all; empty if there is none."""
+    """The first heading of level 1, else the first of all; empty if there is none, or it names a part among others."""
     named = [heading for heading in headings if heading.text]
     first = next((heading for heading in named if heading.level == 1), named[0] if named else None)
-    return first.title if first else ""
+    if first is None:
+        return ""
+    parts = sum(heading.level == first.level and _letters(heading.text) in SECTIONS for heading in named)
+    return "" if parts >= FEWEST_PARTS and _letters(first.text) in SECTIONS else first.title
 
 
 def plain_title(text: str) -> str:

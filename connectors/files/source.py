@@ -368,7 +368,7 @@ class MarkdownSource(FileSource):
     """One document per Markdown file; its external id is the path below the root."""
 
     def __init__(self, options: MarkdownOptions) -> None:
-        super().__init__(options, extractor="markdown-2", convert=partial(markdown_document, options))
+        super().__init__(options, extractor="markdown-3", convert=partial(markdown_document, options))
 
 
 def markdown_document(options: MarkdownOptions, file: FileText) -> Document | None:
@@ -422,7 +422,7 @@ class TextSource(FileSource):
     """One document per text file; its external id is the path below the root."""
 
     def __init__(self, options: FileOptions) -> None:
-        super().__init__(options, extractor="text-2", convert=partial(text_document, options))
+        super().__init__(options, extractor="text-3", convert=partial(text_document, options))
 
 
 def text_document(options: FileOptions, file: FileText) -> Document | None:

@@ -202,9 +202,11 @@ _FEWEST_DECIDED = 3
 
 
 def decision_of(found: FoundDocument) -> list[Sentence]:
-    """The first sentences of the decision; of a document without such a part, its best passage."""
+    """The first sentences of the decision, else of the summary; of a document without either, its best passage."""
     told = found.parts[Part.DECISION]
-    kept = _first([s for s in told if not _ANNOUNCES.match(s.text)]) or _first(told)
+    kept = _first([s for s in told if not _ANNOUNCES.match(s.text)]) or _first(
+        told or found.parts[Part.SUMMARY]
+    )
     return kept or [p.sentence for p in best_passages(found, most=1)]
 
 

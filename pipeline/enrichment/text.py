@@ -111,6 +111,7 @@ _TAG = re.compile(
     re.IGNORECASE,
 )
 """Of HTML; `List<String>` is none, and a sentence about the <div> element names one."""
+_FOOTNOTE = re.compile(r"(?:^|(?<=[\w.,;:!?)\"'”’*]))\[\^[\w-]{1,40}\](?::\s)?")
 _ANCHOR = re.compile(r"\s*\{#[^{}]*\}$")
 """Where links into a page lead, as some generators of sites write it behind a heading."""
 _NESTED = 2
@@ -143,6 +144,8 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _ITEM = re.compile(r"\s*(?:[-*+•]|\d{1,3}[.)])\s+(?:\[[ xX]\]\s+)?")
 _QUOTE = re.compile(r"\s*(?:>\s?)+")
 _RULE = re.compile(r"\s*(?:[-*_]\s*){3,}$|[\s|:-]*-{3,}[\s|:-]*$")
+_DEFINITION = re.compile(r" {0,3}\[(?!\^)[^\[\]\n]+\]:[ \t]*\S+(?:[ \t]+[\"'(].*)?$", re.MULTILINE)
+"""Where the links of a name lead; a footnote (`[^1]: ..`) is none."""
 _ENDS = re.compile(r"[.!?…][\"'”’»)\]*_]*\s+(?=[\"'“‘„«(\[*_]*[^\W_a-zß-öø-ÿ])|[。！？]")
 _LONGEST_ABBREVIATION = 20
 """Characters at the end of a sentence among which an abbreviation is looked for, and what stands before it."""
@@ -221,10 +224,12 @@ def is_prose(text: str) -> bool:
 
 
 def without_marks(text: str) -> str:
-    """A text without the marks of links, emphasis and escapes, and without tags unless it quotes code."""
+    """A text without the marks of links, footnotes, emphasis and escapes, and without tags unless it quotes code."""
     line = _LINK.sub(lambda m: m[1] or m[2] or "", text)
     if "<" in line and "`" not in line:
         line = _TAG.sub(lambda m: m["named"] or ("" if m["inline"] else " "), line)
+    if "[^" in line and "`" not in line:
+        line = _FOOTNOTE.sub("", line)
     for _ in range(_NESTED if "*" in line or "_" in line else 0):
         line = _EMPHASIS.sub(lambda m: m[2] or m[4], line)
     return single_line(_unescaped(line))
@@ -307,7 +312,7 @@ def passage(content: str, question: str, *, length: int) -> Passage:
 
 def _shown(prose: str) -> str:
     """Markdown that is no code without its marks."""
-    words = _LINK.sub(_words_of_link, _NOT_SHOWN.sub("", prose))
+    words = _LINK.sub(_words_of_link, _DEFINITION.sub("", _NOT_SHOWN.sub("", prose)))
     for _ in range(_NESTED if "*" in words or "_" in words else 0):
         words = _EMPHASIS.sub(lambda m: m[2] or m[4], words)
     return _unescaped(words)
@@ -367,10 +372,14 @@ def _outside_code(chunks: Sequence[Chunk]) -> Iterator[tuple[int, list[_Line]]]:
         fence = fence if chunk.ord == before + 1 else ""
         before = chunk.ord
         lines: list[_Line] = []
+        quoted = False
         for line in [*chunk.content.split("\n"), ""]:
             mark = _FENCE.match(line)
             if not fence:
-                lines.append(_Line() if mark else _line(line))
+                read = _Line() if mark else _line(line)
+                quote = bool(read.text and not read.item and _QUOTE.match(line))
+                lines.append(read._replace(fresh=False) if quote and quoted else read)
+                quoted = quote
                 fence = mark[1] if mark else ""
             elif mark and mark[1].startswith(fence) and not line[mark.end() :].strip():
                 fence = ""
@@ -389,14 +398,16 @@ class _Line(NamedTuple):
 
 
 def _line(line: str) -> _Line:
-    if not line.strip() or _RULE.match(line):
+    if not line.strip() or _RULE.match(line) or _DEFINITION.match(line):
         return _Line()
     if match := _HEADING.match(line):
         return _Line(without_marks(_ANCHOR.sub("", match[2])), level=len(match[1]))
     if match := _ITEM.match(line):
         return _Line(line[match.end() :], item=True)
     if match := _QUOTE.match(line):
-        return _Line(line[match.end() :])
+        said = line[match.end() :]
+        item = _ITEM.match(said)
+        return _Line(said[item.end() :] if item else said, item=bool(item))
     row = line.lstrip().startswith("|")
     return _Line(line.strip() if row else line, fresh=row)
 
@@ -416,6 +427,7 @@ class Part(StrEnum):
     CRITERIA = "criteria"
     COMMENTS = "comments"
     DECISION = "decision"
+    SUMMARY = "summary"
     STATUS = "status"
     RATIONALE = "rationale"
     CONTEXT = "context"
@@ -436,17 +448,24 @@ _PARTS = {name: part for part, names in HEADINGS.items() for name in names}
 _LONGEST = 100
 """Characters of a heading that may announce a part; a longer one tells of something itself."""
 _NUMBERING = re.compile(r"^[\W\d_]+|[\W_]+$")
+_AND = re.compile(r"\s*[/&]\s*| (?:and|und|et) ")
 _LABEL = re.compile(r"[*_]{0,2}([^\W\d][\w' -]{2,24}?)[*_]{0,2}\s*:[*_]{0,2}\s+(?=\S)")
 
 
 @lru_cache(maxsize=2_000)
 def part_of(headings: tuple[str, ...]) -> Part | None:
-    """The part that the nearest telling heading announces; None if none of them does."""
+    """The part that the nearest telling heading announces, of several (`Decision and consequences`) the first.
+
+    A summary is one of the document only if no heading above it announces a part. None if none of them does.
+    """
+    summary = None
     for heading in reversed([heading for heading in headings if len(heading) <= _LONGEST]):
         name = _NUMBERING.sub("", heading.replace("’", "'")).casefold()
-        if name in _PARTS:
-            return _PARTS[name]
-    return None
+        told = [_PARTS.get(one) for one in ([name] if name in _PARTS else _AND.split(name))]
+        if all(told) and told[0] is not Part.SUMMARY:
+            return told[0]
+        summary = told[0] if all(told) else summary
+    return summary
 
 
 def by_part(sentences: Sequence[Sentence]) -> Mapping[Part | None, Sequence[Sentence]]:
@@ -459,6 +478,7 @@ def by_part(sentences: Sequence[Sentence]) -> Mapping[Part | None, Sequence[Sent
     for s in sentences:
         if s.paragraph not in labelled:
             label = _LABEL.match(s.text)
-            labelled[s.paragraph] = part_of((label[1],)) if label else None
+            part = part_of((label[1],)) if label else None
+            labelled[s.paragraph] = None if part is Part.SUMMARY else part
         parts[labelled[s.paragraph] or part_of(s.headings)].append(s)
     return parts

@@ -327,6 +327,11 @@ class TestDeciders:
             ("# T\n\n| Authors | Ann Lee - ann@firm.example |\n", {}, "Ann Lee"),
             ("# T\n\n**Approver:** Ann <ann@firm.example>; Bob\n", {}, "Ann, Bob"),
             ("# T\n\n* Deciders: ann@firm.example\n* Owner: Bob\n", {}, "Bob"),
+            (
+                "# T\n\n| Authors | Ann Lee <[a@b.example](mailto:a@b.example)> Bo Ek <[c@d.example](mailto:c@d.example)>, Cy |",
+                {},
+                "Ann Lee, Bo Ek, Cy",
+            ),
             ("# T\n\n* Deciders: [list everyone who decides]\n", {}, ""),
             ("# T\n\n* Deciders: N/A\n", {}, ""),
             ("# T\n\n## Deciders\n\n- Ann\n- Bob\n", {}, "Ann, Bob"),

@@ -236,6 +236,13 @@ def test_a_decision_without_such_a_heading_is_told_by_its_best_passage() -> None
     assert [s.text for s in decision_of(one)] == ["We stream every export."]
 
 
+def test_a_decision_without_such_a_heading_is_told_by_its_summary_where_it_has_one() -> None:
+    page = "- Feature Name: `stream`\n\n## Abstract\n[a]: #a\n\nWe stream each file.\n\n## Motivation\n\nThe export is slow."
+    assert [s.text for s in decision_of(found(page, question="stream the export"))] == [
+        "We stream each file."
+    ]
+
+
 def test_a_decision_begins_with_what_is_decided_and_not_with_what_the_page_is_for() -> None:
     page = "## What\n\nThis document describes our choice.\n\n| Option | Cost |\n\nWe stream every export."
     assert [s.text for s in decision_of(found(page))] == ["We stream every export."]

@@ -92,7 +92,7 @@ def test_a_word_of_the_question_is_in_sight_if_it_is_there(words: list[str], len
 
 
 def test_comments_and_marks_are_not_shown() -> None:
-    text = "<!-- hidden - note -->\n.. _adding:\n\nAdd\n===\n\n.. note::\n   Use :cmake:command:`add_x` now -- or later.\n"
+    text = "[adding]: #adding\n<!-- hidden - note -->\n.. _adding:\n\nAdd\n===\n\n.. note::\n   Use :cmake:command:`add_x` now -- or later.\n"
     found = passage(text, "use add_x", length=200)
     assert found.text == "Add Use `add_x` now -- or later."
     assert [found.text[start:end] for start, end in found.marks][:2] == ["Add", "Use"]

@@ -60,6 +60,27 @@ def test_headings_rules_rows_and_code_are_no_sentences() -> None:
     assert found == ["Words."]
 
 
+def test_what_is_quoted_goes_on_over_its_lines() -> None:
+    found = texts(
+        "They say:\n> Ask the owner of the gate\n> first. Then wait.\n>\n> A day is\n> enough.\n> - Or two\n> - Or more\n\nSo be it."
+    )
+    assert found == [
+        "Ask the owner of the gate first.",
+        "Then wait.",
+        "A day is enough.",
+        "Or two",
+        "Or more",
+        "So be it.",
+    ]
+
+
+def test_where_the_links_of_a_name_lead_is_no_sentence_and_a_footnote_is_one() -> None:
+    found = texts(
+        "# Why\n[why]: #why\n\nThe crews agreed [so][1] twice.\n[1]: https://x.example/a (A)\n\n[^1]: It was said twice.\n"
+    )
+    assert found == ["The crews agreed so twice.", "It was said twice."]
+
+
 def test_code_that_was_cut_is_no_sentence_in_any_chunk() -> None:
     assert texts("One.\n\n```sh\nrun it", "then that", "```sh\nand more\n```\n\nTwo.") == ["One.", "Two."]
     chunks = [Chunk(ord=n, content=c) for n, c in ((0, "One.\n\n```\nrun it"), (5, "Words again."))]
@@ -157,6 +178,7 @@ def test_what_somebody_wrote_is_prose(text: str) -> None:
         ("The [OM]() stores what ![the picture](a.png) shows.", "The OM stores what the picture shows."),
         ('The H<sub>2</sub>O is<br>in <a href="x">the tank</a>.', "The H2O is in the tank."),
         ("The `<div>` element and a List<String> stay.", "The `<div>` element and a List<String> stay."),
+        ("It was so,[^1] and is.[^note]", "It was so, and is."),
         (r"The module aws/redis\_cluster has `a\_b` now.", r"The module aws/redis_cluster has `a\_b` now."),
     ],
 )
@@ -218,6 +240,10 @@ def test_items_of_a_list_are_told_without_their_marks_and_boxes() -> None:
         ("Decision drivers", Part.RATIONALE),
         ("Context and Problem Statement", Part.CONTEXT),
         ("Konsequenzen", Part.CONSEQUENCES),
+        ("Decision/Consequence", Part.DECISION),
+        ("Context & Motivation", Part.CONTEXT),
+        ("Decision and log", None),
+        ("Abstract", Part.SUMMARY),
         ("Decision log", None),
         ("", None),
     ],
@@ -235,6 +261,13 @@ def test_no_heading_announces_two_parts() -> None:
     names = [name for names in HEADINGS.values() for name in names]
     assert len(names) == len(set(names))
     assert all(part_of((name.title(),)) is part for part, own in HEADINGS.items() for name in own)
+
+
+def test_a_summary_is_that_of_the_part_above_it() -> None:
+    assert part_of(("Decision", "Summary")) is Part.DECISION
+    assert part_of(("Use one clock", "Summary", "Details")) is Part.SUMMARY
+    (said,) = sentences_of([Chunk(ord=0, content="## Fix\n\nSummary: the clock was reset.")])
+    assert by_part([said])[Part.RESOLUTION] == [said]
 
 
 def test_the_nearest_telling_heading_counts_and_a_label_counts_more() -> None:
