@@ -183,7 +183,7 @@ def _decision(one: Json, sources: Mapping[int, Json]) -> Iterator[str]:
     # A record of one sentence is its decision, its reason and what follows: it is said once.
     rationale, said = one.get("rationale") or "", one["decision"]
     if rationale not in said:
-        yield f"**Because:** {_safe(rationale)}"
+        yield f"**Why:** {_safe(rationale)}"
     if follows := [text for text in one.get("constraints") or () if text not in said]:
         yield "**What follows:**"
         yield _list(map(_safe, follows))

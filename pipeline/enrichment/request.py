@@ -34,6 +34,8 @@ LONGEST_CRITERIA = 600
 ID_KEYS = ("id", "pbiid", "key", "userstoryid")
 TITLE_KEYS = ("title", "name", "summary")
 DESCRIPTION_KEYS = ("description", "userstory", "body")
+_MARK = re.compile(r"(?:[-*•](?:\s+|$)|•)+")
+"""Of an item of a list; `-i asks first` begins with an option."""
 CRITERIA_KEYS = ("acceptancecriteria", "criteria")
 PROJECT_KEYS = ("project", "projectid")
 _TYPE_KEYS = ("sourcetypes", "sourcetype")
@@ -190,7 +192,7 @@ def _text(keys: Mapping[str, Any], names: tuple[str, ...], field_name: str) -> s
 def _criterion(item: Any) -> str:
     """One item of a list: a text, or an object with its text or with given, when and then."""
     if not isinstance(item, Mapping):
-        return single_line(str(item)).lstrip("-*• ").strip() if item is not None else ""
+        return _MARK.sub("", single_line(str(item))) if item is not None else ""
     keys = plain_keys(item)
     steps = [f"{word} {keys[word]}" for word in ("given", "when", "then") if keys.get(word)]
     named = (keys.get(name) for name in ("criterion", "description", "text", "title"))

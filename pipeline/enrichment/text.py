@@ -64,6 +64,13 @@ def word_similarity(one: AbstractSet[str], other: AbstractSet[str]) -> float:
     return float(len(one & other) / (len(one) * len(other)) ** 0.5) if one and other else 0.0
 
 
+_NO_REASON = stems(
+    "add allow always before being change changed each every get instead keep let make making need needs never new now"
+    " one only other per same see set show take than two use used user users using via want way while within without"
+)
+"""Words of most items: that two texts share one says nothing to a person."""
+
+
 def shared_words(
     title: str, description: str, other_title: str, other_content: str, *, among: AbstractSet[str]
 ) -> list[str]:
@@ -74,7 +81,7 @@ def shared_words(
     of_title, of_other = stems(title), stems(other_title)
     there = (of_other | stems(other_content)) & among
     own = {stem(word): word for word in reversed(WORD.findall(f"{title} {description}"))}
-    shared = [key for key in own if key in there]
+    shared = [key for key in own if key in there and key not in _NO_REASON]
     shared.sort(key=lambda key: (key not in of_title, key not in of_other, -len(key)))
     return [own[key] for key in shared]
 

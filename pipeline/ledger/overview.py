@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -18,6 +18,10 @@ DEAD_SHOWN = 20
 """How many dead letters a source names, newest first; `dead` counts them all."""
 TURN_SECONDS = 30
 """While something is embedded, a message is sent in each such time; one that waits longer tells that nobody embeds."""
+NOBODY_EMBEDS = f"""
+    not exists (select from document where state = 'pending' and enqueued_at is not null and stage = 'chunked'
+        and (lease_until > now() or enqueued_at > now() - make_interval(secs => {TURN_SECONDS})))"""
+"""Else what is cut waits for its turn: a load is not overdue while others are embedded."""
 SHOWN_SECONDS = 2.0
 """A shorter wait is part of ordinary work."""
 WAITING_COUNTED = 1000
@@ -99,21 +103,29 @@ def _runs(connection: Connection, which: str, order: str) -> dict[UUID, Json]:
                {", ".join(RUN_COUNTS)}, left_out
         from sync_run where {which} order by source_id, {order}""")
     found = {row["source_id"]: dict(row) for row in connection.execute(statement).mappings()}
-    live = runs.progress(connection, [run["run"] for run in found.values() if not run["finished_at"]])
+    _count_now(connection, found.values())
     for run in found.values():
         del run["source_id"]
-        run |= {name: n for name, n in live.get(run["run"], {}).items() if name in RUN_COUNTS}
         run |= {name: run[name] and run[name].isoformat() for name in ("started_at", "finished_at")}
     return found
 
 
+def _count_now(connection: Connection, found: Collection[Json]) -> None:
+    """Give open runs the counts of this moment: their own are written when they close."""
+    live = runs.progress(connection, [run["run"] for run in found if not run["finished_at"]])
+    for run in found:
+        run |= {name: n for name, n in live.get(run["run"], {}).items() if name in RUN_COUNTS}
+
+
 def newest_runs(connection: Connection, source_ids: Sequence[UUID], most: int) -> list[Json]:
-    """The newest runs of these sources with their counts and problems, newest first."""
+    """The newest runs of these sources with their counts and problems, newest first; open ones as they are now."""
     statement = text(f"""
         select id as run, source_id, state, trigger, started_at, finished_at, {", ".join(RUN_COUNTS)}, error, problems
         from sync_run where source_id = any(:ids) order by id desc limit :most""")
     rows = connection.execute(statement, {"ids": list(source_ids), "most": most}).mappings()
-    return [dict(row) for row in rows]
+    found = [dict(row) for row in rows]
+    _count_now(connection, found)
+    return found
 
 
 def newest_problems(connection: Connection) -> dict[UUID, list[Json]]:
@@ -143,9 +155,7 @@ def backlog(connection: Connection, *, resend: float) -> Json:
                   where source_id = s.id and stage = q.stage and state = 'pending' and enqueued_at is null
                   order by due_at limit 1) w
               union all select due_at, stage from document where state = 'pending' and enqueued_at is not null) d
-        where due_at <= now() and (stage <> 'chunked' or not exists (
-            select from document where state = 'pending' and enqueued_at is not null and stage = 'chunked'
-            and (lease_until > now() or enqueued_at > now() - make_interval(secs => {TURN_SECONDS}))))""")
+        where due_at <= now() and (stage <> 'chunked' or {NOBODY_EMBEDS})""")
     row = connection.execute(statement, {"resend": resend, "stages": list(Stage)}).mappings()
     statement = text(
         "select stage, sum(documents) from document_count where state = 'pending' group by stage"

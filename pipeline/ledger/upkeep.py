@@ -16,6 +16,7 @@ from pipeline.database.migrations import owner_engine
 from pipeline.documents import Json
 from pipeline.ledger import runs, storable
 from pipeline.ledger.leases import RESTARTED
+from pipeline.ledger.overview import NOBODY_EMBEDS
 
 USAGE_DAYS = 400
 """A bill of a year ago can still be checked."""
@@ -241,11 +242,12 @@ def count_forgotten(
     """(due documents without a message, leases that ended and were not taken back).
 
     A document counts after `due` seconds, a message for `resend` seconds, a lease `lease` seconds after its end;
-    with `embedding` False those that wait for the embedder are left out.
+    with `embedding` False those that wait for the embedder are left out, and so are those that wait for their turn
+    while others are embedded.
     """
-    statement = text("""
+    statement = text(f"""
         select count(*) filter (where due_at < now() - make_interval(secs => :due)
-                   and lease_token is null and (stage <> 'chunked' or :embedding)
+                   and lease_token is null and (stage <> 'chunked' or (:embedding and {NOBODY_EMBEDS}))
                    and (enqueued_at is null or enqueued_at < now() - make_interval(secs => :resend))) as unsent,
                count(*) filter (where lease_until < now() - make_interval(secs => :lease)) as expired
         from document where state = 'pending' and not deleted""")

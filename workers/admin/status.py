@@ -333,7 +333,7 @@ def changes_of(parts: Runtime, caller: Caller) -> list[Json]:
 
 
 def runs_of(parts: Runtime, caller: Caller, name: str, most: int) -> list[runs.RunRow]:
-    """The newest runs of a source.
+    """The newest runs of a source; open ones have the counts of this moment.
 
     Raises:
         NotFound: none of the caller's is called so.
@@ -341,7 +341,9 @@ def runs_of(parts: Runtime, caller: Caller, name: str, most: int) -> list[runs.R
     with parts.database.tenant(caller.tenant) as connection:
         for row in sources.listed(connection):
             if row.name == name and caller.may_see(row.project_id):
-                return runs.of_source(connection, row.id, most)
+                found = runs.of_source(connection, row.id, most)
+                live = runs.progress(connection, [run.id for run in found if not run.finished_at])
+                return [with_live_counts(run, live.get(run.id, {})) for run in found]
     raise NotFound("there is no such source")
 
 

@@ -74,7 +74,7 @@ def test_a_page_tells_all_that_an_answer_has() -> None:
         "52 % given up Removed Won't fix",
         "71 % superseded by ADR 9 · 2025-04-02 · Ada Lovelace, Bert Sutherland",
         f"{STREAMED} [4]",
-        "Because: Exports of invoices filled the memory.",
+        "Why: Exports of invoices filled the memory.",
         "Progress cannot be shown in percent.",
         f"{MARK} [6]",
     ):

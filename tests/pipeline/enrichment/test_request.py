@@ -113,6 +113,19 @@ def test_a_description_may_be_a_list(description: Any, text: str) -> None:
     assert EnrichmentRequest.from_json({"title": "t", "description": description}).description == text
 
 
+def test_an_option_that_begins_a_criterion_keeps_its_dash() -> None:
+    pbi = {
+        "title": "t",
+        "acceptance_criteria": ["-i asks first", "- - -n says how many", "•small", "*", "*.log is read"],
+    }
+    assert EnrichmentRequest.from_json(pbi).criteria == (
+        "-i asks first",
+        "-n says how many",
+        "small",
+        "*.log is read",
+    )
+
+
 def test_criteria_may_be_one_object() -> None:
     pbi = {"title": "t", "acceptanceCriteria": {"given": "a file", "then": "it opens"}}
     assert EnrichmentRequest.from_json(pbi).criteria == ("given a file then it opens",)

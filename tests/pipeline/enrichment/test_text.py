@@ -16,7 +16,9 @@ from pipeline.enrichment.text import (
     is_prose,
     part_of,
     sentences_of,
+    shared_words,
     split_sentences,
+    stems,
     truncated,
     without_marks,
 )
@@ -268,6 +270,11 @@ def test_a_summary_is_that_of_the_part_above_it() -> None:
     assert part_of(("Use one clock", "Summary", "Details")) is Part.SUMMARY
     (said,) = sentences_of([Chunk(ord=0, content="## Fix\n\nSummary: the clock was reset.")])
     assert by_part([said])[Part.RESOLUTION] == [said]
+
+
+def test_words_of_any_item_are_no_reason_to_show_a_document() -> None:
+    item, other = "Use one clock before each start", "Use one clock, and the other before you start"
+    assert shared_words(item, "", other, "", among=stems(item)) == ["start", "clock"]
 
 
 def test_the_nearest_telling_heading_counts_and_a_label_counts_more() -> None:

@@ -256,6 +256,9 @@ def test_an_open_run_is_counted_live(database: Database, tenant: UUID, notes: UU
     last = figures(database)["notes"].last_run
     assert last is not None
     assert (last["indexed"], last["texts_embedded"]) == (2, 9)
+    with database.control() as connection:
+        (newest,) = overview.newest_runs(connection, [notes], 5)
+    assert (newest["indexed"], newest["texts_embedded"]) == (2, 9)
 
 
 def test_the_backlog_by_stage_and_age(database: Database, notes: UUID, omniscient: SQL) -> None:

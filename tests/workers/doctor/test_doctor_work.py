@@ -39,6 +39,19 @@ def test_a_document_that_waits_for_its_time_is_not_forgotten(store: Store, omnis
     assert store.examine()["waiting documents"]["status"] == "ok"
 
 
+def test_a_document_of_a_long_load_that_waits_for_its_turn_is_not_forgotten(
+    store: Store, omniscient: SQL
+) -> None:
+    omniscient.execute(
+        "update document set state = 'pending', stage = 'chunked', due_at = now() - interval '1 hour'"
+    )
+    assert store.examine()["waiting documents"]["status"] == "warning"
+    omniscient.execute(
+        "update document set enqueued_at = now() where id = (select min(id::text)::uuid from document)"
+    )
+    assert store.examine()["waiting documents"]["status"] == "ok"
+
+
 def test_a_queue_without_a_worker_is_an_error_and_syncs_that_wait_are_named(
     store: Store, omniscient: SQL
 ) -> None:
