@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -32,6 +32,7 @@ AUTHORS = ("authors", "author", "owners", "owner", "autoren", "autor", "auteurs"
 KEYS = frozenset((*STATUS, *SUCCESSOR, *DATE, *DECIDERS, *AUTHORS))
 
 STATUS_WORDS = {word: status for status, words in DECISION_STATUSES.items() for word in words}
+OUTDATED_STATUSES = ("superseded", "rejected", "deprecated")
 DECISION = frozenset({"decision", "decisionoutcome", "thedecision", "entscheidung", "décision"})
 AROUND = frozenset(
     {
@@ -125,10 +126,11 @@ class _Told:
 def kind_and_facts(
     rules: DecisionRules, evidence: Evidence, source_type: SourceType
 ) -> tuple[Kind, dict[str, str]]:
-    """The kind of a document and, for a decision, its `decision_facts`."""
+    """The kind of a document and, for a decision, its `decision_facts`; for a page those that say that it has ended."""
     if is_decision(rules, evidence):
         return Kind.DECISION, decision_facts(evidence)
-    return DEFAULT_KIND[source_type], {}
+    kind = DEFAULT_KIND[source_type]
+    return kind, _ended(evidence) if kind is Kind.REFERENCE else {}
 
 
 def is_decision(rules: DecisionRules, evidence: Evidence) -> bool:
@@ -170,6 +172,20 @@ def decision_facts(evidence: Evidence) -> dict[str, str]:
         "deciders": _people(told.of(DECIDERS)) or _people(told.of(AUTHORS)),
     }
     return {key: value for key, value in facts.items() if value}
+
+
+def _ended(evidence: Evidence) -> dict[str, str]:
+    """Status and successor of a page that no longer holds, as its head says beside its date or its authors.
+
+    A table of states alone is what a page tells of.
+    """
+    told = _told(evidence)
+    if not told.of((*DATE, *DECIDERS, *AUTHORS)):
+        return {}
+    successor = _successor(replace(told, history=()))
+    status = "superseded" if successor else _status(told.of(STATUS)[:1])
+    facts = {"decision_status": status, "superseded_by": successor}
+    return {key: value for key, value in facts.items() if value} if status in OUTDATED_STATUSES else {}
 
 
 def _place(rules: DecisionRules, evidence: Evidence, named: set[str], stem: str) -> bool:

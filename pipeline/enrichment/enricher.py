@@ -207,10 +207,10 @@ def _is_lacking(criterion: str, own: AbstractSet[str], had: Sequence[AbstractSet
 
 
 def _documents(docs: Sequence[tuple[FoundDocument, TechnicalDoc]]) -> Iterator[Suggestion]:
-    """Those that are sure to fit; a readme is known to everybody."""
+    """Those that are sure to fit and still hold; a readme is known to everybody."""
     for found, doc in docs:
         readme = PurePosixPath(found.external_id).name.casefold().startswith("readme")
-        if not readme and found.similarity >= SURE and doc.citations:
+        if not readme and not found.hit.outdated and found.similarity >= SURE and doc.citations:
             quoted = truncated(doc.relevant_sections[0], SHORT)
             text = f"Link “{found.title}” ({found.external_id}) in this item: “{quoted}”"
             yield Suggestion(kind="document", ref=found.external_id, text=text, citations=doc.citations[:1])

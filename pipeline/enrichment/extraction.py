@@ -202,11 +202,14 @@ _FEWEST_DECIDED = 3
 
 
 def decision_of(found: FoundDocument) -> list[Sentence]:
-    """The first sentences of the decision, else of the summary; of a document without either, its best passage."""
-    told = found.parts[Part.DECISION]
-    kept = _first([s for s in told if not _ANNOUNCES.match(s.text)]) or _first(
-        told or found.parts[Part.SUMMARY]
-    )
+    """The first sentences of the decision, else of the summary; of a document without either, its best passage.
+
+    What is quoted is what others said, as the rule that a proposal is to change, unless all is.
+    """
+    told, summary = found.parts[Part.DECISION], found.parts[Part.SUMMARY]
+    own = [s for s in told if not s.quote and not _ANNOUNCES.match(s.text)]
+    parts = (own, told, [s for s in summary if not s.quote], summary)
+    kept = next(filter(None, map(_first, parts)), None)
     return kept or [p.sentence for p in best_passages(found, most=1)]
 
 

@@ -173,6 +173,8 @@ class Sentence:
     """Of the chunk."""
     item: bool = False
     """It is an item of a list, or begins one."""
+    quote: bool = False
+    """It stands in a quotation: somebody else's words, or those of another text."""
     paragraph: int = 0
     """Sentences of one paragraph or list item share it."""
 
@@ -364,7 +366,9 @@ def _blocks(chunks: Sequence[Chunk]) -> Iterator[Sentence]:
             if read.fresh:
                 if block := "\n".join(lines).strip():
                     headings = tuple(name for _, name in stack)
-                    yield Sentence(text=block, headings=headings, ord=place, item=begun.item)
+                    yield Sentence(
+                        text=block, headings=headings, ord=place, item=begun.item, quote=begun.quote
+                    )
                 lines, begun = [], read
             if read.level:
                 stack = [one for one in stack if one[0] < read.level] + [(read.level, read.text)]
@@ -384,9 +388,8 @@ def _outside_code(chunks: Sequence[Chunk]) -> Iterator[tuple[int, list[_Line]]]:
             mark = _FENCE.match(line)
             if not fence:
                 read = _Line() if mark else _line(line)
-                quote = bool(read.text and not read.item and _QUOTE.match(line))
-                lines.append(read._replace(fresh=False) if quote and quoted else read)
-                quoted = quote
+                lines.append(read._replace(fresh=False) if quoted and read.quote and not read.item else read)
+                quoted = read.quote and bool(read.text)
                 fence = mark[1] if mark else ""
             elif mark and mark[1].startswith(fence) and not line[mark.end() :].strip():
                 fence = ""
@@ -400,6 +403,7 @@ class _Line(NamedTuple):
     fresh: bool = True
     """It does not go on with what stands above."""
     item: bool = False
+    quote: bool = False
     level: int = 0
     """Of a heading; 0 of anything else."""
 
@@ -413,8 +417,10 @@ def _line(line: str) -> _Line:
         return _Line(line[match.end() :], item=True)
     if match := _QUOTE.match(line):
         said = line[match.end() :]
+        if _FENCE.match(said):
+            return _Line()
         item = _ITEM.match(said)
-        return _Line(said[item.end() :] if item else said, item=bool(item))
+        return _Line(said[item.end() :] if item else said, item=bool(item), quote=True)
     row = line.lstrip().startswith("|")
     return _Line(line.strip() if row else line, fresh=row)
 

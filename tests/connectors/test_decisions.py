@@ -149,6 +149,27 @@ class TestRules:
         assert is_decision(rules, evidence(tags=("X",)))
         assert not is_decision(rules, evidence(front_matter={"type": "adr"}, path="adr/x.md", tags=("adr",)))
 
+    @pytest.mark.parametrize(
+        ("text", "ended"),
+        [
+            ("# P\n\n| Authors | Ann |\n| Status | Obsolete |\n\ntext", {"decision_status": "deprecated"}),
+            (
+                "# P\n\n- Date: 2024-02-03\n- Status: Replaced by [B](b.md)\n\ntext",
+                {"decision_status": "superseded", "superseded_by": "B"},
+            ),
+            ("# P\n\n| Authors | Ann |\n| Status | Accepted |\n\ntext", {}),
+            ("# P\n\n| Status | Obsolete |\n\ntext", {}),
+            ("# P\n\n| Status | Means | Next |\n| --- | --- | --- |\n| rejected | no | none |", {}),
+            ("# P\n\nAuthor: Ann\n\n## Status\n\nDeprecated calls are listed here.", {}),
+        ],
+    )
+    def test_a_page_that_has_ended_says_so_beside_its_date_or_authors(
+        self, text: str, ended: dict[str, str]
+    ) -> None:
+        found = evidence(text)
+        assert kind_and_facts(DecisionRules(), found, SourceType.DOCUMENTATION) == (Kind.REFERENCE, ended)
+        assert kind_and_facts(OFF, found, SourceType.PBI) == (Kind.WORK, {})
+
     def test_the_kind_of_others_follows_from_the_source_type(self) -> None:
         assert kind_and_facts(DecisionRules(), evidence(), SourceType.PBI)[0] is Kind.WORK
 

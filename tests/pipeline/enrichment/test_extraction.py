@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from uuid import UUID
 
@@ -243,6 +244,13 @@ def test_a_decision_without_such_a_heading_is_told_by_its_summary_where_it_has_o
     ]
 
 
+def test_a_decision_is_not_told_by_the_rule_that_it_changes() -> None:
+    page = "## Summary\n\nThe rule says:\n\n> Ask the owner first.\n\nThis proposal takes the rule away."
+    assert [s.text for s in decision_of(found(page))] == ["This proposal takes the rule away."]
+    quoted = found("## Decision\n\n> We stream every\n> export.")
+    assert [s.text for s in decision_of(quoted)] == ["We stream every export."]
+
+
 def test_a_decision_begins_with_what_is_decided_and_not_with_what_the_page_is_for() -> None:
     page = "## What\n\nThis document describes our choice.\n\n| Option | Cost |\n\nWe stream every export."
     assert [s.text for s in decision_of(found(page))] == ["We stream every export."]
@@ -411,7 +419,9 @@ def test_whatever_the_text_all_that_is_lifted_stands_in_the_chunk_it_names(conte
     kept = [*learnings(one), *decision_of(one), *(b.sentence for b in best_passages(one, most=2))]
     for sentence in kept:
         bare = " ".join(sentence.text.removeprefix("… ").removesuffix(" …").split())
-        assert bare in " ".join(contents[sentence.ord].split())
+        # A sentence of a quotation goes on behind the mark of its next line.
+        there = contents[sentence.ord], re.sub(r"(?m)^[\s>]*>\s?", "", contents[sentence.ord])
+        assert any(bare in " ".join(text.split()) for text in there)
         assert len(sentence.text) <= QUOTED
 
 

@@ -189,6 +189,15 @@ def test_one_document_is_to_be_linked_with_the_section_that_fits() -> None:
     ]
 
 
+def test_a_page_that_no_longer_holds_is_not_to_be_linked() -> None:
+    told = explained(SAME, overlap=0.9)
+    old = hit(
+        1, "A CSV of invoices is UTF-8.", title="Old", kind=Kind.REFERENCE, told=told, status="deprecated"
+    )
+    assert [one["title"] for one in stock(old)["technical_docs"]] == ["Old"]
+    assert suggested(stock(old), "document") == []
+
+
 def hints(**facts: Any) -> list[tuple[str, str, str]]:
     found = stock(near(1, title="Export", **facts))
     texts = suggested(found, "risk")
