@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from threading import BoundedSemaphore, Lock
+from threading import BoundedSemaphore, Lock, Thread
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -187,7 +188,18 @@ def remove(parts: Runtime, caller: Caller, document: UUID) -> None:
 @cache
 def _reader() -> ProcessPoolExecutor:
     # Bounds on time and memory hold in the main thread of a process, and requests are answered in others.
-    return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    """A parent that dies of a signal, as a server does when it is told to end, says nothing to its pool."""
+
+    def wait() -> None:
+        if parent := parent_process():
+            parent.join()
+        os._exit(0)
+
+    Thread(target=wait, daemon=True).start()
 
 
 _TURN = Lock()

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -303,3 +308,32 @@ def test_sources_and_runs_of_ones_own_projects(api: TestClient, token: Callable[
     told = [get(run, permissions=frozenset({"write", more})).status_code for more in ("write", "operate")]
     assert told == [404, 200], "problems of a sync name items that few may see"
     assert get("/api/v1/runs/999999", permissions=frozenset({"write"})).status_code == 404
+
+
+_SERVER = """
+import os, sys
+from workers.control.upload import _reader
+if __name__ == "__main__":
+    print(_reader().submit(os.getpid).result(60), flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGKILL])
+def test_the_process_that_reads_ends_with_the_server(tmp_path: Path, ended_by: signal.Signals) -> None:
+    program = tmp_path / "server.py"
+    program.write_text(_SERVER, encoding="utf-8")
+    with subprocess.Popen(
+        [sys.executable, str(program)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    ) as server:
+        assert server.stdout is not None
+        reader = psutil.Process(int(server.stdout.readline()))
+        server.send_signal(ended_by)
+        try:
+            reader.wait(20)
+        finally:
+            if reader.is_running():
+                reader.kill()
