@@ -173,6 +173,7 @@ def raw_load(site: Site, chunks: list[tuple[str, str]]) -> float:
             lexemes tsvector generated always as (to_tsvector('english', words)) stored, embedding halfvec)""")
         connection.execute("alter table chunk alter column embedding set storage plain")
         connection.execute("set maintenance_work_mem = '1GB'")
+        connection.execute("set max_parallel_maintenance_workers = 0")
         embedder = open_embedder(EmbeddingOptions(provider="hashing"))
         begun = time.perf_counter()
         vectors = embedder.embed_documents([f"{a}\n\n{b}" for a, b in chunks])

@@ -28,7 +28,7 @@ MOST_MISSED = 20
 MINUTES = float(os.environ.get("LARDER_SOAK", "0"))
 SPARING = (
     "child paused past its lease", "child paused in a transaction", "connections cut without FIN", "broker wiped",
-    "PostgreSQL backend killed", "failover to read-only and back", "child killed",
+    "PostgreSQL backend killed", "failover to read-only and back",
 )  # fmt: skip
 """Faults of the soak: they leave the processes whose memory is looked at."""
 
