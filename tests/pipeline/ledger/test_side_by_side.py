@@ -382,20 +382,32 @@ def as_they_lie(connection: Connection) -> None:
         connection.execute(text(f"set local enable_{kind} = off"))
 
 
-@pytest.mark.parametrize("how", ["removed", "cleared"])
-def test_removing_documents_beside_a_worker_that_fills_them_is_no_deadlock(
-    alone: Workshop, others: Others, how: str
-) -> None:
-    first_, second, last = ids = sorted(alone.id(name) for name in "abc")
+OF_INDEX = "where index_id = :i and document_id = :id"
+
+
+def shelved(alone: Workshop) -> tuple[Shelf, list[UUID]]:
+    """A second index, and in order the ids of three documents that it lacks."""
     alone.admit(*(document(name) for name in "abc"))
     alone.index()
     shelf = Shelf(alone)
     assert shelf.due()
+    return shelf, sorted(alone.id(name) for name in "abc")
+
+
+def written_last_first(alone: Workshop, shelf: Shelf, ids: list[UUID], change: str) -> None:
+    """Update what is noted of three documents for an index, so that they lie in another order than that of their ids."""
+    for one in (ids[2], ids[0], ids[1]):
+        alone.sql(f"update index_document set {change} {OF_INDEX}", i=shelf.index.id, id=one)
+
+
+@pytest.mark.parametrize("how", ["removed", "cleared"])
+def test_removing_documents_beside_a_worker_that_fills_them_is_no_deadlock(
+    alone: Workshop, others: Others, how: str
+) -> None:
+    shelf, ids = shelved(alone)
     with alone.database.tenant(alone.tenant) as connection:
         claim = fills.claim(connection, alone.tenant, shelf.index.id, "", ids, lease=LEASE)
-    where = "where index_id = :i and document_id = :id"
-    for one in (last, first_, second):  # as they lie in the table now
-        alone.sql(f"update index_document set attempts = 0 {where}", i=shelf.index.id, id=one)
+    written_last_first(alone, shelf, ids, "attempts = 0")
 
     def fill() -> list[UUID]:
         with alone.database.tenant(alone.tenant) as connection:
@@ -410,8 +422,8 @@ def test_removing_documents_beside_a_worker_that_fills_them_is_no_deadlock(
                 documents.clear(connection, alone.source)
 
     with alone.database.tenant(alone.tenant) as connection:
-        held = text(f"select from index_document {where} for update")
-        connection.execute(held, {"i": shelf.index.id, "id": second})
+        held = text(f"select from index_document {OF_INDEX} for update")
+        connection.execute(held, {"i": shelf.index.id, "id": ids[1]})
         filled = others.begin(fill)
         removed = others.begin(remove, waiting=2)
     assert filled.result(30) == ids
@@ -422,14 +434,8 @@ def test_removing_documents_beside_a_worker_that_fills_them_is_no_deadlock(
 def test_replaying_what_was_given_up_on_for_an_index_beside_a_worker_is_no_deadlock(
     alone: Workshop, others: Others
 ) -> None:
-    first_, second, last = ids = sorted(alone.id(name) for name in "abc")
-    alone.admit(*(document(name) for name in "abc"))
-    alone.index()
-    shelf = Shelf(alone)
-    assert shelf.due()
-    where = "where index_id = :i and document_id = :id"
-    for one in (last, first_, second):  # as they lie in the table now
-        alone.sql(f"update index_document set dead_version = 1 {where}", i=shelf.index.id, id=one)
+    shelf, ids = shelved(alone)
+    written_last_first(alone, shelf, ids, "dead_version = 1")
 
     def index_anew() -> None:
         with alone.database.tenant(alone.tenant) as connection:
@@ -442,8 +448,8 @@ def test_replaying_what_was_given_up_on_for_an_index_beside_a_worker_is_no_deadl
 
     alone.sql("update document set indexed_version = 2")
     with alone.database.tenant(alone.tenant) as connection:
-        held = text(f"select from index_document {where} for update")
-        connection.execute(held, {"i": shelf.index.id, "id": second})
+        held = text(f"select from index_document {OF_INDEX} for update")
+        connection.execute(held, {"i": shelf.index.id, "id": ids[1]})
         indexed = others.begin(index_anew)
         replayed = others.begin(replay, waiting=2)
     indexed.result(30)
