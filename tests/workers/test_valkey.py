@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ import pytest
 import redis
 
 from workers import embedded
-from workers.queue.broker import AWAY, Scripts
+from workers.queue.broker import AWAY, PRIORITIES, Scripts, waiting
 
 ADD = "return redis.call('INCRBY', KEYS[1], ARGV[1])"
 GET = "return redis.call('GET', KEYS[1])"
@@ -85,6 +86,22 @@ def test_connections_that_the_server_closed_are_replaced(
         control.client_kill_filter(_id=str(number))
     assert scripts.run(ADD, key, "n", 5) == 5
     assert scripts.run(GET, key, "n") == b"5"
+
+
+def test_what_each_step_asks_goes_over_one_connection_that_comes_back_if_it_is_cut(
+    servers: embedded.Servers, control: redis.Redis
+) -> None:
+    none = dict.fromkeys(PRIORITIES, 0)
+    assert waiting(servers.broker_url, "test-none") == none
+    before = control.info("stats")["total_connections_received"]
+    assert [waiting(servers.broker_url, "test-none") for _ in range(20)] == [none] * 20
+    assert control.info("stats")["total_connections_received"] == before
+    control.client_kill_filter(_type="normal", skipme=True)
+    assert waiting(servers.broker_url, "test-none") == none
+    if not (child := os.fork()):
+        os._exit(waiting(servers.broker_url, "test-none") != none)
+    assert [waiting(servers.broker_url, "test-none") for _ in range(20)] == [none] * 20
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_refusal_is_told_and_costs_no_connection(scripts: Scripts, key: str) -> None:

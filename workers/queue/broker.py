@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import ssl
 from bisect import bisect
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import redis
@@ -76,7 +77,7 @@ def queue_for(queue: str, url: str, priority: int | None) -> str:
 
 def waiting(url: str, queue: str) -> dict[int, int]:
     """Messages of each priority that wait in a queue, without those a worker has taken; empty if the broker is away."""
-    with suppress(*AWAY, ValueError), client_of(url) as client:
+    with suppress(*AWAY, ValueError), _connected(url) as client:
         return {p: int(client.llen(part)) for p, part in zip(PRIORITIES, lists_of(queue, url), strict=True)}
     return {}
 
@@ -107,7 +108,7 @@ def promote_lower_priority(url: str, queue: str) -> None:
     """
     if rabbit.is_rabbit(url):
         return
-    with suppress(*AWAY, ValueError), client_of(url) as client:
+    with suppress(*AWAY, ValueError), _connected(url) as client:
         lists = lists_of(queue)
         client.eval(_LET_THROUGH, 1 + len(lists), f"larder:turn:{queue}", *lists, SHARE)
 
@@ -120,7 +121,7 @@ def without_message(url: str, lists: Mapping[str, Sequence[str]]) -> set[str]:
     """
     if rabbit.is_rabbit(url):
         return set()
-    with suppress(*AWAY, ValueError), client_of(url) as client:
+    with suppress(*AWAY, ValueError), _connected(url) as client:
         empty = {task for task, waits in lists.items() if not client.exists(*waits)}
         taken = b"".join(client.hvals("unacked")) if empty else b""
         return {task for task in empty if f'"{task}"'.encode() not in taken}
@@ -224,6 +225,24 @@ def client_of(url: str) -> Any:
     return redis.Redis.from_url(
         address, socket_timeout=SECONDS, socket_connect_timeout=SECONDS, retry=Retry(NoBackoff(), 0)
     )
+
+
+@lru_cache(maxsize=2)
+def _kept_client(url: str) -> Any:
+    return client_of(url)
+
+
+@contextmanager
+def _connected(url: str) -> Iterator[Any]:
+    """A client for what each step asks: it stays connected, since that takes longer than what is asked.
+
+    One whose connection was cut meanwhile connects again; what is forked connects by itself.
+    """
+    if not rabbit.is_rabbit(url):
+        yield _kept_client(url)
+        return
+    with client_of(url) as client:
+        yield client
 
 
 def tls_of(url: str) -> dict[str, Any] | None:
