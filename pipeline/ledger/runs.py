@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -346,6 +346,13 @@ def progress(connection: Connection, run_ids: list[int]) -> dict[int, dict[str, 
         from run_count where run_id = any(:runs) group by run_id""")
     rows = connection.execute(statement, {"runs": run_ids})
     return {row["run_id"]: {k: int(row[k]) for k in ("open", *TOTALS)} for row in rows.mappings()}
+
+
+def with_live_counts(connection: Connection, rows: Sequence[RunRow]) -> list[RunRow]:
+    """The same runs, open ones with the counts of this moment: their own are written when they close."""
+    live = progress(connection, [row.id for row in rows if not row.finished_at])
+    counts: list[Json] = [{k: n for k, n in live.get(row.id, {}).items() if k in TOTALS} for row in rows]
+    return [replace(row, **now) for row, now in zip(rows, counts, strict=True)]
 
 
 _THROUGH = """

@@ -23,7 +23,7 @@ from pipeline.search.cache import partial_of_all
 from pipeline.search.chunk_store import active_index
 from pipeline.search.retriever import indexed_since
 from workers.admin import reindex
-from workers.admin.sync_now import served_queues, with_live_counts
+from workers.admin.sync_now import served_queues
 from workers.control import steps, sync
 from workers.limits.limiters import ProviderState
 from workers.queue import broker
@@ -278,8 +278,7 @@ def sources_of(parts: Runtime, caller: Caller) -> list[Json]:
     with parts.database.tenant(caller.tenant) as connection:
         rows = [row for row in sources.listed(connection) if caller.may_see(row.project_id)]
         last = {row.id: run for row in rows for run in runs.of_source(connection, row.id, 1)}
-        live = runs.progress(connection, [run.id for run in last.values() if not run.finished_at])
-    last = {key: with_live_counts(run, live.get(run.id, {})) for key, run in last.items()}
+        last = dict(zip(last, runs.with_live_counts(connection, list(last.values())), strict=True))
     return [
         {
             "name": row.name,
@@ -341,9 +340,7 @@ def runs_of(parts: Runtime, caller: Caller, name: str, most: int) -> list[runs.R
     with parts.database.tenant(caller.tenant) as connection:
         for row in sources.listed(connection):
             if row.name == name and caller.may_see(row.project_id):
-                found = runs.of_source(connection, row.id, most)
-                live = runs.progress(connection, [run.id for run in found if not run.finished_at])
-                return [with_live_counts(run, live.get(run.id, {})) for run in found]
+                return runs.with_live_counts(connection, runs.of_source(connection, row.id, most))
     raise NotFound("there is no such source")
 
 
@@ -363,5 +360,4 @@ def run_of(parts: Runtime, caller: Caller, run_id: int) -> runs.RunRow:
         row = sources.get(connection, run.source_id) if run else None
         if run is None or row is None or not caller.may_see(row.project_id) or not _told(caller, row):
             raise NotFound("there is no such run")
-        live = {} if run.finished_at else runs.progress(connection, [run_id]).get(run_id, {})
-    return with_live_counts(run, live)
+        return runs.with_live_counts(connection, [run])[0]

@@ -8,13 +8,12 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from subprocess import TimeoutExpired
-from typing import Any
 
 from connectors.files.options import FORMATS
 from pipeline.documents import Json, plural
@@ -118,10 +117,7 @@ def _look_again(parts: Runtime, one: WatchedRun, *, force: bool) -> None:
         oldest = runs.open_of(connection, one.source.id)
         one.run = runs.get(connection, one.run.id) or one.run
         one.shown = oldest if oldest and oldest.id < one.run.id else one.run
-        if not one.shown.finished_at:
-            one.shown = with_live_counts(
-                one.shown, runs.progress(connection, [one.shown.id]).get(one.shown.id, {})
-            )
+        (one.shown,) = runs.with_live_counts(connection, [one.shown])
         if one.own and one.shown.id < one.run.id:
             one.earlier = one.earlier or oldest
         if one.earlier and one.earlier.finished_at is None:
@@ -133,12 +129,6 @@ def _look_again(parts: Runtime, one: WatchedRun, *, force: bool) -> None:
         mine = _opened(parts, one.source, force=force)
         if mine.own:
             one.run, one.own, one.earlier = mine.run, True, one.run
-
-
-def with_live_counts(run: runs.RunRow, live: Mapping[str, int]) -> runs.RunRow:
-    """An open run with the counts of this moment, out of `runs.progress`."""
-    counts: dict[str, Any] = {name: n for name, n in live.items() if name in runs.TOTALS}
-    return replace(run, **counts)
 
 
 def wait(
