@@ -166,8 +166,8 @@ def test_messages_that_are_none_are_set_aside_once_and_the_worker_lives(harbour:
     finally:
         worker.terminate()
         assert worker.wait(40) == 0
-        told = [json.loads(line)["event"] for line in (site.root / "worker.log").read_text().splitlines()]
-        assert "worker: Cold shutdown (MainProcess)" in told
+        told = [json.loads(line)["event"] for line in (site.root / "strange.log").read_text().splitlines()]
+        assert "worker: Warm shutdown (MainProcess)" in told
 
 
 def test_an_unknown_queue_is_refused_before_anything_starts(site: Site) -> None:
