@@ -179,18 +179,24 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     logging.getLogger("celery.worker").addFilter(
         lambda record: record.levelno < logging.CRITICAL or not state.should_terminate
     )
-    # The collector of its children looks at theirs alone: pages stay shared, and what they leave goes soon.
-    gc.collect()
-    gc.freeze()
+    _freeze()
     serving.start()
     sys.exit(0 if state.should_terminate else serving.exitcode)
+
+
+def _freeze() -> None:
+    """Leave out of each collection what is loaded: its pages stay shared, and what comes after them goes soon."""
+    gc.collect()
+    gc.freeze()
 
 
 def run_beat(parts: Runtime) -> None:
     """Tick until a signal comes."""
     _prepare(parts)
     configure(parts.rag.queue, parts.addresses.broker, send_only=True)
-    app.Beat(loglevel=parts.rag.monitoring.logging.level, quiet=True).run()
+    ticking = app.Beat(loglevel=parts.rag.monitoring.logging.level, quiet=True)
+    _freeze()
+    ticking.run()
 
 
 def run_api(parts: Runtime, host: str, port: int) -> None:
