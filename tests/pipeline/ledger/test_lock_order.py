@@ -1,0 +1,306 @@
+"""Many rows are read as they lie in the table; they are locked in one order all the same, or two end as a deadlock."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Connection, text
+
+from pipeline.documents import Listing
+from pipeline.ingest import work_in_progress
+from pipeline.ledger import (
+    Item,
+    admission,
+    dead,
+    documents,
+    fills,
+    runs,
+    search_indexes,
+    sources,
+    work,
+)
+from pipeline.ledger.search_indexes import IndexedDocument
+from tests.pipeline.ledger.conftest import Others
+from tests.pipeline.shelf import Shelf
+from tests.pipeline.workshop import LEASE, Workshop, document, paragraphs
+
+
+def as_they_lie(connection: Connection) -> None:
+    """As the planner has it where most of a table is asked for."""
+    for kind in ("indexscan", "indexonlyscan", "bitmapscan"):
+        connection.execute(text(f"set local enable_{kind} = off"))
+
+
+def clear_all(shop: Workshop) -> None:
+    """What `larder clear` of everything does."""
+    with shop.database.tenant(shop.tenant) as connection:
+        documents.clear(connection, None)
+
+
+OF_INDEX = "where index_id = :i and document_id = :id"
+
+
+def shelved(alone: Workshop) -> tuple[Shelf, list[UUID]]:
+    """A second index, and in order the ids of three documents that it lacks."""
+    alone.admit(*(document(name) for name in "abc"))
+    alone.index()
+    shelf = Shelf(alone)
+    assert shelf.due()
+    return shelf, sorted(alone.id(name) for name in "abc")
+
+
+def written_last_first(alone: Workshop, shelf: Shelf, ids: list[UUID], change: str) -> None:
+    """Update what is noted of three documents for an index, so that they lie in another order than that of their ids."""
+    for one in (ids[2], ids[0], ids[1]):
+        alone.sql(f"update index_document set {change} {OF_INDEX}", i=shelf.index.id, id=one)
+
+
+@pytest.mark.parametrize("how", ["removed", "cleared"])
+def test_removing_documents_beside_a_worker_that_fills_them_is_no_deadlock(
+    alone: Workshop, others: Others, how: str
+) -> None:
+    shelf, ids = shelved(alone)
+    with alone.database.tenant(alone.tenant) as connection:
+        claim = fills.claim(connection, alone.tenant, shelf.index.id, "", ids, lease=LEASE)
+    written_last_first(alone, shelf, ids, "attempts = 0")
+
+    def fill() -> list[UUID]:
+        with alone.database.tenant(alone.tenant) as connection:
+            return fills.still_ours(connection, claim)
+
+    def remove() -> None:
+        with alone.database.tenant(alone.tenant) as connection:
+            as_they_lie(connection)
+            if how == "removed":
+                admission.remove(connection, ids)
+            else:
+                documents.clear(connection, alone.source)
+
+    with alone.database.tenant(alone.tenant) as connection:
+        held = text(f"select from index_document {OF_INDEX} for update")
+        connection.execute(held, {"i": shelf.index.id, "id": ids[1]})
+        filled = others.begin(fill)
+        removed = others.begin(remove, waiting=2)
+    assert filled.result(30) == ids
+    removed.result(30)
+    assert alone.sql("select * from index_document") == []
+
+
+def test_replaying_what_was_given_up_on_for_an_index_beside_a_worker_is_no_deadlock(
+    alone: Workshop, others: Others
+) -> None:
+    shelf, ids = shelved(alone)
+    written_last_first(alone, shelf, ids, "dead_version = 1")
+
+    def index_anew() -> None:
+        with alone.database.tenant(alone.tenant) as connection:
+            search_indexes.enqueue_lacking(connection, ids)
+
+    def replay() -> list[UUID]:
+        with alone.database.tenant(alone.tenant) as connection:
+            as_they_lie(connection)
+            return dead.replay(connection, ids)
+
+    alone.sql("update document set indexed_version = 2")
+    with alone.database.tenant(alone.tenant) as connection:
+        held = text(f"select from index_document {OF_INDEX} for update")
+        connection.execute(held, {"i": shelf.index.id, "id": ids[1]})
+        indexed = others.begin(index_anew)
+        replayed = others.begin(replay, waiting=2)
+    indexed.result(30)
+    assert replayed.result(30) == ids
+
+
+def test_taking_back_that_messages_were_sent_beside_a_worker_is_no_deadlock(
+    alone: Workshop, others: Others
+) -> None:
+    first_, second, last = sorted("abc", key=alone.id)
+    alone.admit(*(document(name) for name in "abc"))
+    for name in (last, first_, second):  # as they lie in the table now
+        alone.set(name, "enqueued_at = now()")
+    ids = [alone.id(name) for name in "abc"]
+
+    def work_on_all() -> None:
+        with alone.database.tenant(alone.tenant) as connection:
+            fills.lock_documents(connection, ids)
+
+    def take_back() -> None:
+        with alone.database.tenant(alone.tenant) as connection:
+            as_they_lie(connection)
+            work.mark_unsent(connection, [Item(i, 1) for i in ids])
+
+    with alone.database.tenant(alone.tenant) as connection:
+        fills.lock_documents(connection, [alone.id(second)])
+        worker = others.begin(work_on_all)
+        taken_back = others.begin(take_back, waiting=2)
+    worker.result(30)
+    taken_back.result(30)
+    assert {row["enqueued_at"] for row in alone.sql("select enqueued_at from document")} == {None}
+
+
+def sources_named(alone: Workshop, *names: str) -> list[str]:
+    """Sources in the order of their ids."""
+    return sorted(names, key=lambda name: Workshop(alone.database, alone.tenant, alone.project, name).source)
+
+
+def test_registering_sources_beside_a_clear_is_no_deadlock(alone: Workshop, others: Others) -> None:
+    names = sources_named(alone, *"abc")
+
+    def register() -> None:
+        with alone.database.tenant(alone.tenant) as connection:
+            sources.register(connection, [alone.registration(name) for name in reversed(names)])
+
+    with alone.database.tenant(alone.tenant) as connection:
+        held = text("select from source where id = :id for update")
+        connection.execute(held, {"id": alone.registration(names[1]).id})
+        cleared = others.begin(lambda: clear_all(alone))
+        registered = others.begin(register, waiting=2)
+    cleared.result(30)
+    registered.result(30)
+
+
+def test_trimming_the_cache_beside_a_clear_is_no_deadlock(alone: Workshop, others: Others) -> None:
+    alone.admit(document("a", paragraphs(3)))
+    alone.index()
+    hashes = [row["hash"] for row in alone.sql("select hash from embedding_cache order by ctid")]
+    for age, one in enumerate(hashes):  # the last in the table is the longest unused
+        used = "update embedding_cache set used_at = now() - make_interval(days => :age) where hash = :h"
+        alone.sql(used, age=1 + age, h=one)
+
+    def trim() -> int:
+        with alone.database.tenant(alone.tenant) as connection:
+            return work_in_progress.trim_cache(connection, megabytes=0)
+
+    with alone.database.tenant(alone.tenant) as connection:
+        held = text("select from embedding_cache where hash = :h for update")
+        connection.execute(held, {"h": hashes[1]})
+        cleared = others.begin(lambda: clear_all(alone))
+        trimmed = others.begin(trim, waiting=2)
+    cleared.result(30)
+    assert trimmed.result(30) <= 2
+    assert alone.sql("select * from embedding_cache") == []
+
+
+@pytest.mark.parametrize("kept", [(), (2,)])
+def test_retiring_sources_beside_a_clear_is_no_deadlock(
+    alone: Workshop, others: Others, kept: tuple[int, ...]
+) -> None:
+    names = sources_named(alone, *"abc")
+    ids = [alone.registration(name).id for name in names]
+    for one in (ids[2], ids[0], ids[1]):  # as they lie in the table now
+        alone.sql("update source set held = 0 where id = :id", id=one)
+
+    def register() -> None:
+        with alone.database.tenant(alone.tenant) as connection:
+            as_they_lie(connection)
+            named = [alone.registration(names[n]) for n in kept]
+            sources.register(connection, named, every=True)
+
+    with alone.database.tenant(alone.tenant) as connection:
+        held = text("select from source where id = :id for update")
+        connection.execute(held, {"id": ids[1]})
+        cleared = others.begin(lambda: clear_all(alone))
+        registered = others.begin(register, waiting=2)
+    cleared.result(30)
+    registered.result(30)
+
+
+def test_the_pump_beside_sources_that_are_configured_anew_is_no_deadlock(
+    alone: Workshop, others: Others
+) -> None:
+    names = sources_named(alone, *"abc")
+    of = {name: alone.registration(name, config_hash="c2") for name in names}
+    for name in reversed(names):
+        with alone.database.tenant(alone.tenant) as connection:
+            assert runs.open_run(connection, alone.tenant, of[name].id, trigger="manual")
+        # As they lie in the tables now.
+        alone.sql("update source set held = 0 where id = :id", id=of[name].id)
+    alone.sql("update sync_run set enqueued_at = null")
+
+    def register() -> None:
+        with alone.database.tenant(alone.tenant) as connection:
+            sources.register(connection, [*of.values()])
+
+    def pump() -> int:
+        with alone.database.control() as connection:
+            as_they_lie(connection)
+            return len(runs.sync_due(connection, resend=240))
+
+    with alone.database.tenant(alone.tenant) as connection:
+        held = text("select from sync_run where source_id = :id for update")
+        connection.execute(held, {"id": of[names[1]].id})
+        registered = others.begin(register)
+        pumped = others.begin(pump, waiting=2)
+    registered.result(30)
+    assert pumped.result(30) == 1, "the one that nobody held"
+
+
+def test_closing_runs_beside_a_clear_is_no_deadlock(alone: Workshop, others: Others) -> None:
+    names = sources_named(alone, "a", "b")
+    for name in names:
+        with alone.database.tenant(alone.tenant) as connection:
+            source = alone.registration(name).id
+            assert runs.open_run(connection, alone.tenant, source, trigger="manual")
+    first_, second = [row["id"] for row in alone.sql("select id from sync_run order by id")]
+    alone.sql("update sync_run set state = 'processing'")
+    alone.sql("update sync_run set settled_at = now() where id = :id", id=first_)
+
+    with alone.database.control() as connection:
+        settled = [row.id for row in runs.list_settled(connection)]
+        cleared = others.begin(lambda: clear_all(alone))
+        closed = [one["run"] for one in runs.close(connection, settled)]
+    cleared.result(30)
+    assert (settled, closed) == ([first_, second], [second])
+    assert (alone.run(first_).state, alone.run(second).state) == ("failed", "finished")
+
+
+def test_a_walk_that_hides_and_shows_beside_a_worker_is_no_deadlock(alone: Workshop, others: Others) -> None:
+    _, second = sorted("ab", key=alone.id)
+    alone.admit(document("a"), document("b"))
+    alone.set(second, "hidden = true")
+    claimed = alone.claim("a", "b")
+
+    def walk() -> admission.Pruned:
+        with alone.database.tenant(alone.tenant) as connection:
+            here = Listing(ids=frozenset({second}), complete=True)
+            return admission.prune(connection, alone.source, here, admission.DeletionGuard())
+
+    others.gate("after update of hidden on document for each row when (not new.hidden)")
+    walked = others.begin(walk)
+
+    def work_on_all() -> list[UUID]:
+        with alone.database.tenant(alone.tenant) as connection:
+            return work.still_ours(connection, claimed)
+
+    worked = others.begin(work_on_all, waiting=2)
+    others.open()
+    pruned = walked.result(30)
+    assert (pruned.hidden, pruned.restored) == (1, 1)
+    assert worked.result(30) == claimed.ids
+
+
+def test_a_letter_about_a_fill_is_settled_by_two_without_a_deadlock(alone: Workshop, others: Others) -> None:
+    alone.admit(document("a"))
+    alone.index()
+    shelf = Shelf(alone)
+    assert shelf.due()
+    alone.sql(
+        """insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts,
+                                    crash_count, index_id)
+           select tenant_id, source_id, id, 1, 'fill', 'E003', '', 1, 0, :i from document""",
+        i=shelf.index.id,
+    )
+    alone.admit(document("a", "New words."))
+    with alone.database.tenant(alone.tenant) as connection:
+        claim = fills.claim(connection, alone.tenant, shelf.index.id, "", [alone.id("a")], lease=LEASE)
+    others.gate("before update on dead_letter for each row")
+    with alone.database.tenant(alone.tenant) as connection:
+        assert fills.still_ours(connection, claim) == claim.ids
+        indexed = others.begin(alone.index)
+        there = IndexedDocument(document_id=alone.id("a"), version=1, chunks=0)
+        filled = others.begin(lambda: fills.finish(connection, claim, [there]), waiting=2)
+        others.open()
+        filled.result(30)
+    indexed.result(30)
+    assert (alone.row("a")["state"], alone.row("a")["waits"]) == ("done", 0)
