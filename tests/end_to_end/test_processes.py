@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,11 +23,14 @@ import psycopg
 import pytest
 import redis
 from celery import Celery
+from kombu.asynchronous import Hub, set_event_loop
 
 from tests import forked
 from tests.conftest import Site
 from tests.forked import Forked
 from workers import embedded
+from workers.processes.run import Pool
+from workers.queue.app import app
 
 CONFIG = """
 rag:
@@ -90,6 +94,25 @@ def test_a_worker_told_to_end_while_it_starts_ends_without_an_error(harbour: Sit
     finally:
         worker.kill()
         worker.wait()
+
+
+def test_a_process_in_the_midst_of_a_message_is_told_to_end_without_an_error() -> None:
+    set_event_loop(Hub())  # type: ignore[no-untyped-call]
+    pool = Pool(limit=1, app=app, threads=False, initargs=(app, "here"))
+    pool.start()
+    (process,) = pool._pool._pool
+    os.kill(process.pid, signal.SIGSTOP)
+    # What is left of a message when its length has been read.
+    os.write(process.inq._writer.fileno(), b"\x80\x04N.")
+    waking = threading.Timer(0.5, os.kill, (process.pid, signal.SIGCONT))
+    waking.start()
+    try:
+        pool.terminate()
+        assert process.exitcode == -signal.SIGTERM
+    finally:
+        waking.join()
+        process.terminate()
+        set_event_loop(None)
 
 
 def test_a_control_worker_alone_registers_the_sources_and_takes_its_leave(harbour: Site) -> None:

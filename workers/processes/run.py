@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 import psutil
 import structlog
 from celery.apps import worker as celery_worker
+from celery.concurrency.asynpool import AsynPool
+from celery.concurrency.prefork import TaskPool
 from celery.signals import (
     setup_logging,
     task_failure,
@@ -52,6 +54,20 @@ BYTES_OF = {"hashing": 150e6, "minilm": 450e6, "transformers": 1200e6}
 """Provider on this machine -> what a process takes that embeds with it."""
 
 logger = logging.getLogger(__name__)
+
+
+class _UnsharedPool(AsynPool):  # type: ignore[misc]  # untyped
+    @classmethod
+    def _help_stuff_finish(cls, _: list[Any]) -> None:
+        # Celery would empty the pipe of each process that may be in the midst of a message: two readers of one pipe
+        # tear it, which is an error here or a wait for bytes that the other has taken.
+        pass
+
+
+class Pool(TaskPool):  # type: ignore[misc]  # untyped
+    """Celery's processes, which it tells to end without taking away what they are reading."""
+
+    Pool = _UnsharedPool
 
 
 def _after_fork(**_: Any) -> None:
@@ -169,6 +185,7 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     serving = app.Worker(
         queues=broker.consumed_queues(queue, parts.addresses.broker),
         concurrency=concurrency or _processes(parts, queue),
+        pool=Pool,
         hostname=host_format(default_nodename(f"worker-{queue}@%h")),
         loglevel=mlevel(parts.rag.monitoring.logging.level),
         without_mingle=True,
