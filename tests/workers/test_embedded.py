@@ -26,6 +26,7 @@ from cryptography.fernet import Fernet
 
 from pipeline.errors import ConfigurationError, StoreUnavailable
 from workers import embedded
+from workers.embedded import folder as server_folders
 from workers.embedded.folder import stop_server
 from workers.embedded.postgres import builders_for, cache_of, connections_for, programs
 from workers.processes.liveness import process_start
@@ -271,6 +272,16 @@ def test_a_killed_server_comes_back_where_its_clients_look_for_it(
     dying = socket.create_server(("127.0.0.1", urlsplit(running.broker_url).port or 0))
     threading.Timer(0.5, dying.close).start()
     assert embedded.ensure(folder).broker_url == running.broker_url
+
+
+def test_what_listens_is_found_again_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_folders, "PORT_SECONDS", 0.1)
+    port = embedded.usual_port(tmp_path / "api")
+    assert embedded.usual_port(tmp_path / "api") == port
+    with socket.create_server(("127.0.0.1", port)):
+        another = embedded.usual_port(tmp_path / "api")
+        assert another != port
+    assert embedded.usual_port(tmp_path / "api") == another
 
 
 def test_no_connection_is_given_the_port_of_a_server_that_begins_anew(running: embedded.Servers) -> None:

@@ -72,8 +72,8 @@ def up(
         migrate(settings, where)
         sync.register(context.parts)
         context.parts.database.close()
-        port = None if no_flower else settings.rag.flower.port or embedded.free_port()
-        api = None if no_api else settings.rag.api.port or embedded.free_port()
+        port = None if no_flower else r.flower.port or embedded.usual_port(settings.data / "flower")
+        api = None if no_api else r.api.port or embedded.usual_port(settings.data / "api")
         _load(context.parts, ("worker", "api")[: 1 + (api is not None)], LOADED_BY_UP)
         boss = supervisor.Supervisor(
             settings=settings, where=where, flower_port=port, api_port=api, fork=run_in_fork

@@ -71,6 +71,7 @@ __all__ = [
     "private_folder",
     "running",
     "stop",
+    "usual_port",
     "write_private",
 ]
 

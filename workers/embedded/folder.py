@@ -139,7 +139,6 @@ def start_server(
         )
     _started.append(process)
     # Noted before it answers, so that whoever comes after a kill finds it.
-    (folder / "port").write_text(str(port), encoding="utf-8")
     entry = [process.pid, port, process_start(process.pid)]
     (folder / "larder.pid").write_text(json.dumps(entry), encoding="utf-8")
     end = time.monotonic() + START_SECONDS
@@ -220,10 +219,10 @@ def is_taken(port: int) -> bool:
 
 
 def usual_port(folder: Path) -> int:
-    """The port of last time unless another program has it: processes that know it find a restarted server again.
+    """The port of last time unless another program has it: whoever knows it finds what listens there again.
 
-    It is waited for: a server that was killed keeps its port for some milliseconds after it counts as ended, as long as
-    one of its threads is still being taken down.
+    `folder` is its own, and made if there is none. The port is waited for: a server that was killed keeps it for some
+    milliseconds after it counts as ended, as long as one of its threads is still being taken down.
     """
     end = time.monotonic() + PORT_SECONDS
     with suppress(OSError, ValueError):
@@ -234,7 +233,10 @@ def usual_port(folder: Path) -> int:
                 probe.bind(("127.0.0.1", port))
                 return port
             time.sleep(0.02)
-    return free_port()
+    port = free_port()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    (folder / "port").write_text(str(port), encoding="utf-8")
+    return port
 
 
 def package_folder(name: str) -> Path:

@@ -35,7 +35,7 @@ class ApiSettings(ConfigSection):
     host: Text = "127.0.0.1"
     """Address to listen on."""
     port: Whole = Field(default=0, ge=0, le=65_535)
-    """0 is any free port."""
+    """0 is any free port, and the same at the next start."""
     root_path: Annotated[str, AfterValidator(lambda path: path.rstrip("/")), Expected("text")] = Field(
         default="", examples=["/larder"]
     )

@@ -213,7 +213,7 @@ class FlowerSettings(ConfigSection):
     """The operators' view of the queue."""
 
     port: Whole = Field(default=0, ge=0, le=65_535)
-    """0 is any free port."""
+    """0 is any free port, and the same at the next start."""
     url_prefix: Annotated[str, AfterValidator(str), Expected("text")] = ""
     """Path before all its pages."""
     hosts: Texts = Field(default=(), examples=[["flower.example.com"]])
