@@ -112,27 +112,25 @@ Copy = Callable[[str], AbstractContextManager[Addresses]]
 
 
 @pytest.fixture(scope="session")
-def copy_of(servers: embedded.Servers, superuser: Callable[[str], psycopg.Connection[Any]]) -> Copy:
+def copy_of(servers: embedded.Servers, superuser: Callable[[str], psycopg.Connection[Any]]) -> Iterator[Copy]:
     """Makes a database, for a block, that is a copy of the named one; to that nobody may be connected meanwhile."""
+    connection = superuser("postgres")
 
     @contextmanager
     def copied(name: str) -> Iterator[Addresses]:
         made = f"test_{os.getpid()}_{next(_counter)}"
-        with superuser("postgres") as connection:
-            # By files: through the log, as is usual, takes five times as long.
-            connection.execute(
-                f"create database {made} template {name} strategy file_copy owner larder_owner"
-            )
+        # By files: through the log, as is usual, takes five times as long.
+        connection.execute(f"create database {made} template {name} strategy file_copy owner larder_owner")
         yield Addresses(
             name=made,
             app=with_database(servers.database_url, made),
             control=with_database(servers.control_url, made),
             admin=with_database(servers.admin_url, made),
         )
-        with superuser("postgres") as connection:
-            connection.execute(f"drop database if exists {made} with (force)")
+        connection.execute(f"drop database if exists {made} with (force)")
 
-    return copied
+    with connection:
+        yield copied
 
 
 @pytest.fixture

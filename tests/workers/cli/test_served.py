@@ -235,6 +235,6 @@ def served_by(site: Site) -> int:
     """The process that has the door open."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.cwd() == str(site.data) and process.cmdline()[-1] == "serve":
+            if process.cwd() == str(site.data) and process.cmdline()[-1:] == ["serve"]:
                 return process.pid
     raise AssertionError("it does not run")
