@@ -112,8 +112,8 @@ def test_an_index_nobody_describes_says_what_to_write(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("embedding", "texts"),
     [
-        ("{}", 32),
-        ("{batchSize: 500}", 32),
+        ("{}", 64),
+        ("{batchSize: 500}", 64),
         ("{provider: hashing}", 512),
         ("{provider: openai, apiKey: k}", 256),
         ("{provider: openai, apiKey: k, batchSize: 10}", 64),

@@ -184,7 +184,7 @@ def job_limits(rag: Configuration) -> jobs.JobLimits:
 def weights(rag: Configuration) -> Mapping[Stage, int]:
     """Chunks per message of each stage: 0.1 to 4 seconds of work."""
     e = rag.embedding
-    texts = 512 if e.provider == "hashing" else 32
+    texts = 512 if e.provider == "hashing" else 64
     if KNOWN[e.provider].remote:
-        texts = max(64, e.batch_size)  # what one call may carry should come in one message
+        texts = max(texts, e.batch_size)  # what one call may carry should come in one message
     return {Stage.CHUNKED: texts, Stage.EMBEDDED: rag.queue.upsert_rows}
