@@ -38,7 +38,7 @@ WORDS = """
     select count(*) > 0 and not exists (select from sync_run where state = 'discovering')
            and count(*) filter (where state = 'pending' and stage = 'fetched') = 0 from document"""
 LOADED = "select count(*) > 0 and count(*) filter (where state = 'pending') = 0 from document"
-HELD = "select array_agg(external_id) from document where indexed_version is not null"
+HELD = "select array_agg(external_id) from document where indexed_version is not null and starts_with(external_id, 'docs/')"
 VERSION = "select coalesce(max(indexed_version), 0) from document where external_id = %s"
 
 
