@@ -107,6 +107,13 @@ class CommandContext:
         """The tenant of this installation's commands."""
         return self.settings.tenant_id
 
+    def leave_serving(self) -> None:
+        """Spare the next command what this one had to load, if it only looked; see `workers.cli.served`."""
+        if self.looks and "parts" in vars(self):
+            from workers.processes import supervisor
+
+            supervisor.leave_serving(self.settings)
+
     def ping(self) -> None:
         """Find out within seconds whether the database answers, before it is given what takes it long.
 
@@ -200,6 +207,7 @@ def command(
             context = CommandContext(config, as_json, data, answer_timeout, looks, makes)
             try:
                 run(context, **own)
+                context.leave_serving()
             except LarderError as error:
                 _refuse(context, error)
             except BrokenPipeError:

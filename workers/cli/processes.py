@@ -306,14 +306,17 @@ def _load(parts: Runtime, commands: Iterable[str], modules: Iterable[str]) -> No
 
 
 @command(answer_timeout=None, without={"as_json"}, makes=True)
-def serve(context: CommandContext) -> None:
+def serve(
+    context: CommandContext,
+    for_now: Annotated[bool, Option("--for-now", help="End when nobody asks for ten minutes.")] = False,
+) -> None:
     """Run the commands of this machine's terminals that shall be quick; started by `larder up`."""
     from workers.cli import SERVED, served
     from workers.runtime import Addresses, Runtime
 
     _load(Runtime(context.settings, Addresses()), SERVED, LOADED_BY_SERVE)
     os.chdir(context.settings.data)
-    served.serve()
+    served.serve(for_now=for_now)
 
 
 @command(answer_timeout=None, without={"as_json"})

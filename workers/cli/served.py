@@ -13,10 +13,10 @@ import socket
 import struct
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from workers.cli import INTERRUPTED, run_in_fork
 
@@ -24,6 +24,8 @@ SOCKET = "commands.sock"
 """In the data folder, which is closed to all others."""
 GREET_SECONDS = 5.0
 """Who does not answer a greeting in that time does not live."""
+LOOK_SECONDS, IDLE_SECONDS = 2.0, 600.0
+"""How often a process that no `larder up` looks after asks whether it is still needed, and for how long it waits."""
 COUNTED = "PROMETHEUS_MULTIPROC_DIR"
 """Names the folder of those that count together, as commands do with the rest of an installation."""
 _MOST = 65_536
@@ -76,17 +78,31 @@ def run_in_server(args: Sequence[str], folder: Path) -> int | None:
             return code[0] if code else 1
 
 
-def serve() -> NoReturn:
-    """Run what is asked for at the door of this folder, until a signal comes."""
+def serve(*, for_now: bool = False) -> None:
+    """Run what is asked for at the door of this folder, until a signal comes.
+
+    `for_now`: it ends by itself as well, where nobody has asked for long, with the database server, and when another
+    version is installed.
+    """
+    from workers import embedded  # not for the side that asks, which is to be quick
+
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a fork but the one who asked
     ours = program_version()
     with socket.socket(socket.AF_UNIX) as door:
         Path(SOCKET).unlink(missing_ok=True)
         door.bind(SOCKET)
         door.listen()
-        while True:
-            asker, _ = door.accept()
+        door.settimeout(LOOK_SECONDS if for_now else None)
+        asked = time.monotonic()
+        while not for_now or (time.monotonic() - asked < IDLE_SECONDS and embedded.running(Path("postgres"))):
+            try:
+                asker, _ = door.accept()
+            except TimeoutError:
+                continue
+            asked = time.monotonic()
             with asker:
+                if for_now and program_version() != ours:
+                    return
                 if os.fork() == 0:
                     door.close()
                     code = 1

@@ -138,9 +138,7 @@ def start_server(
             extra_groups=[] if user else None,
         )
     _started.append(process)
-    # Noted before it answers, so that whoever comes after a kill finds it.
-    entry = [process.pid, port, process_start(process.pid)]
-    (folder / "larder.pid").write_text(json.dumps(entry), encoding="utf-8")
+    note_process(folder, process.pid, port)  # before it answers, so that whoever comes after a kill finds it
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end and process.poll() is None:
         answered = answers()
@@ -154,6 +152,13 @@ def start_server(
     # PostgreSQL tells the cause first, and then at length that it ends.
     why = [line for line in said if "FATAL:" in line or "PANIC:" in line] or said
     raise StoreUnavailable(f"{folder.name} did not start: {why[-1][:200]}", fix=f"see {log}")
+
+
+def note_process(folder: Path, pid: int, port: int = 0) -> None:
+    """Keep in its folder, made if there is none, which process is the server."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    entry = [pid, port, process_start(pid)]
+    (folder / "larder.pid").write_text(json.dumps(entry), encoding="utf-8")
 
 
 def running(folder: Path) -> tuple[int, int] | None:

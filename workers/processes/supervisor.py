@@ -45,6 +45,8 @@ WITHOUT_HEARTBEAT = ("commands", "flower")
 is decided where it is loaded."""
 _LARDER = [sys.executable, "-m", "workers.cli"]
 _TOLD_BY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+ALONE = "LARDER_ALONE"
+"""Set to anything, it has no command leave a process for those that come after it."""
 FREE_RESTARTS = 2
 """As many restarts in a row come at once; later ones wait 2, 4, 8 seconds and so on."""
 
@@ -126,6 +128,8 @@ class Supervisor:
         shutil.rmtree(self.data / "metrics", ignore_errors=True)  # process numbers come again
         (self.data / "metrics").mkdir(parents=True)
         try:
+            if not self.lends:
+                embedded.stop_server(self.data / "commands", signal.SIGTERM, 5)  # we have one of our own
             for child in self.children:
                 self._start(child)
             self.write_state()
@@ -358,8 +362,6 @@ class Supervisor:
 def start_temporary_workers(settings: Settings, queues: Sequence[str]) -> subprocess.Popen[bytes]:
     """A process that runs workers and beat until it is told to end, or its input, which is ours, is closed."""
     (settings.data / "metrics").mkdir(exist_ok=True)
-    logs_of = settings.data / "logs"
-    logs_of.mkdir(exist_ok=True)
     given = {
         "LARDER_DATA": str(settings.data),
         "LARDER_TENANT": settings.tenant,
@@ -367,12 +369,37 @@ def start_temporary_workers(settings: Settings, queues: Sequence[str]) -> subpro
         "LARDER_CONFIG": str(settings.path or ""),
         "PROMETHEUS_MULTIPROC_DIR": str(settings.data / "metrics"),
     }
-    with (logs_of / "supervisor.log").open("ab") as output:
+    return _start_detached(settings, ["lend", *queues], os.environ | given, subprocess.PIPE)
+
+
+def leave_serving(settings: Settings) -> None:
+    """Start a process that runs the next commands of terminals, as `larder up` has one: they need not load anything.
+
+    Only beside embedded servers, which stay as well when a command that started them ends; and only one.
+    """
+    data, folder = settings.data, settings.data / "commands"
+    if os.environ.get(ALONE) or not embedded.running(data / "postgres"):
+        return
+    with embedded.locked(data):
+        if embedded.running(folder) or "supervisor" in running(data):
+            return
+        environment = Supervisor(settings=settings, where=Addresses()).environment("commands")
+        del environment["PROMETHEUS_MULTIPROC_DIR"]
+        process = _start_detached(settings, ["serve", "--for-now"], environment, subprocess.DEVNULL)
+        embedded.note_process(folder, process.pid)
+
+
+def _start_detached(
+    settings: Settings, args: Sequence[str], environment: Mapping[str, str], stdin: int
+) -> subprocess.Popen[bytes]:
+    log = settings.data / "logs" / "supervisor.log"
+    log.parent.mkdir(exist_ok=True)
+    with log.open("ab") as output:
         return subprocess.Popen(
-            [*_LARDER, "lend", *queues],
-            env=os.environ | given,
+            [*_LARDER, *args],
+            env=environment,
             cwd=settings.folder,
-            stdin=subprocess.PIPE,
+            stdin=stdin,
             stdout=output,
             stderr=output,
             start_new_session=True,
@@ -493,4 +520,5 @@ def shut_down(data: Path) -> list[str]:
             process.terminate()
             process.wait(STOP_SECONDS + 40)
     _end_children(data)
-    return list(dict.fromkeys([*names, *_stop_servers(data)]))
+    served = ["commands"] * embedded.stop_server(data / "commands", signal.SIGTERM, 5)
+    return list(dict.fromkeys([*names, *served, *_stop_servers(data)]))

@@ -19,6 +19,7 @@ import pytest
 
 from tests import forked
 from tests.conftest import Site
+from workers import embedded
 from workers.cli import served
 from workers.processes.metrics import exposition
 
@@ -56,7 +57,7 @@ def harbour(make_site: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def clean(**more: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("LARDER_", "RAG_"))}
-    return {**kept, "PYTHONPATH": ROOT, "COLUMNS": "90", "LC_ALL": "C.UTF-8", **more}
+    return {**kept, "PYTHONPATH": ROOT, "COLUMNS": "90", "LC_ALL": "C.UTF-8", "LARDER_ALONE": "1", **more}
 
 
 def asked(site: Site, *args: str, alone: bool = False, **env: str) -> tuple[int, str, str, bool]:
@@ -229,6 +230,39 @@ def test_who_is_killed_leaves_nothing_behind(harbour: Site) -> None:
     while server.children():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def test_without_an_installation_that_runs_the_first_command_leaves_a_process_for_the_next(
+    site: Site,
+) -> None:
+    """As it leaves the servers that it had to start; `larder down` ends all of them."""
+
+    def commands() -> int:
+        found = embedded.running(site.data / "commands")
+        return found[0] if found else 0
+
+    def until_served() -> None:
+        end = time.monotonic() + 60
+        while asked(site, "status", LARDER_ALONE="")[3]:
+            assert time.monotonic() < end
+
+    site.prepare()
+    (site.root / "docs").mkdir()
+    assert asked(site, "status")[0] == 0
+    assert not commands(), "one may do without"
+    assert asked(site, "status", LARDER_ALONE="")[3] is True
+    first = commands()
+    assert first
+    until_served()
+    assert commands() == first
+    # Its server is gone, and nobody has said so: it is not left for ever.
+    embedded.stop(site.data)
+    psutil.wait_procs([psutil.Process(first)], timeout=30)
+    assert not commands()
+    until_served()
+    assert commands() not in {0, first}
+    assert "commands" in site.larder("down", "--json").data["stopped"]
+    assert not commands()
 
 
 def served_by(site: Site) -> int:
