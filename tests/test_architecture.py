@@ -84,7 +84,8 @@ def test_the_walk_finds_imports_of_every_form(tmp_path: Path) -> None:
 
 
 def test_the_environment_is_read_in_settings_and_at_the_doors_only() -> None:
-    doors = ("workers/settings", "workers/cli", "workers/processes/run.py", "workers/processes/supervisor.py")
+    processes = (f"workers/processes/{name}.py" for name in ("run", "supervisor", "detached"))
+    doors = ("workers/settings", "workers/cli", *processes)
     wrong = [
         str(path.relative_to(ROOT))
         for path in FILES

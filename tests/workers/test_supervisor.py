@@ -381,7 +381,7 @@ with supervisor.single_supervisor(data):
     boss = supervisor.Supervisor(settings=settings, where=where, fork=run)
     signal.signal(signal.SIGTERM, boss._end)
     print("not yet flushed", end="")
-    child = supervisor.Child("worker-x", [*supervisor._LARDER, "worker", "x"])
+    child = supervisor.Child("worker-x", [*supervisor.LARDER, "worker", "x"])
     boss._start(child)
     print(child.process.pid, flush=True)
     time.sleep(60)

@@ -343,7 +343,7 @@ def temporary_workers(parts: Runtime, queues: Sequence[str] = INDEXING) -> Itera
         yield False
         return
     from workers.embedded.locating import uses_embedded
-    from workers.processes import supervisor
+    from workers.processes import detached, supervisor
 
     ours = uses_embedded(parts.settings)
     # Workers for Step 4 look into the ledger, those for indexing do not.
@@ -355,7 +355,7 @@ def temporary_workers(parts: Runtime, queues: Sequence[str] = INDEXING) -> Itera
             "no workers serve the queues " + ", ".join(lacking),
             fix="start them with `larder worker QUEUE`, or queue the work with --no-wait",
         )
-    lender = supervisor.start_temporary_workers(parts.settings, queues)
+    lender = detached.start_temporary_workers(parts.settings, queues)
     try:
         yield True
     finally:

@@ -110,9 +110,9 @@ class CommandContext:
     def leave_serving(self) -> None:
         """Spare the next command what this one had to load, if it only looked; see `workers.cli.served`."""
         if self.looks and "parts" in vars(self):
-            from workers.processes import supervisor
+            from workers.processes import detached
 
-            supervisor.leave_serving(self.settings)
+            detached.leave_serving(self.settings)
 
     def ping(self) -> None:
         """Find out within seconds whether the database answers, before it is given what takes it long.

@@ -43,10 +43,8 @@ SERVERS = ("database", "broker", "valkey")
 WITHOUT_HEARTBEAT = ("commands", "flower")
 """Of these it is only known whether they live. They are no forks: what they count is not counted with the others, which
 is decided where it is loaded."""
-_LARDER = [sys.executable, "-m", "workers.cli"]
+LARDER = [sys.executable, "-m", "workers.cli"]
 _TOLD_BY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-ALONE = "LARDER_ALONE"
-"""Set to anything, it has no command leave a process for those that come after it."""
 FREE_RESTARTS = 2
 """As many restarts in a row come at once; later ones wait 2, 4, 8 seconds and so on."""
 
@@ -114,7 +112,7 @@ class Supervisor:
             wanted["api"] = ["api", "--port", str(self.api_port)]
         if self.flower_port is not None:
             wanted["flower"] = ["flower", "--port", str(self.flower_port)]
-        return {name: [*_LARDER, *args] for name, args in wanted.items()}
+        return {name: [*LARDER, *args] for name, args in wanted.items()}
 
     def run(
         self, ready: Callable[[], None] = lambda: None, leaving: Callable[[], None] = lambda: None
@@ -268,7 +266,7 @@ class Supervisor:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, _TOLD_BY)
                 with suppress(OSError):  # what `top` and `ps -e` show; all have one command line
                     Path("/proc/self/comm").write_text(child.name, encoding="ascii")
-                code = run(child.command[len(_LARDER) :], environment, self.settings.folder)
+                code = run(child.command[len(LARDER) :], environment, self.settings.folder)
             except BaseException:  # noqa: BLE001 (a fork must not go on as the process that it was)
                 traceback.print_exc()
             os._exit(code)
@@ -357,53 +355,6 @@ class Supervisor:
             with suppress(psutil.TimeoutExpired):
                 process.wait(max(0.1, end - time.monotonic()))
             kill_tree(process.pid)
-
-
-def start_temporary_workers(settings: Settings, queues: Sequence[str]) -> subprocess.Popen[bytes]:
-    """A process that runs workers and beat until it is told to end, or its input, which is ours, is closed."""
-    (settings.data / "metrics").mkdir(exist_ok=True)
-    given = {
-        "LARDER_DATA": str(settings.data),
-        "LARDER_TENANT": settings.tenant,
-        "LARDER_PROJECT": settings.project,
-        "LARDER_CONFIG": str(settings.path or ""),
-        "PROMETHEUS_MULTIPROC_DIR": str(settings.data / "metrics"),
-    }
-    return _start_detached(settings, ["lend", *queues], os.environ | given, subprocess.PIPE)
-
-
-def leave_serving(settings: Settings) -> None:
-    """Start a process that runs the next commands of terminals, as `larder up` has one: they need not load anything.
-
-    Only beside embedded servers, which stay as well when a command that started them ends; and only one.
-    """
-    data, folder = settings.data, settings.data / "commands"
-    if os.environ.get(ALONE) or not embedded.running(data / "postgres"):
-        return
-    with embedded.locked(data):
-        if embedded.running(folder) or "supervisor" in running(data):
-            return
-        environment = Supervisor(settings=settings, where=Addresses()).environment("commands")
-        del environment["PROMETHEUS_MULTIPROC_DIR"]
-        process = _start_detached(settings, ["serve", "--for-now"], environment, subprocess.DEVNULL)
-        embedded.note_process(folder, process.pid)
-
-
-def _start_detached(
-    settings: Settings, args: Sequence[str], environment: Mapping[str, str], stdin: int
-) -> subprocess.Popen[bytes]:
-    log = settings.data / "logs" / "supervisor.log"
-    log.parent.mkdir(exist_ok=True)
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            [*_LARDER, *args],
-            env=environment,
-            cwd=settings.folder,
-            stdin=stdin,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
 
 
 def ended(process: psutil.Process) -> int | None:

@@ -1,0 +1,62 @@
+"""Processes that a command starts and does not wait for: workers for its own length, and what serves later commands."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from workers import embedded
+from workers.processes import supervisor
+from workers.runtime import Addresses
+from workers.settings import Settings
+
+ALONE = "LARDER_ALONE"
+"""Set to anything, it has no command leave a process for those that come after it."""
+
+
+def start_temporary_workers(settings: Settings, queues: Sequence[str]) -> subprocess.Popen[bytes]:
+    """A process that runs workers and beat until it is told to end, or its input, which is ours, is closed."""
+    (settings.data / "metrics").mkdir(exist_ok=True)
+    given = {
+        "LARDER_DATA": str(settings.data),
+        "LARDER_TENANT": settings.tenant,
+        "LARDER_PROJECT": settings.project,
+        "LARDER_CONFIG": str(settings.path or ""),
+        "PROMETHEUS_MULTIPROC_DIR": str(settings.data / "metrics"),
+    }
+    return _start_detached(settings, ["lend", *queues], os.environ | given, subprocess.PIPE)
+
+
+def leave_serving(settings: Settings) -> None:
+    """Start a process that runs the next commands of terminals, as `larder up` has one: they need not load anything.
+
+    Only beside embedded servers, which stay as well when a command that started them ends; and only one.
+    """
+    data, folder = settings.data, settings.data / "commands"
+    if os.environ.get(ALONE) or not embedded.running(data / "postgres"):
+        return
+    with embedded.locked(data):
+        if embedded.running(folder) or "supervisor" in supervisor.running(data):
+            return
+        environment = supervisor.Supervisor(settings=settings, where=Addresses()).environment("commands")
+        del environment["PROMETHEUS_MULTIPROC_DIR"]
+        process = _start_detached(settings, ["serve", "--for-now"], environment, subprocess.DEVNULL)
+        embedded.note_process(folder, process.pid)
+
+
+def _start_detached(
+    settings: Settings, args: Sequence[str], environment: Mapping[str, str], stdin: int
+) -> subprocess.Popen[bytes]:
+    log = settings.data / "logs" / "supervisor.log"
+    log.parent.mkdir(exist_ok=True)
+    with log.open("ab") as output:
+        return subprocess.Popen(  # noqa: S603 - our own command
+            [*supervisor.LARDER, *args],
+            env=environment,
+            cwd=settings.folder,
+            stdin=stdin,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
