@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from workers.cli import INTERRUPTED, run_in_fork
@@ -25,15 +26,25 @@ SOCKET = "commands.sock"
 GREET_SECONDS = 5.0
 """Who does not answer a greeting in that time does not live."""
 LOOK_SECONDS, IDLE_SECONDS = 2.0, 600.0
-"""How often a process that no `larder up` looks after asks whether it is still needed, and for how long it waits."""
+"""How often a process looks whether it is still needed, and for how long one waits that no `larder up` looks after."""
 COUNTED = "PROMETHEUS_MULTIPROC_DIR"
 """Names the folder of those that count together, as commands do with the rest of an installation."""
 _MOST = 65_536
 
 
 def program_version() -> list[object]:
-    """Identifies the installed version; a serving process refuses commands of another one."""
-    return [__file__, Path(__file__).stat().st_mtime_ns]
+    """Identifies the installed version; a serving process refuses commands of another one.
+
+    Of all files, since in a checkout they change one by one.
+    """
+    root, changed = Path(__file__).parents[2], 0
+    for top in ("connectors", "pipeline", "workers"):
+        for folder, _, names in os.walk(root / top):
+            for name in names:
+                if name.endswith(".py"):
+                    with suppress(OSError):  # it is being replaced
+                        changed += os.stat(f"{folder}/{name}").st_mtime_ns  # noqa: PTH116 (quicker, for each command)
+    return [str(root), changed]
 
 
 def run_in_server(args: Sequence[str], folder: Path) -> int | None:
@@ -57,12 +68,19 @@ def run_in_server(args: Sequence[str], folder: Path) -> int | None:
                 door.connect(SOCKET)
             finally:
                 os.chdir(here)
+            # One that is frozen would be given streams and keep them: whoever reads our output would wait for its end.
+            if not door.recv(1):
+                return None
             said = json.dumps(wanted).encode() + b"\n"
             sent = socket.send_fds(door, [said], [s.fileno() for s in streams])
             door.sendall(said[sent:])  # a large environment goes in parts
             pid = int(door.recv(_MOST))
             door.settimeout(None)
             door.sendall(b"!")
+        except TimeoutError:
+            with suppress(OSError):
+                (folder / SOCKET).unlink()  # nobody else need wait for it, and it ends where it finds that
+            return None
         except (OSError, ValueError):
             return None
         while True:
@@ -79,7 +97,7 @@ def run_in_server(args: Sequence[str], folder: Path) -> int | None:
 
 
 def serve(*, for_now: bool = False) -> None:
-    """Run what is asked for at the door of this folder, until a signal comes.
+    """Run what is asked for at the door of this folder, until a signal comes or the door is gone, or another's.
 
     `for_now`: it ends by itself as well, where nobody has asked for long, with the database server, and when another
     version is installed.
@@ -92,9 +110,13 @@ def serve(*, for_now: bool = False) -> None:
         Path(SOCKET).unlink(missing_ok=True)
         door.bind(SOCKET)
         door.listen()
-        door.settimeout(LOOK_SECONDS if for_now else None)
-        asked = time.monotonic()
-        while not for_now or (time.monotonic() - asked < IDLE_SECONDS and embedded.running(Path("postgres"))):
+        door.settimeout(LOOK_SECONDS)
+        asked, made = time.monotonic(), _file_number()
+        while made == _file_number():
+            if for_now and (
+                time.monotonic() - asked > IDLE_SECONDS or not embedded.running(Path("postgres"))
+            ):
+                return
             try:
                 asker, _ = door.accept()
             except TimeoutError:
@@ -108,9 +130,18 @@ def serve(*, for_now: bool = False) -> None:
                     code = 1
                     try:
                         code = _answer(asker, ours)
+                    except ConnectionError:  # whoever asked is gone
+                        pass
                     except BaseException:  # noqa: BLE001 (a fork must not go on as the process that it was)
                         traceback.print_exc()
                     os._exit(code)
+
+
+def _file_number() -> int | None:
+    """Of the door, None if it is gone; a number is not given again while the first file of it is open."""
+    with suppress(OSError):
+        return Path(SOCKET).stat().st_ino
+    return None
 
 
 def _answer(asker: socket.socket, ours: list[object]) -> int:
@@ -119,6 +150,7 @@ def _answer(asker: socket.socket, ours: list[object]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _, user, _ = struct.unpack("3i", asker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     asker.settimeout(GREET_SECONDS)
+    asker.sendall(b"?")
     said, streams, _, _ = socket.recv_fds(asker, _MOST, 3)
     while not said.endswith(b"\n"):
         more = asker.recv(_MOST)

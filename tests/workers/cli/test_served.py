@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -58,6 +59,17 @@ def harbour(make_site: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def clean(**more: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("LARDER_", "RAG_"))}
     return {**kept, "PYTHONPATH": ROOT, "COLUMNS": "90", "LC_ALL": "C.UTF-8", "LARDER_ALONE": "1", **more}
+
+
+def asking(site: Site, *args: str) -> dict[str, Any]:
+    """What a command sends to the process that shall run it."""
+    return {
+        "program": served.program_version(),
+        "args": args,
+        "folder": str(site.root),
+        "environment": clean(),
+        "encodings": ["utf-8"] * 3,
+    }
 
 
 def asked(site: Site, *args: str, alone: bool = False, **env: str) -> tuple[int, str, str, bool]:
@@ -119,28 +131,40 @@ def test_a_search_is_in_the_audit_whose_reader_leaves_in_the_middle(harbour: Sit
     assert "bollards of nobody" in asked(harbour, "audit", "list", "-n", "1")[1]
 
 
-def test_an_older_process_runs_no_newer_command(harbour: Site, tmp_path: Path) -> None:
-    file = Path(ROOT, "workers/cli/served.py")
-    before = file.stat()
-    try:
-        os.utime(file, (0, before.st_mtime + 1))
-        assert asked(harbour, "search", "tides")[3] is True
-    finally:
-        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert asked(harbour, "search", "tides")[3] is False
+def test_an_older_process_runs_no_newer_command(harbour: Site) -> None:
+    ran = harbour.root / "ran"
+    program, changed = served.program_version()
+    for version, answer in (([program, changed], True), ([program, 1], False)):
+        wanted = asking(harbour, "search", "tides", "--data", str(harbour.data)) | {"program": version}
+        with ran.open("w+") as said, socket.socket(socket.AF_UNIX) as door:
+            with chdir(harbour.data):
+                door.connect(served.SOCKET)
+            assert door.recv(1) == b"?"
+            socket.send_fds(door, [json.dumps(wanted).encode() + b"\n"], [said.fileno()] * 3)
+            assert bool(door.recv(100)) is answer
+
+
+def test_a_file_that_changes_makes_another_version(tmp_path: Path) -> None:
+    for top in ("connectors", "pipeline", "workers"):
+        shutil.copytree(Path(ROOT, top), tmp_path / top, ignore=shutil.ignore_patterns("__pycache__"))
+    asks = "from workers.cli.served import program_version as version; print(version())"
+
+    def version() -> str:
+        command = [sys.executable, "-c", asks]
+        return subprocess.check_output(command, env=clean(PYTHONPATH=str(tmp_path)), cwd=tmp_path, text=True)
+
+    before = version()
+    assert version() == before
+    (tmp_path / "pipeline" / "search" / "retriever.py").touch()
+    assert version() != before
 
 
 def test_ctrl_c_before_the_command_begins_is_told_as_one_in_it(harbour: Site, tmp_path: Path) -> None:
-    wanted = {
-        "program": served.program_version(),
-        "args": ["status"],
-        "folder": str(harbour.root),
-        "environment": clean(),
-        "encodings": ["utf-8"] * 3,
-    }
+    wanted = asking(harbour, "status")
     with (tmp_path / "said").open("w+") as said, socket.socket(socket.AF_UNIX) as door:
         with chdir(harbour.data):
             door.connect(served.SOCKET)
+        assert door.recv(1) == b"?"
         socket.send_fds(door, [json.dumps(wanted).encode() + b"\n"], [said.fileno()] * 3)
         os.kill(int(door.recv(100)), signal.SIGINT)
         assert door.recv(1) == bytes([130])
@@ -236,33 +260,54 @@ def test_without_an_installation_that_runs_the_first_command_leaves_a_process_fo
     site: Site,
 ) -> None:
     """As it leaves the servers that it had to start; `larder down` ends all of them."""
-
-    def commands() -> int:
-        found = embedded.running(site.data / "commands")
-        return found[0] if found else 0
-
-    def until_served() -> None:
-        end = time.monotonic() + 60
-        while asked(site, "status", LARDER_ALONE="")[3]:
-            assert time.monotonic() < end
-
     site.prepare()
     (site.root / "docs").mkdir()
     assert asked(site, "status")[0] == 0
-    assert not commands(), "one may do without"
+    assert not left_by(site), "one may do without"
     assert asked(site, "status", LARDER_ALONE="")[3] is True
-    first = commands()
+    first = left_by(site)
     assert first
-    until_served()
-    assert commands() == first
+    until_served(site)
+    assert left_by(site) == first
     # Its server is gone, and nobody has said so: it is not left for ever.
-    embedded.stop(site.data)
+    embedded.stop_server(site.data / "postgres", signal.SIGINT, 30)
     psutil.wait_procs([psutil.Process(first)], timeout=30)
-    assert not commands()
-    until_served()
-    assert commands() not in {0, first}
+    assert not left_by(site)
+    until_served(site)
+    assert left_by(site) not in {0, first}
     assert "commands" in site.larder("down", "--json").data["stopped"]
-    assert not commands()
+    assert not left_by(site)
+
+
+def test_one_that_is_frozen_holds_no_stream_and_delays_one_command_alone(site: Site) -> None:
+    site.prepare()
+    (site.root / "docs").mkdir()
+    until_served(site)
+    frozen = psutil.Process(left_by(site))
+    frozen.suspend()
+    try:
+        # Its output ends where the command does: else this waits until the process is gone.
+        command = [sys.executable, "-m", "workers.cli", "status"]
+        for _ in range(2):
+            subprocess.run(command, cwd=site.root, env=clean(), capture_output=True, timeout=60, check=True)
+    finally:
+        frozen.resume()
+    psutil.wait_procs([frozen], timeout=30)
+    assert not frozen.is_running(), "it has found that it is no longer asked"
+    until_served(site)
+    site.larder("down")
+
+
+def left_by(site: Site) -> int:
+    """The process that a command has left, 0 if there is none."""
+    found = embedded.running(site.data / "commands")
+    return found[0] if found else 0
+
+
+def until_served(site: Site) -> None:
+    end = time.monotonic() + 60
+    while asked(site, "status", LARDER_ALONE="")[3]:
+        assert time.monotonic() < end
 
 
 def served_by(site: Site) -> int:
