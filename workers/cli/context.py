@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, is_dataclass
@@ -18,7 +19,7 @@ from rich.text import Text
 from typer import Option
 
 from pipeline.errors import ConfigurationError, LarderError
-from workers.cli import DATA, FILE, INTERRUPTED, folder_above
+from workers.cli import DATA, FILE, INTERRUPTED, data_folder, folder_above
 from workers.cli.tables import Screen, to_stdout_json, warn
 
 if TYPE_CHECKING:
@@ -108,8 +109,13 @@ class CommandContext:
         return self.settings.tenant_id
 
     def leave_serving(self) -> None:
-        """Spare the next command what this one had to load, if it only looked; see `workers.cli.served`."""
-        if self.looks and "parts" in vars(self):
+        """Spare the next command what this one had to load, if it only looked; see `workers.cli.served`.
+
+        Not where a command, before it reads the configuration, would not look for it.
+        """
+        if not self.looks or "parts" not in vars(self):
+            return
+        if self.settings.data.resolve() == data_folder(sys.argv[1:]).resolve():
             from workers.processes import detached
 
             detached.leave_serving(self.settings)

@@ -130,8 +130,10 @@ def ensure(data: Path) -> Servers:
 
 
 def stop(data: Path, *, seconds: float = 30.0) -> list[str]:
-    """Stop both servers; what they hold stays on disk. Returns which of them ran."""
-    with locked(data):
+    """Stop both servers, and the process left beside them; what they hold stays on disk. Returns which of them ran."""
+    with locked(data):  # in one go: no command leaves another process in between
+        commands_ran = stop_server(data / "commands", signal.SIGTERM, 5)
         valkey_ran = stop_server(data / "valkey", signal.SIGTERM, seconds)
         postgres_ran = stop_server(data / "postgres", signal.SIGINT, seconds)
-    return [name for name, ran in (("postgres", postgres_ran), ("valkey", valkey_ran)) if ran]
+    ran = {"commands": commands_ran, "postgres": postgres_ran, "valkey": valkey_ran}
+    return [name for name in ran if ran[name]]

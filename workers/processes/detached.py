@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
+from pipeline.errors import LarderError
 from workers import embedded
 from workers.processes import supervisor
 from workers.runtime import Addresses
@@ -31,18 +33,25 @@ def start_temporary_workers(settings: Settings, queues: Sequence[str]) -> subpro
 def leave_serving(settings: Settings) -> None:
     """Start a process that runs the next commands of terminals, as `larder up` has one: they need not load anything.
 
-    Only beside embedded servers, which stay as well when a command that started them ends; and only one.
+    Only beside embedded servers, which stay as well when a command that started them ends; and only one. Where it
+    cannot be, on a full disk say, there is none: the command itself has its answer.
     """
     data, folder = settings.data, settings.data / "commands"
     if os.environ.get(ALONE) or not embedded.running(data / "postgres"):
         return
-    with embedded.locked(data):
-        if embedded.running(folder) or "supervisor" in supervisor.running(data):
+    with suppress(OSError, LarderError), embedded.locked(data):
+        # `larder down` may have had the lock until now. And whose folder root looks into could not ask or stop root's.
+        needed = embedded.running(data / "postgres") and data.stat().st_uid == os.getuid()
+        if not needed or embedded.running(folder) or "supervisor" in supervisor.running(data):
             return
         environment = supervisor.Supervisor(settings=settings, where=Addresses()).environment("commands")
         del environment["PROMETHEUS_MULTIPROC_DIR"]
         process = _start_detached(settings, ["serve", "--for-now"], environment, subprocess.DEVNULL)
-        embedded.note_process(folder, process.pid)
+        try:
+            embedded.note_process(folder, process.pid)
+        except BaseException:
+            process.kill()  # nobody would find it
+            raise
 
 
 def _start_detached(

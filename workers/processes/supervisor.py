@@ -471,5 +471,4 @@ def shut_down(data: Path) -> list[str]:
             process.terminate()
             process.wait(STOP_SECONDS + 40)
     _end_children(data)
-    served = ["commands"] * embedded.stop_server(data / "commands", signal.SIGTERM, 5)
-    return list(dict.fromkeys([*names, *served, *_stop_servers(data)]))
+    return list(dict.fromkeys([*names, *_stop_servers(data)]))

@@ -279,6 +279,30 @@ def test_without_an_installation_that_runs_the_first_command_leaves_a_process_fo
     assert not left_by(site)
 
 
+def test_where_no_process_can_be_left_the_answer_is_the_whole_of_it(site: Site) -> None:
+    """As on a full disk: neither an error behind the answer, nor a process that nobody finds."""
+    site.prepare()
+    (site.root / "docs").mkdir()
+    in_the_way = site.data / "commands"
+    in_the_way.touch()
+    try:
+        code, out, _, _ = asked(site, "status", "--json", LARDER_ALONE="")
+        assert code == 0
+        assert json.loads(out)
+        assert not serving(site)
+    finally:
+        in_the_way.unlink()
+
+
+def test_none_is_left_where_no_command_would_look_for_it(site: Site) -> None:
+    """Before the configuration is read, the data folder that it names is not known."""
+    site.prepare()
+    (site.root / "docs").mkdir()
+    site.write("other/larder.yaml", "rag: {storage: {data: ../.larder}}")
+    assert asked(site, "status", "--config", "../other/larder.yaml", LARDER_ALONE="")[0] == 0
+    assert not left_by(site)
+
+
 def test_one_that_is_frozen_holds_no_stream_and_delays_one_command_alone(site: Site) -> None:
     site.prepare()
     (site.root / "docs").mkdir()
@@ -308,6 +332,16 @@ def until_served(site: Site) -> None:
     end = time.monotonic() + 60
     while asked(site, "status", LARDER_ALONE="")[3]:
         assert time.monotonic() < end
+
+
+def serving(site: Site) -> list[int]:
+    """All processes that serve commands of this folder, or begin to."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if "serve" in process.cmdline() and process.environ().get("LARDER_DATA") == str(site.data):
+                found.append(process.pid)
+    return found
 
 
 def served_by(site: Site) -> int:
