@@ -388,6 +388,33 @@ with supervisor.single_supervisor(data):
 """
 
 
+FAILING = """
+import sys
+from pathlib import Path
+from workers.processes import supervisor
+from workers.runtime import Addresses
+from workers.settings import load
+
+settings = load(None, {"LARDER_DATA": sys.argv[1]})
+boss = supervisor.Supervisor(settings=settings, where=Addresses(), fork=lambda *_: 1 // 0)
+child = supervisor.Child("worker-x", [*supervisor.LARDER, "worker", "x"])
+try:
+    boss._start(child)
+    child.process.wait()
+finally:
+    with Path(sys.argv[1], "went-on").open("a") as file:
+        file.write("one")
+"""
+
+
+def test_a_fork_that_fails_ends_where_its_log_is_full_too(tmp_path: Path) -> None:
+    """Else it goes on as a second supervisor, and ends all that the first one looks after."""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "worker-x.log").symlink_to("/dev/full")
+    subprocess.run([sys.executable, "-c", FAILING, str(tmp_path)], check=True, capture_output=True)
+    assert (tmp_path / "went-on").read_text() == "one"
+
+
 def test_a_fork_begins_as_a_process_of_its_own_would_and_holds_no_lock(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with subprocess.Popen(

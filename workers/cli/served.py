@@ -134,7 +134,8 @@ def serve(*, for_now: bool = False) -> None:
                         pass
                     except BaseException:  # noqa: BLE001 (a fork must not go on as the process that it was)
                         traceback.print_exc()
-                    os._exit(code)
+                    finally:  # nor where it cannot print that
+                        os._exit(code)
 
 
 def _file_number() -> int | None:

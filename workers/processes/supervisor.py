@@ -269,7 +269,8 @@ class Supervisor:
                 code = run(child.command[len(LARDER) :], environment, self.settings.folder)
             except BaseException:  # noqa: BLE001 (a fork must not go on as the process that it was)
                 traceback.print_exc()
-            os._exit(code)
+            finally:  # nor where it cannot print that, on a full disk
+                os._exit(code)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _TOLD_BY)
 

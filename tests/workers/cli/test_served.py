@@ -227,6 +227,24 @@ def test_a_question_that_breaks_off_leaves_no_process_at_work(harbour: Site) -> 
         time.sleep(0.02)
 
 
+def test_a_fork_ends_that_cannot_tell_its_trouble(harbour: Site) -> None:
+    """It would go on as the process that it was, and hang at its end on threads that a fork does not have."""
+    server, end = psutil.Process(served_by(harbour)), time.monotonic() + 30
+    read, write = os.pipe()
+    os.close(read)
+    wanted = asking(harbour, "status") | {"encodings": ["none such"] * 3}
+    with socket.socket(socket.AF_UNIX) as door:
+        with chdir(harbour.data):
+            door.connect(served.SOCKET)
+        assert door.recv(1) == b"?"
+        socket.send_fds(door, [json.dumps(wanted).encode() + b"\n"], [write] * 3)
+        os.close(write)
+        assert door.recv(1) == b""
+    while server.children():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 def test_large_variables_and_a_closed_input_are_no_trouble(harbour: Site) -> None:
     more = {f"LARGE_{n}": "x" * 100_000 for n in range(8)}
     code, _, _, loaded = asked(harbour, "search", "tides", alone=False, **more)
