@@ -106,4 +106,5 @@ class World(Generic[Fake]):
     remove: Callable[[], str]
     add: Callable[[], str]
     destroy: Callable[[], None]
+    items: int
     fake: Fake

@@ -20,8 +20,8 @@ from tests.connectors.azure_devops.world import azure_world
 from tests.connectors.confluence.world import confluence_world
 from tests.connectors.folders import file_options
 
-ITEMS = 230
-"""More than two pages, so that a walk can be broken off twice."""
+FILES_A_PAGE, ITEMS_A_PAGE = 100, 50
+"""What sources of files and of services bring at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +37,22 @@ class World:
     add: Callable[[], str]
     destroy: Callable[[], None]
     """Makes the whole system unreachable."""
+    items: int
+    """How many it begins with."""
 
 
-def _file_world(root: Path, kind: str, suffix: str, content: Callable[[int, str], str]) -> World:
+Made = Callable[[Path, int, ExitStack], World]
+"""Makes a world below a folder whose walk has so many pages."""
+
+
+def _some(pages: int, at_once: int) -> int:
+    """So many that they come in this number of pages, the last of them a short one."""
+    return (pages - 1) * at_once + 10
+
+
+def _file_world(root: Path, pages: int, kind: str, suffix: str, content: Callable[[int, str], str]) -> World:
     """A folder with one item per file."""
-    names = [f"area-{n % 7}/item-{n:03d}{suffix}" for n in range(ITEMS)]
+    names = [f"area-{n % 7}/item-{n:03d}{suffix}" for n in range(_some(pages, FILES_A_PAGE))]
     for n, name in enumerate(names):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(content(n, "first"))
@@ -65,11 +76,13 @@ def _file_world(root: Path, kind: str, suffix: str, content: Callable[[int, str]
         remove=remove,
         add=add,
         destroy=lambda: shutil.rmtree(root),
+        items=len(names),
     )
 
 
-def _pbi_world(root: Path) -> World:
+def _pbi_world(root: Path, pages: int) -> World:
     """Runs with ten PBIs per file."""
+    items = _some(pages, FILES_A_PAGE)
 
     def pbi(n: int, word: str) -> dict[str, object]:
         return {"id": f"PBI-{n:03d}", "title": f"Story {n}", "description": f"Text {word} of {n}"}
@@ -79,7 +92,7 @@ def _pbi_world(root: Path) -> World:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "final-output.json").write_text(json.dumps({"pbis": items}))
 
-    for run in range(ITEMS // 10):
+    for run in range(items // 10):
         write(run, [pbi(n, "first") for n in range(run * 10, run * 10 + 10)])
 
     def edit(word: str) -> str:
@@ -101,6 +114,7 @@ def _pbi_world(root: Path) -> World:
         remove=remove,
         add=add,
         destroy=lambda: shutil.rmtree(root),
+        items=items,
     )
 
 
@@ -118,41 +132,41 @@ def _json(n: int, word: str) -> str:
     return json.dumps({"title": f"Item {n}", "body": {"text": f"Text {word} of {n}", "ratio": n / 3}})
 
 
-def _served(made: AbstractContextManager[Any]) -> Callable[[Path, ExitStack], World]:
+def _served(made: Callable[[int], AbstractContextManager[Any]]) -> Made:
     """The world of a service, as its own tests populate it; its server lives as long as the stack."""
 
-    def enter(_root: Path, stack: ExitStack) -> World:
-        theirs = stack.enter_context(made)
+    def enter(_root: Path, pages: int, stack: ExitStack) -> World:
+        theirs = stack.enter_context(made(_some(pages, ITEMS_A_PAGE)))
         return World(**{f.name: getattr(theirs, f.name) for f in fields(World)})
 
     return enter
 
 
-WORLDS: dict[str, Callable[[], Callable[[Path, ExitStack], World]]] = {
-    "markdown": lambda: lambda root, _: _file_world(root, "markdown", ".md", _markdown),
-    "text": lambda: lambda root, _: _file_world(root, "text", ".txt", _text),
-    "json": lambda: lambda root, _: _file_world(root, "json", ".json", _json),
-    "pbi_json": lambda: lambda root, _: _pbi_world(root),
-    "confluence, cloud": lambda: _served(confluence_world("cloud")),
-    "confluence, server below a path": lambda: _served(confluence_world("server-context")),
-    "azure_devops, services": lambda: _served(azure_world()),
-    "azure_devops, server": lambda: _served(azure_world("DefaultCollection")),
+WORLDS: dict[str, Made] = {
+    "markdown": lambda root, pages, _: _file_world(root, pages, "markdown", ".md", _markdown),
+    "text": lambda root, pages, _: _file_world(root, pages, "text", ".txt", _text),
+    "json": lambda root, pages, _: _file_world(root, pages, "json", ".json", _json),
+    "pbi_json": lambda root, pages, _: _pbi_world(root, pages),
+    "confluence, cloud": _served(lambda items: confluence_world("cloud", items=items)),
+    "confluence, server below a path": _served(lambda items: confluence_world("server-context", items=items)),
+    "azure_devops, services": _served(lambda items: azure_world(items=items)),
+    "azure_devops, server": _served(lambda items: azure_world("DefaultCollection", items=items)),
 }
 """The type, and which mode of it."""
 
 
 @pytest.fixture(params=sorted(WORLDS))
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    """One that a test may change."""
+    """One that a test may change; two pages, so that there is something behind the first."""
     with ExitStack() as stack:
-        yield WORLDS[request.param]()(tmp_path / "world", stack)
+        yield WORLDS[request.param](tmp_path / "world", 2, stack)
 
 
 @pytest.fixture(scope="module", params=sorted(WORLDS))
 def still(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """One for all tests that only read."""
+    """One for all tests that only read; three pages, so that a walk can be broken off twice."""
     with ExitStack() as stack:
-        yield WORLDS[request.param]()(tmp_path_factory.mktemp("still") / "world", stack)
+        yield WORLDS[request.param](tmp_path_factory.mktemp("still") / "world", 3, stack)
 
 
 @pytest.fixture(scope="module")
@@ -181,10 +195,10 @@ def test_every_connector_has_a_world() -> None:
 
 
 @pytest.mark.req("001-009")
-def test_documents_are_valid(walked: list[Page]) -> None:
+def test_documents_are_valid(still: World, walked: list[Page]) -> None:
     documents = _of(walked)
 
-    assert len(documents) == ITEMS
+    assert len(documents) == still.items
     for document in documents.values():
         assert document.title.strip()
         assert document.text.strip()
@@ -223,11 +237,11 @@ def test_what_follows_a_finished_walk(still: World, walked: list[Page]) -> None:
     again = {d.external_id: d for page in source.pages(walked[-1].cursor) for d in page.documents}
 
     if source.walks_all:
-        assert len(again) == ITEMS
+        assert len(again) == still.items
     else:
         # Windows overlap, so some items may come again, but they are the same and not nearly all.
         assert again.items() <= _of(walked).items()
-        assert len(again) < ITEMS / 2
+        assert len(again) < still.items / 2
 
 
 def test_after_a_finished_walk_only_the_cursor_leads_to_an_edit(world: World) -> None:
@@ -252,7 +266,7 @@ def test_the_end_of_a_quiet_sync_is_its_beginning(still: World, walked: list[Pag
 
 def test_read_brings_items_as_they_are_now(world: World) -> None:
     source = world.source()
-    wanted = sorted(_documents(source))[20:90]
+    wanted = sorted(_documents(source))[5:58]
     edited = world.edit("by name")
     removed = world.remove()
 

@@ -29,6 +29,8 @@ class ConfluenceModel(ConfluenceView):
         """Cloud does not show the account's zone; Server never does."""
         self.hide_restrictions = False
         """The account may not see them: searches leave them out, and the endpoint is forbidden."""
+        self.most_rows = 1000
+        """Lists give no more rows at once, whatever is asked for: few make a list of several answers short."""
         self.undercount = False
         """Server: `start` in the next link of a capped answer is too small."""
         self.empty_page_at: int | None = None

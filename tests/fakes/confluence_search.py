@@ -63,7 +63,7 @@ class Search:
         """The rows of one answer and what stands around them."""
         keys, ids = self._hits_of(seen.first("cql"), seen.first("includeArchivedSpaces").lower() == "true")
         limit = paging.count_of(seen.query, "limit", DEFAULT_LIMIT, 1)
-        cap = paging.cap_of(seen.first("expand"))
+        cap = min(paging.cap_of(seen.first("expand")), self._model.most_rows)
         context = self._rendering.context
         if self._rendering.cloud:
             after, start = self._position(seen)

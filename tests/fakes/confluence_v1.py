@@ -196,7 +196,8 @@ class V1:
     def _list(self, seen: Seen, rows: Sequence[Row], write: Callable[[Row], Json]) -> Answer:
         limit = paging.count_of(seen.query, "limit", DEFAULT_LIMIT, 1)
         start = paging.count_of(seen.query, "start", 0, 0)
-        cut = paging.by_offset(rows, start=start, limit=limit, cap=paging.cap_of(seen.first("expand")))
+        cap = min(paging.cap_of(seen.first("expand")), self._model.most_rows)
+        cut = paging.by_offset(rows, start=start, limit=limit, cap=cap)
         context = self._rendering.context
         short = self._model.undercount
         next_link = paging.offset_link(seen, cut, context=context, asked=limit, undercount=short)

@@ -16,7 +16,6 @@ from pipeline.errors import LarderError
 from tests.connectors.worlds import Clock, SourceStore, World, options_facts, with_access
 from tests.fakes.azure_devops import FakeAzureDevOps
 
-ITEMS = 230
 TYPES = ("User Story", "Bug", "Task", "Feature")
 PAT = "secret-pat"
 
@@ -75,8 +74,8 @@ def truth(
 
 
 @contextmanager
-def azure_world(server_collection: str | None = None) -> Iterator[World[FakeAzureDevOps]]:
-    """ITEMS work items of four types in the project Web, among those of another project."""
+def azure_world(server_collection: str | None = None, *, items: int = 60) -> Iterator[World[FakeAzureDevOps]]:
+    """Work items of four types in the project Web, among those of another project."""
     with FakeAzureDevOps(server_collection=server_collection, pat=PAT) as fake:
         fake.add_project("Web")
         fake.add_project("Other")
@@ -88,7 +87,7 @@ def azure_world(server_collection: str | None = None) -> Iterator[World[FakeAzur
                 description=f"<div>Text first of {n}.</div>",
                 tags=["a", f"b{n % 3}"],
             )
-            for n in range(ITEMS)
+            for n in range(items)
         ]
         fake.add_item("Other", "Bug", "Not ours")
 
@@ -104,5 +103,11 @@ def azure_world(server_collection: str | None = None) -> Iterator[World[FakeAzur
             return str(fake.add_item("Web", "Task", "New", description="<div>Text new.</div>"))
 
         yield World(
-            source=lambda: source_for(fake), edit=edit, remove=remove, add=add, destroy=fake.stop, fake=fake
+            source=lambda: source_for(fake),
+            edit=edit,
+            remove=remove,
+            add=add,
+            destroy=fake.stop,
+            items=items,
+            fake=fake,
         )

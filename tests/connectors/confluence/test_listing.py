@@ -33,7 +33,7 @@ def test_a_long_one_comes_in_pieces_that_make_the_whole(kind: str, monkeypatch: 
     with confluence_world(kind) as world:
         world.fake.restrict(next(iter(truth(world.fake))), [("user", "bot")])
         whole = world.source().ids()
-        monkeypatch.setattr("connectors.confluence.source.PAGES_AT_ONCE", 50)
+        monkeypatch.setattr("connectors.confluence.source.PAGES_AT_ONCE", 25)
 
         found = in_pieces(world.source)
 
@@ -52,18 +52,20 @@ def test_no_body_is_asked_for(fake: FakeConfluence) -> None:
 
 
 def test_an_empty_page_that_promises_more_is_no_proven_end(fake: FakeConfluence) -> None:
-    for n in range(250):
+    fake.most_rows = 20
+    for n in range(25):
         fake.add_page("ENG", f"Page {n}", "<p>x</p>")
-    fake.empty_page_at = 200
+    fake.empty_page_at = 20
 
     assert not source_for(fake).ids().complete
 
 
 def test_a_list_of_comments_that_breaks_off_is_no_proven_end(fake: FakeConfluence) -> None:
+    fake.most_rows = 20
     page = fake.add_page("ENG", "Page", "<p>x</p>")
-    for n in range(210):
+    for n in range(21):
         fake.comment(page, f"<p>{n}</p>")
-    fake.empty_page_at = 200
+    fake.empty_page_at = 20
 
     listing = source_for(fake).ids()
 
@@ -98,7 +100,8 @@ def test_no_visible_space_at_all_is_an_error_and_no_empty_source(fake: FakeConfl
     ids=["500", "429", "truncated", "reset", "sign-in"],
 )
 def test_an_error_on_any_answer_ends_it_with_an_error(fake: FakeConfluence, fault: Fault) -> None:
-    for n in range(250):
+    fake.most_rows = 20
+    for n in range(25):
         fake.add_page("ENG", f"Page {n}", "<p>x</p>")
     fake.comment(fake.add_page("ENG", "Last", "<p>x</p>"), "<p>y</p>")
     source_for(fake).ids()

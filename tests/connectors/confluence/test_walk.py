@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from connectors import ProtectedSource
 from pipeline.documents import Listing, Page
 from tests.connectors.confluence.world import Store, confluence_world, source_for, truth
 from tests.connectors.worlds import in_pieces
@@ -23,10 +24,20 @@ def _fill(fake: FakeConfluence, number: int, *, minutes: float = 1) -> list[str]
     return made
 
 
+def _fill_small(fake: FakeConfluence, number: int, *, minutes: float = 10) -> list[str]:
+    """A tenth of everything: 62 pages take as many answers and reads, and as long to make, as 620 of the real one."""
+    fake.most_rows = 20
+    return _fill(fake, number, minutes=minutes)
+
+
+def _small(fake: FakeConfluence) -> ProtectedSource:
+    return source_for(fake, page_size=5)
+
+
 @pytest.mark.req("001-051", "001-052", "001-053")
 @pytest.mark.parametrize("kind", ["cloud", "server", "server-context"])
 def test_a_first_sync_brings_every_page_of_the_configured_space_once(kind: str) -> None:
-    with confluence_world(kind) as world:
+    with confluence_world(kind, items=230, most_rows=1000) as world:
         store = Store()
 
         read = store.sync(world.source())
@@ -51,60 +62,60 @@ def test_an_unchanged_sync_takes_three_requests_and_reads_nothing(kind: str) -> 
 def test_a_sync_costs_no_day_of_changes_each_time(
     server: FakeConfluence,
 ) -> None:
-    made = _fill(server, 620)
+    made = _fill_small(server, 62)
     store = Store()
-    store.sync(source_for(server))
+    store.sync(_small(server))
     before = len(server.requests())
 
-    assert store.sync(source_for(server)) == []
+    assert store.sync(_small(server)) == []
     assert len(server.requests()) - before <= 3
     server.edit(made[0], "<p>Edited</p>")
-    assert store.sync(source_for(server)) == [made[0]]
+    assert store.sync(_small(server)) == [made[0]]
 
 
 def test_a_sync_broken_off_after_any_page_goes_on_without_reading_again(fake: FakeConfluence) -> None:
-    _fill(fake, 130)
-    whole = list(source_for(fake, page_size=20).pages(None))
+    _fill_small(fake, 22)
+    whole = list(_small(fake).pages(None))
 
     for kept in range(1, len(whole)):
-        pages = list(itertools.islice(source_for(fake, page_size=20).pages(None), kept))
+        pages = list(itertools.islice(_small(fake).pages(None), kept))
         store = Store()
         store.take(pages)
-        store.sync(source_for(fake, page_size=20))
+        store.sync(_small(fake))
 
         assert store.seen() == truth(fake)
-        assert len(store.read) == 130, f"read again after {kept} pages"
+        assert len(store.read) == 22, f"read again after {kept} pages"
 
 
-def test_hundreds_of_pages_of_one_minute_make_progress_though_every_sync_dies_after_one_page(
+def test_many_pages_of_one_minute_make_progress_though_every_sync_dies_after_one_page(
     fake: FakeConfluence,
 ) -> None:
-    _fill(fake, 450, minutes=0)
+    _fill_small(fake, 45, minutes=0)
     store = Store()
 
     for _ in range(9):
-        store.take(itertools.islice(source_for(fake).pages(store.cursor), 1))
+        store.take(itertools.islice(_small(fake).pages(store.cursor), 1))
 
     assert store.seen() == truth(fake)
-    assert len(store.read) == 450
+    assert len(store.read) == 45
 
 
 def test_changes_of_one_minute_make_progress_though_every_sync_dies_after_one_page(
     fake: FakeConfluence,
 ) -> None:
-    made = _fill(fake, 260)
+    made = _fill_small(fake, 26)
     store = Store()
-    store.sync(source_for(fake))
+    store.sync(_small(fake))
     fake.advance(hours=1)
     for page in made:
         fake.edit(page, "<p>Imported</p>")
 
     for _ in range(6):
-        store.take(itertools.islice(source_for(fake).pages(store.cursor), 1))
+        store.take(itertools.islice(_small(fake).pages(store.cursor), 1))
 
     assert store.seen() == truth(fake)
     assert store.read.count(made[0]) == 2
-    assert len(store.read) == 520
+    assert len(store.read) == 52
 
 
 def _on_nth_search(fake: FakeConfluence, number: int, act: Any) -> None:
@@ -122,48 +133,101 @@ def _on_nth_search(fake: FakeConfluence, number: int, act: Any) -> None:
 def test_edits_and_removals_between_two_pages_of_a_walk_lose_nothing(
     fake: FakeConfluence, number: int
 ) -> None:
-    made = _fill(fake, 620)
+    made = _fill_small(fake, 62)
     fake.advance(hours=1)
 
     def disturb() -> None:
         fake.edit(made[0], "<p>Edited meanwhile</p>")
         fake.trash(made[1])
-        fake.edit(made[615], "<p>Edited meanwhile</p>")
+        fake.edit(made[60], "<p>Edited meanwhile</p>")
         fake.purge(made[3])
 
     _on_nth_search(fake, number, disturb)
     store = Store()
-    store.sync(source_for(fake))
+    store.sync(_small(fake))
     fake.on_request(None)
 
     missing = set(truth(fake)) - set(store.documents)
     assert missing == set()
-    store.sync(source_for(fake))
+    store.sync(_small(fake))
     assert {k: v for k, v in store.seen().items() if k not in (made[1], made[3])} == truth(fake)
 
 
 def test_removals_between_two_pages_of_a_list_of_changes_lose_no_change(fake: FakeConfluence) -> None:
-    made = _fill(fake, 620)
+    made = _fill_small(fake, 62)
     store = Store()
-    store.sync(source_for(fake))
+    store.sync(_small(fake))
     fake.advance(days=3)
     for page in made:
         fake.edit(page, "<p>New</p>")
-        fake.advance(seconds=5)
+        fake.advance(seconds=50)
     fake.advance(hours=1)
 
     def disturb() -> None:
-        for page in made[:30]:
+        for page in made[:9]:
             fake.trash(page)
-        fake.edit(made[35], "<p>Newer</p>")
+        fake.edit(made[10], "<p>Newer</p>")
 
     _on_nth_search(fake, 1, disturb)
-    store.sync(source_for(fake))
+    store.sync(_small(fake))
     fake.on_request(None)
-    store.sync(source_for(fake))
+    store.sync(_small(fake))
 
     living = truth(fake)
     assert {i for i, seen in living.items() if store.seen().get(i) != seen} == set()
+
+
+def test_a_cursor_that_grew_old_in_mid_walk_begins_the_list_again(cloud: FakeConfluence) -> None:
+    _fill_small(cloud, 62)
+    _on_nth_search(cloud, 3, cloud.expire_cursors)
+
+    store = Store()
+    store.sync(_small(cloud))
+
+    assert store.seen() == truth(cloud)
+    assert len(store.read) == 62
+
+
+def test_an_empty_page_that_promises_more_ends_the_walk_which_goes_on_next_time(fake: FakeConfluence) -> None:
+    _fill_small(fake, 45)
+    fake.empty_page_at = 20
+    store = Store()
+
+    store.sync(_small(fake))
+    assert 0 < len(store.documents) < 45
+    fake.empty_page_at = None
+    store.sync(_small(fake))
+
+    assert store.seen() == truth(fake)
+
+
+def test_a_list_of_changes_that_breaks_off_passes_no_older_change_over(fake: FakeConfluence) -> None:
+    made = _fill_small(fake, 30)
+    store = Store()
+    store.sync(_small(fake))
+    fake.advance(hours=1)
+    for page in made:
+        fake.edit(page, "<p>New</p>")
+        fake.advance(seconds=50)
+    fake.empty_page_at = 20
+
+    store.sync(_small(fake))
+    fake.empty_page_at = None
+    store.sync(_small(fake))
+
+    assert store.seen() == truth(fake)
+
+
+def test_a_server_that_counts_too_little_in_its_links_is_read_once(server: FakeConfluence) -> None:
+    server.undercount = True
+    _fill_small(server, 62)
+    store = Store()
+
+    store.sync(_small(server))
+
+    assert store.seen() == truth(server)
+    walked = [s for s in server.requests("content/search") if "type in (page)" in s.first("cql")]
+    assert len(walked) == 4
 
 
 def test_the_walk_of_ids_is_whole_though_pages_are_removed_between_two_answers(fake: FakeConfluence) -> None:
@@ -200,59 +264,6 @@ def test_a_comment_made_during_the_first_walk_is_not_lost(fake: FakeConfluence) 
     store.sync(source_for(fake, page_size=20))
 
     assert "Meanwhile" in store.documents[made[0]].text
-
-
-def test_a_cursor_that_grew_old_in_mid_walk_begins_the_list_again(cloud: FakeConfluence) -> None:
-    _fill(cloud, 620)
-    _on_nth_search(cloud, 3, cloud.expire_cursors)
-
-    store = Store()
-    store.sync(source_for(cloud))
-
-    assert store.seen() == truth(cloud)
-    assert len(store.read) == 620
-
-
-def test_an_empty_page_that_promises_more_ends_the_walk_which_goes_on_next_time(fake: FakeConfluence) -> None:
-    _fill(fake, 450)
-    fake.empty_page_at = 200
-    store = Store()
-
-    store.sync(source_for(fake))
-    assert 0 < len(store.documents) < 450
-    fake.empty_page_at = None
-    store.sync(source_for(fake))
-
-    assert store.seen() == truth(fake)
-
-
-def test_a_list_of_changes_that_breaks_off_passes_no_older_change_over(fake: FakeConfluence) -> None:
-    made = _fill(fake, 300)
-    store = Store()
-    store.sync(source_for(fake))
-    fake.advance(hours=1)
-    for page in made:
-        fake.edit(page, "<p>New</p>")
-        fake.advance(seconds=5)
-    fake.empty_page_at = 200
-
-    store.sync(source_for(fake))
-    fake.empty_page_at = None
-    store.sync(source_for(fake))
-
-    assert store.seen() == truth(fake)
-
-
-def test_a_server_that_counts_too_little_in_its_links_is_read_once(server: FakeConfluence) -> None:
-    server.undercount = True
-    _fill(server, 620)
-    store = Store()
-
-    store.sync(source_for(server))
-
-    assert store.seen() == truth(server)
-    walked = [s for s in server.requests("content/search") if "type in (page)" in s.first("cql")]
-    assert len(walked) == 4
 
 
 @pytest.mark.req("001-053")

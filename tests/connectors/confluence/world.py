@@ -16,8 +16,6 @@ from pipeline.errors import LarderError
 from tests.connectors.worlds import Clock, SourceStore, World, in_pieces, options_facts, with_access
 from tests.fakes.confluence import FakeConfluence
 
-ITEMS = 230
-
 
 def confluence(kind: str, **more: Any) -> FakeConfluence:
     """Cloud, a Server at the root of its host, or one below a context path."""
@@ -89,13 +87,16 @@ def truth(fake: FakeConfluence, *kinds: str, space: str = "ENG") -> dict[str, tu
 
 
 @contextmanager
-def confluence_world(kind: str = "cloud") -> Iterator[World[FakeConfluence]]:
-    """ITEMS pages of the space ENG with some comments, a page a minute, beside another space."""
+def confluence_world(
+    kind: str = "cloud", *, items: int = 110, most_rows: int = 50
+) -> Iterator[World[FakeConfluence]]:
+    """Pages of the space ENG with some comments, a page a minute, beside another space; lists take some answers."""
     with confluence(kind) as fake:
+        fake.most_rows = most_rows
         fake.add_space("ENG", "Engineering")
         fake.add_space("OPS")
         ids: list[str] = []
-        for n in range(ITEMS):
+        for n in range(items):
             parent = ids[n // 10] if n >= 10 else None
             ids.append(
                 fake.add_page(
@@ -123,5 +124,11 @@ def confluence_world(kind: str = "cloud") -> Iterator[World[FakeConfluence]]:
             return made
 
         yield World(
-            source=lambda: source_for(fake), edit=edit, remove=remove, add=add, destroy=fake.stop, fake=fake
+            source=lambda: source_for(fake),
+            edit=edit,
+            remove=remove,
+            add=add,
+            destroy=fake.stop,
+            items=items,
+            fake=fake,
         )
