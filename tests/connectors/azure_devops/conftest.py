@@ -19,6 +19,13 @@ def fake(request: pytest.FixtureRequest) -> Iterator[FakeAzureDevOps]:
 
 
 @pytest.fixture
+def tenths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """We ask for a tenth at once: 23 items are as many batches and pages as 230."""
+    monkeypatch.setattr("connectors.azure_devops.source.BATCH", 20)
+    monkeypatch.setattr("connectors.azure_devops.source.PAGE_ITEMS", 5)
+
+
+@pytest.fixture
 def services() -> Iterator[FakeAzureDevOps]:
     with FakeAzureDevOps(pat=PAT) as running:
         running.add_project("Web")

@@ -41,10 +41,10 @@ def test_a_sync_without_changes_costs_one_request_per_project_and_brings_no_page
 
 
 def test_only_what_changed_is_read_each_item_once(fake: FakeAzureDevOps) -> None:
-    store = synced(fake, 300)
+    store = synced(fake, 30)
     for title in ("a", "b", "c"):
         fake.edit(3, title=title)
-    fake.edit(299, title="d")
+    fake.edit(29, title="d")
     added = fake.add_item("Web", "Bug", "new")
     fake.edit(fake.add_item("Other", "Bug", "elsewhere"), title="still elsewhere")
     before = len(fake.log)
@@ -52,7 +52,7 @@ def test_only_what_changed_is_read_each_item_once(fake: FakeAzureDevOps) -> None
     pages = list(source_for(fake).pages(store.cursor))
 
     brought = [d.external_id for page in pages for d in page.documents]
-    assert sorted(brought, key=int) == ["3", "299", str(added)]
+    assert sorted(brought, key=int) == ["3", "29", str(added)]
     assert len(fake.log) - before == 2
     store.take(pages)
     assert store.seen() == truth(fake)
@@ -182,12 +182,13 @@ def test_a_condition_with_a_time_of_day_is_understood(services: FakeAzureDevOps)
     assert all(s.first("timePrecision") == "true" for s in services.requests("/wiql"))
 
 
+@pytest.mark.usefixtures("tenths")
 def test_a_sync_broken_off_after_any_page_loses_nothing(services: FakeAzureDevOps) -> None:
-    services.limits.feed_most = 60
-    first = synced(services, 300)
-    for n in range(1, 251):
+    services.limits.feed_most = 6
+    first = synced(services, 30)
+    for n in range(1, 26):
         services.edit(n, title=f"edited {n}")
-    for n in range(10, 250, 17):
+    for n in range(1, 25, 6):
         services.delete(n)
     total = len(list(source_for(services).pages(first.cursor)))
     assert total > 5

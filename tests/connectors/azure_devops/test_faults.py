@@ -77,13 +77,13 @@ def test_after_a_fault_anywhere_the_store_equals_the_service_and_nothing_was_del
     limiter = options_for(services, clock=clock).access.limiter
     access = Access(base_url=services.url, limiter=limiter, read_timeout=_seconds_for(fault))
     condition = "[System.Id] > 0"  # so that following the feed asks a query as well
-    services.bulk("Web", 30)
+    services.bulk("Web", 5)
     services.comment(3, "word")
     for place in PLACES[:-1]:
         store = Store()
         for _ in ("walk", "follow"):
             services.edit(3, title=f"{kind} at {place} {store.pages}")
-            services.edit(29, title="changed")
+            services.edit(4, title="changed")
             services.faults.next(fault, when=_at(place))
             errors = store.sync_through(services, clock, access=access, wiql=condition)
             assert services.faults.waiting == 0
@@ -94,12 +94,13 @@ def test_after_a_fault_anywhere_the_store_equals_the_service_and_nothing_was_del
             assert store.deleted == []
 
 
+@pytest.mark.usefixtures("tenths")
 @pytest.mark.parametrize("kind", ROUNDS)
 def test_a_listing_with_a_fault_in_it_is_an_error_and_never_a_short_list(
     services: FakeAzureDevOps, kind: str
 ) -> None:
     fault, expected = ROUNDS[kind]
-    services.bulk("Web", 210)
+    services.bulk("Web", 21)
     for place in PLACES[:2]:
         clock = Clock()
         limiter = options_for(services, clock=clock).access.limiter

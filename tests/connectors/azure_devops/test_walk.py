@@ -88,10 +88,10 @@ def test_a_project_may_be_given_in_any_case(services: FakeAzureDevOps) -> None:
 
 
 def test_more_hits_than_the_service_lists_are_asked_for_in_ranges_of_ids(services: FakeAzureDevOps) -> None:
-    services.limits.hits = 50
-    services.bulk("Web", 130)
-    services.bulk("Other", 300)
-    services.bulk("Web", 75)
+    services.limits.hits = 10
+    services.bulk("Web", 26)
+    services.bulk("Other", 60)
+    services.bulk("Web", 15)
 
     store = Store()
     source = source_for(services)
@@ -145,12 +145,13 @@ def test_max_items_holds_over_all_projects(services: FakeAzureDevOps) -> None:
     assert set(store.documents) == {str(n) for n in range(6, 21)} == source.ids().ids
 
 
-@pytest.mark.parametrize("most", [None, 250])
+@pytest.mark.usefixtures("tenths")
+@pytest.mark.parametrize("most", [None, 25])
 def test_a_walk_broken_off_after_any_page_loses_nothing_and_reads_little_twice(
     services: FakeAzureDevOps, most: int | None
 ) -> None:
-    services.bulk("Web", 230)
-    services.bulk("Other", 110)
+    services.bulk("Web", 23)
+    services.bulk("Other", 11)
     wanted = ("Web", "Other")
     names = {**truth(services), **truth(services, "Other")}
     wanted_ids = set(sorted(names, key=int)[-most:]) if most else set(names)
@@ -165,14 +166,15 @@ def test_a_walk_broken_off_after_any_page_loses_nothing_and_reads_little_twice(
         assert sum(len(p.documents) for p in pages) == len(wanted_ids) - had
 
 
+@pytest.mark.usefixtures("tenths")
 def test_a_project_put_before_the_one_being_walked_is_walked_from_its_beginning(
     services: FakeAzureDevOps,
 ) -> None:
-    services.bulk("Other", 20)
-    services.bulk("Web", 230)
+    services.bulk("Other", 2)
+    services.bulk("Web", 23)
     store = Store()
     store.take(itertools.islice(source_for(services).pages(None), 2))
-    assert 0 < len(store.documents) < 230
+    assert 0 < len(store.documents) < 23
 
     store.sync(source_for(services, projects=("Other", "Web")))
 
@@ -208,13 +210,14 @@ def test_the_feed_is_entered_minutes_before_the_time_of_the_service(services: Fa
     assert services.now - entered >= timedelta(minutes=5)
 
 
+@pytest.mark.usefixtures("tenths")
 def test_an_edit_between_two_pages_is_found_by_the_next_sync(fake: FakeAzureDevOps) -> None:
-    fake.bulk("Web", 230)
+    fake.bulk("Web", 23)
     store = Store()
     for page in source_for(fake).pages(None):
         store.take([page])
         fake.edit(3, title=f"edited after page {store.pages}")
-        fake.edit(229, title=f"also edited after page {store.pages}")
+        fake.edit(22, title=f"also edited after page {store.pages}")
 
     store.sync(source_for(fake))
 
@@ -280,12 +283,12 @@ def test_nulls_in_a_batch_are_told_apart(fake: FakeAzureDevOps) -> None:
 
 
 def test_batches_hold_two_hundred_ids_and_never_name_fields_beside_expand(services: FakeAzureDevOps) -> None:
-    services.bulk("Web", 450)
+    services.bulk("Web", 410)
 
     list(source_for(services).pages(None))
 
     bodies = [seen.json for seen in services.requests("") if _batch(seen)]
-    assert [len(body["ids"]) for body in bodies] == [200, 200, 50]
+    assert [len(body["ids"]) for body in bodies] == [200, 200, 10]
     assert all(body["errorPolicy"] == "omit" and ("fields" in body) != ("$expand" in body) for body in bodies)
 
 

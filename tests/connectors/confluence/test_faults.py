@@ -48,9 +48,9 @@ STOPPING: dict[str, Callable[[], Fault]] = {
 }
 
 
-def _fill(fake: FakeConfluence) -> list[str]:
+def _fill(fake: FakeConfluence, number: int = 14) -> list[str]:
     made = []
-    for n in range(14):
+    for n in range(number):
         made.append(fake.add_page("ENG", f"Page {n}", f"<p>Text {n}</p>"))
         if n % 3 == 0:
             fake.comment(made[-1], "<p>Comment</p>")
@@ -62,7 +62,7 @@ def _fill(fake: FakeConfluence) -> list[str]:
 def _count(fake: FakeConfluence) -> int:
     store = Store()
     before = len(fake.requests())
-    store.sync(source_for(fake, page_size=5))
+    store.sync(source_for(fake, page_size=2))
     return len(fake.requests()) - before
 
 
@@ -73,16 +73,16 @@ ROUNDS = [("cloud", name) for name in FAULTS] + [("server", name) for name in li
 
 @pytest.mark.parametrize(("kind", "name"), ROUNDS)
 def test_a_fault_at_any_request_costs_nothing_but_time(
-    kind: str, name: str, cloud: FakeConfluence, server: FakeConfluence
+    kind: str, name: str, request: pytest.FixtureRequest
 ) -> None:
-    fake = cloud if kind == "cloud" else server
-    _fill(fake)
+    fake = request.getfixturevalue(kind)
+    _fill(fake, 4)
     fault = FAULTS[name]
 
     for number in range(_count(fake)):
         clock, store = Clock(), Store()
         fake.faults.next(fault(), after=number)
-        errors = store.sync_through(fake, clock, page_size=5)
+        errors = store.sync_through(fake, clock, page_size=2)
         assert store.seen() == truth(fake)
         assert store.deleted == []
         assert store.failed == []
