@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
 import tomllib
 from functools import cache
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -31,17 +34,35 @@ FORBIDDEN = {
 ALLOWED_IN_CONNECTORS = ("connectors", "pipeline.documents", "pipeline.errors")
 
 
+class Module(NamedTuple):
+    """What is looked at of a file; the tree itself would be kept in vain."""
+
+    imports: frozenset[str]
+    """Dotted names of all that it imports, wherever in the file."""
+    silent: bool
+    """It is not empty, and does not say what it is."""
+    asynchronous: bool
+
+
 @cache
-def imports(path: Path) -> frozenset[str]:
-    """Dotted names of all that a file imports, wherever in the file."""
+def module(path: Path) -> Module:
+    """A file, parsed once for all tests."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    text, asynchronous = path.read_text(encoding="utf-8"), False
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{path} imports relatively"
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return frozenset(found)
+        asynchronous |= isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith)
+    silent = bool(text.strip()) and not ast.get_docstring(tree)
+    return Module(frozenset(found), silent=silent, asynchronous=asynchronous)
+
+
+def imports(path: Path) -> frozenset[str]:
+    return module(path).imports
 
 
 def within(name: str, package: str) -> bool:
@@ -138,16 +159,10 @@ def circles(below: dict[str, set[str]]) -> list[list[str]]:
 
 
 def test_every_module_says_what_it_is() -> None:
-    silent = [
-        str(p.relative_to(ROOT))
-        for p in FILES
-        if p.read_text(encoding="utf-8").strip() and not ast.get_docstring(ast.parse(p.read_text("utf-8")))
-    ]
-    assert silent == []
+    assert [str(p.relative_to(ROOT)) for p in FILES if module(p).silent] == []
 
 
 def test_the_code_is_synchronous() -> None:
-    kinds = (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)
     wrong = [
         str(p.relative_to(ROOT))
         for p in FILES
@@ -156,22 +171,35 @@ def test_the_code_is_synchronous() -> None:
         not in {
             ROOT / f"workers/api/{name}.py" for name in ("app", "callers", "enrichment", "agents", "stories")
         }
-        if any(isinstance(node, kinds) for node in ast.walk(ast.parse(p.read_text(encoding="utf-8"))))
+        if module(p).asynchronous
     ]
     assert wrong == []
 
 
+LOOKS = ("workers.search", "workers.admin.status", "workers.admin.explain")
+
+
+@cache
+def loaded() -> dict[str, list[str]]:
+    """Module -> which of the heavy ones are loaded with it and those above it here, in a process of their own."""
+    code = """
+import importlib, json, sys
+heavy = ("celery", "kombu", "structlog", "requests", "atlassian", "msrest")
+print(json.dumps({one.__name__: [m for m in heavy if m in sys.modules] for one in map(importlib.import_module, sys.argv[1:])}))
+"""
+    asked = [sys.executable, "-c", code, *LOOKS, "workers.runtime", "workers.cli"]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True)
+    found: dict[str, list[str]] = json.loads(done.stdout)
+    return found
+
+
 def test_who_opens_no_service_loads_no_client_of_one() -> None:
-    code = "import sys, workers.runtime, workers.cli; print([m for m in ('requests', 'atlassian', 'msrest') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert not {"requests", "atlassian", "msrest"} & set(loaded()["workers.cli"])
 
 
-@pytest.mark.parametrize("looks", ["workers.search", "workers.admin.status", "workers.admin.explain"])
+@pytest.mark.parametrize("looks", LOOKS)
 def test_who_only_looks_loads_no_celery(looks: str) -> None:
-    code = f"import sys, {looks}; print([m for m in ('celery', 'kombu', 'structlog') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert not {"celery", "kombu", "structlog"} & set(loaded()[looks])
 
 
 ORDERED = {
@@ -197,10 +225,10 @@ def test_each_library_of_the_order_is_a_dependency_and_used(library: str) -> Non
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = project["dependencies"] + project["optional-dependencies"]["dev"]
     assert any(re.match(rf"{library}[\[=<>]", one) for one in wanted)
-    module = ORDERED[library]
-    if module:
-        used = {name for path in (*FILES, *(ROOT / "tests").rglob("test_*.py")) for name in imports(path)}
-        assert any(within(name, module) for name in used)
+    name = ORDERED[library]
+    if name:
+        files = chain(FILES, (ROOT / "tests").rglob("test_*.py"))
+        assert any(within(imported, name) for path in files for imported in imports(path))
 
 
 @pytest.mark.req("000-050")
