@@ -401,8 +401,8 @@ def test_the_extractor_is_named_and_versioned(still: World) -> None:
     assert version.isdecimal()
 
 
-def test_a_walk_leaves_no_file_open(still: World) -> None:
-    source = still.source()
+def test_a_walk_leaves_no_file_open(world: World) -> None:
+    source = world.source()
     _documents(source)  # a service's connection stays open, and is used again
     source.ids()
     before = len(list(Path("/proc/self/fd").iterdir()))
