@@ -133,7 +133,7 @@ def open_client(api_key: str, base_url: str = "", timeout_seconds: float = 30.0)
     """
     from google import genai
 
-    from pipeline.embedding.http_client import DeadlineTransport
+    from pipeline.embedding.http_client import DeadlineTransport, trusted
 
     key = api_key.strip()
     if not key or not key.isascii() or not key.isprintable():
@@ -142,11 +142,17 @@ def open_client(api_key: str, base_url: str = "", timeout_seconds: float = 30.0)
             fix="set apiKey, by a variable such as ${GEMINI_API_KEY}",
         )
     # Given as arguments, the client is the library's own, which closes it.
-    http = {"transport": DeadlineTransport(), "trust_env": False, "follow_redirects": False}
+    http = {
+        "transport": DeadlineTransport(),
+        "verify": trusted(),
+        "trust_env": False,
+        "follow_redirects": False,
+    }
     options = genai.types.HttpOptions(
         base_url=base_url or FACTS.base_url,
         timeout=max(1, round(timeout_seconds * 1000)),  # 0 would mean to wait for ever
         client_args=http,
+        async_client_args={"ssl": trusted()},  # never used, and made anew with each client if it is not given
     )
     return genai.Client(vertexai=False, api_key=key, http_options=options)
 
