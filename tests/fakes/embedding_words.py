@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import struct
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 Vectors = list[list[float]]
 Change = Callable[[Vectors], Vectors]
@@ -44,12 +47,17 @@ def count_tokens(text: str) -> int:
 def word_vector(text: str, dimensions: int, *, salt: str = "") -> list[float]:
     """The same text, the same vector, in every process; texts with words in common lie close; length 1."""
     sums = [0.0] * dimensions
-    for word in _WORD.findall(text.lower()) or [text or "nothing"]:
-        digest = hashlib.blake2b(f"{salt}|{word}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        for n in range(0, 16, 4):
-            bits = int.from_bytes(digest[n : n + 4], "little")
-            sums[(bits >> 1) % dimensions] += 1.0 if bits & 1 else -1.0
+    for word, times in Counter(_WORD.findall(text.lower()) or [text or "nothing"]).items():
+        for bits in _drawn(word, salt):
+            sums[(bits >> 1) % dimensions] += times if bits & 1 else -times
     length = math.sqrt(sum(x * x for x in sums))
     if length == 0.0:
         sums[0], length = 1.0, 1.0
     return [x / length for x in sums]
+
+
+@lru_cache(maxsize=4096)
+def _drawn(word: str, salt: str) -> tuple[int, ...]:
+    """Four numbers of 32 bits."""
+    seed = f"{salt}|{word}".encode("utf-8", "surrogatepass")
+    return struct.unpack("<4I", hashlib.blake2b(seed, digest_size=16).digest())

@@ -12,6 +12,7 @@ import math
 import re
 import time
 from collections import deque
+from functools import cache
 from typing import Any
 
 from tests.fakes.embedding_words import Change, Usage, count_tokens, unchanged, word_vector
@@ -144,7 +145,12 @@ def _vector(text: str, one: dict[str, Any]) -> list[float]:
     if task not in (*TASKS, ""):
         _refuse(400, "INVALID_ARGUMENT", f"Invalid value at 'task_type': {task}")
     words = [value for block in _BLOCKS for value in word_vector(text, block)]
-    colour = word_vector(f"task {task}", NATIVE)
-    vector = [value + _TASK_SHARE * tint for value, tint in zip(words, colour, strict=True)]
+    vector = [value + tint for value, tint in zip(words, _colour(task), strict=True)]
     length = math.hypot(*vector)
     return [value / length for value in vector[:width]]
+
+
+@cache
+def _colour(task: str) -> tuple[float, ...]:
+    """What a task adds to each number of a vector."""
+    return tuple(_TASK_SHARE * value for value in word_vector(f"task {task}", NATIVE))
