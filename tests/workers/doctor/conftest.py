@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Addresses
-from tests.workers.doctor.installation import CONFIG, Store, beat
-from tests.workers.installed import installed, without_messages
+from tests.conftest import Addresses, Copy
+from tests.workers.doctor.installation import Store, beat, opened
 from workers import embedded, runtime
-from workers.control import sync
 from workers.runtime import Runtime
 
 
+@pytest.fixture(scope="module")
+def filled(
+    tmp_path_factory: pytest.TempPathFactory, copy_of: Copy, pristine: str, servers: embedded.Servers
+) -> Iterator[tuple[Path, str]]:
+    """A folder of three documents, and the name of the database in which they are indexed."""
+    folder = tmp_path_factory.mktemp("filled")
+    with copy_of(pristine) as made:
+        with opened(folder, made, servers) as parts:
+            store = Store(parts, folder)
+            for name in ("berth.md", "crane.md", "tide.md"):
+                store.write(name)
+            store.sync()
+        yield folder, made.name
+
+
 @pytest.fixture
-def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> Iterator[Runtime]:
-    with installed(tmp_path, addresses, servers, CONFIG) as made:
-        runtime.use(made)
-        sync.register(made)
+def addresses(filled: tuple[Path, str], copy_of: Copy) -> Iterator[Addresses]:
+    with copy_of(filled[1]) as made:
         yield made
-    without_messages(servers)
+
+
+@pytest.fixture
+def parts(
+    tmp_path: Path, filled: tuple[Path, str], addresses: Addresses, servers: embedded.Servers
+) -> Iterator[Runtime]:
+    shutil.copytree(filled[0] / "docs", tmp_path / "docs")
+    with opened(tmp_path, addresses, servers) as made:
+        yield made
 
 
 @pytest.fixture
@@ -41,9 +61,5 @@ def elsewhere(parts: Runtime) -> Iterator[Callable[..., Runtime]]:
 @pytest.fixture
 def store(parts: Runtime, tmp_path: Path) -> Store:
     """Three documents, indexed, and workers that say they live."""
-    made = Store(parts, tmp_path)
-    for name in ("berth.md", "crane.md", "tide.md"):
-        made.write(name)
-    made.sync()
     beat(parts)
-    return made
+    return Store(parts, tmp_path)

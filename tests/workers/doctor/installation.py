@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,9 @@ import psycopg
 
 from pipeline.documents import Json
 from pipeline.ledger import Item, Stage
+from tests.conftest import Addresses
+from tests.workers.installed import installed, without_messages
+from workers import embedded, runtime
 from workers.admin.doctor import doctor
 from workers.control import maintenance, pump, steps
 from workers.control import sync as control
@@ -90,6 +95,16 @@ class Store:
         assert mended["status"] == "ok"
         assert self.examine()[check]["status"] == "ok"
         return before
+
+
+@contextmanager
+def opened(folder: Path, addresses: Addresses, servers: embedded.Servers) -> Iterator[Runtime]:
+    """The parts of this process for a folder and its database, the source registered."""
+    with installed(folder, addresses, servers, CONFIG) as made:
+        runtime.use(made)
+        control.register(made)
+        yield made
+    without_messages(servers)
 
 
 def beat(parts: Runtime, queues: tuple[str, ...] = QUEUES) -> None:

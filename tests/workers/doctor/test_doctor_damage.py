@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.workers.doctor.installation import SQL, Store, beat
+from tests.conftest import Copy
+from tests.workers.doctor.installation import SQL, Store, beat, opened
+from workers import embedded
 from workers.admin.doctor import doctor
-from workers.runtime import Runtime
 
 
 def test_a_healthy_store_gives_nothing_to_complain_about(store: Store) -> None:
@@ -19,12 +20,15 @@ def test_a_healthy_store_gives_nothing_to_complain_about(store: Store) -> None:
     assert all(f["fix"] == "" and f["repaired"] is False for n, f in findings.items() if n != "disk")
 
 
-def test_an_empty_store_is_healthy_too(parts: Runtime, tmp_path: Path) -> None:
-    empty = Store(parts, tmp_path)
-    empty.write("one.md")
-    beat(parts)
-    bad = {name for name, f in empty.examine().items() if f["status"] != "ok"}
-    assert bad <= {"disk"}
+def test_an_empty_store_is_healthy_too(
+    tmp_path: Path, copy_of: Copy, pristine: str, servers: embedded.Servers
+) -> None:
+    with copy_of(pristine) as nothing, opened(tmp_path, nothing, servers) as parts:
+        empty = Store(parts, tmp_path)
+        empty.write("one.md")
+        beat(parts)
+        bad = {name for name, f in empty.examine().items() if f["status"] != "ok"}
+        assert bad <= {"disk"}
 
 
 def test_repair_of_a_healthy_store_changes_nothing(store: Store, omniscient: SQL) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
-from importlib.metadata import PackageNotFoundError, requires, version
+from functools import cache
+from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import version as read_version
 from typing import Any, NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -29,6 +31,8 @@ from workers.queue import broker, dispatch
 from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Runtime, current_user
 
+version = cache(read_version)
+"""It reads all that a library tells of itself, 3 ms; another version would not be that of this process."""
 REPAIR = "larder doctor --repair"
 NAMED = 3
 """How many documents a finding names."""
