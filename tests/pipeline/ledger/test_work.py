@@ -306,18 +306,18 @@ class TestCounting:
 
 @dataclass
 class SlowChunker:
-    """Now and then takes long over a document, so that a newer version overtakes it."""
+    """Often takes long over a document, so that a newer version overtakes it."""
 
     chunker: Chunker
     version: str = "slow-1"
 
     def chunk(self, document: Document) -> list[Chunk]:
-        if random.random() < 0.15:
+        if random.random() < 0.4:
             time.sleep(0.1)
         return self.chunker.chunk(document)
 
 
-DOCUMENTS, VERSIONS, WRITERS, PER_PAGE = 100, 5, 8, 5
+DOCUMENTS, VERSIONS, WRITERS, PER_PAGE = 40, 5, 8, 5
 
 
 def arrivals() -> list[list[Document]]:
