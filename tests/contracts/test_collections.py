@@ -8,6 +8,7 @@ import random
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -21,14 +22,22 @@ from pipeline.actions.collections import (
 )
 from pipeline.actions.filters import parse
 from pipeline.actions.pgvector_collections import PgCollections
+from pipeline.database.engine import Database
 from pipeline.errors import StoreRejected
+from pipeline.ledger import sources
+
+
+def of_new_tenant(database: Database) -> PgCollections:
+    tenant = uuid4()
+    with database.tenant(tenant) as connection:
+        sources.ensure_tenant(connection, tenant, str(tenant), uuid4(), "app")
+    return PgCollections(database, tenant)
+
 
 FACTORIES: Mapping[str, Callable[[pytest.FixtureRequest], CollectionStore]] = {
     "memory": lambda _request: MemoryCollections(numpy_scores),
     "memory without numpy": lambda _request: MemoryCollections(python_scores),
-    "pgvector": lambda request: PgCollections(
-        request.getfixturevalue("database"), request.getfixturevalue("tenant")
-    ),
+    "pgvector": lambda request: of_new_tenant(request.getfixturevalue("shared_database")),
 }
 """Name -> an empty store; the request gives access to fixtures such as a database."""
 
