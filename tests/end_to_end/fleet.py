@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -141,6 +142,10 @@ def indexing(root: Path) -> Iterator[Fleet]:
     fleet = Fleet.started(root, commands=indexers())
     try:
         fleet.revive()
+        end = time.monotonic() + 60
+        while fleet.sql("select count(*) from worker") != [(3,)]:  # else a command starts workers of its own
+            assert time.monotonic() < end, "the workers do not come up"
+            time.sleep(0.05)
         yield fleet
     finally:
         fleet.stop()
