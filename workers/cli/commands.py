@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import pkgutil
+import re
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,14 +32,12 @@ HIDDEN = ("serve", "lend")
 @cache
 def lines_of(module: str) -> dict[str, str]:
     """Function or group of a module -> its line of the help, read from the source: to load it takes far longer."""
-    found = {}
-    for node in ast.parse(Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")).body:
-        match node:
-            case ast.FunctionDef(name=name):
-                found[name] = ast.get_docstring(node) or ""
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(keywords=options)):
-                found.update((name, ast.literal_eval(one.value)) for one in options if one.arg == "help")
-    return {name: text.partition("\n")[0].rstrip(".") for name, text in found.items()}
+    text = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
+    found = dict(re.findall(r'^(\w+) = typer\.Typer\([^)]*\bhelp="([^"]*)"', text, re.MULTILINE))
+    for function in text.split("\ndef ")[1:]:  # to parse all of them takes a third of the time that help may take
+        name, _, rest = function.partition("(")
+        found[name] = rest.partition('\n    """')[2].partition("\n")[0].removesuffix('"""')
+    return {name: line.rstrip(".") for name, line in found.items()}
 
 
 class Listed(TyperGroup):
