@@ -57,11 +57,9 @@ logger = logging.getLogger(__name__)
 
 
 class _UnsharedPool(AsynPool):  # type: ignore[misc]  # untyped
-    @classmethod
-    def _help_stuff_finish(cls, _: list[Any]) -> None:
-        # Celery would empty the pipe of each process that may be in the midst of a message: two readers of one pipe
-        # tear it, which is an error here or a wait for bytes that the other has taken.
-        pass
+    # Celery would empty the pipe of each process that may be in the midst of a message: two readers of one pipe tear
+    # it, which is an error here or a wait for bytes that the other has taken.
+    _help_stuff_finish = staticmethod(lambda _processes: None)
 
 
 class Pool(TaskPool):  # type: ignore[misc]  # untyped
