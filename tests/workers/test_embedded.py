@@ -205,6 +205,22 @@ def test_a_pid_file_that_names_a_stranger_is_no_server(folder: Path, running: em
         assert connection.execute("select 1").fetchone() == (1,)
 
 
+def test_a_copy_of_a_folder_has_not_its_servers(
+    folder: Path, running: embedded.Servers, tmp_path: Path
+) -> None:
+    """What is cleared or stopped in the copy would be that of the other."""
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-a", folder, copy], check=True)
+    assert [embedded.running(copy / name) for name in ("postgres", "valkey")] == [None, None]
+    assert embedded.stop(copy) == []
+    assert embedded.ensure(folder) == running
+    moved = folder.rename(folder.with_name("moved"))
+    try:
+        assert embedded.running(moved / "postgres") is not None, "it goes on there"
+    finally:
+        moved.rename(folder)
+
+
 def test_one_that_cannot_start_says_why(folder: Path, running: embedded.Servers) -> None:
     embedded.stop(folder)
     away = {file: folder / file.name for file in (folder / "postgres").rglob("pg_wal/" + "?" * 24)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -339,6 +340,16 @@ def test_who_begins_ends_what_a_killed_supervisor_left_behind(tmp_path: Path) ->
         for process in (left, server):
             process.kill()
             process.wait()
+
+
+def test_a_copy_of_a_folder_has_not_its_processes(tmp_path: Path) -> None:
+    first, copy = tmp_path / "first", tmp_path / "copy"
+    first.mkdir(mode=0o700)
+    with supervisor.single_supervisor(first):
+        shutil.copytree(first, copy)
+        assert list(supervisor.running(first)) == ["supervisor"]
+        assert supervisor.running(copy) == {}
+        assert supervisor.shut_down(copy) == [], "it would end this very test"
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", '{"processes": [1, {"name": "x"}]}', '{"processes": 1}'])

@@ -155,16 +155,21 @@ def start_server(
 
 
 def note_process(folder: Path, pid: int, port: int = 0) -> None:
-    """Keep in its folder, made if there is none, which process is the server."""
+    """Keep in its folder, made if there is none, which process is the server, and that it is that of this folder."""
     folder.mkdir(mode=0o700, exist_ok=True)
-    entry = [pid, port, process_start(pid)]
+    entry = [pid, port, process_start(pid), folder.stat().st_ino]
     (folder / "larder.pid").write_text(json.dumps(entry), encoding="utf-8")
 
 
 def running(folder: Path) -> tuple[int, int] | None:
-    """(pid, port) from the folder's pid file, if that process lives and is still the same one."""
+    """(pid, port) from the folder's pid file, if that process lives and is still the same one.
+
+    One that came with a copy of the folder tells of the server of the other.
+    """
     with suppress(OSError, ValueError, psutil.Error):
-        pid, port, started = json.loads((folder / "larder.pid").read_text(encoding="utf-8"))
+        pid, port, started, *of = json.loads((folder / "larder.pid").read_text(encoding="utf-8"))
+        if of not in ([], [folder.stat().st_ino]):  # earlier releases did not note it
+            return None
         if is_same_process(pid, started) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
             return pid, port
     return None

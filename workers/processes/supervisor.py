@@ -335,6 +335,7 @@ class Supervisor:
             "postgres_password": credentials.postgres if uses_embedded(self.settings) else None,
             "jwt_secret": credentials.jwt,
             "pids": [pid for _, pid, _ in running],
+            "folder": self.data.stat().st_ino,
             "configuration": {"file": str(self.settings.path or ""), **self.configuration},
             "outdated": [child.name for child in self.outdated],
             "processes": [
@@ -413,7 +414,7 @@ def single_supervisor(data: Path) -> Iterator[None]:
         # Who it is, for a `down` that comes before there is more to tell.
         os.register_at_fork(after_in_child=handle.close)  # a fork that outlives us must not hold the lock
         entry = {"name": "supervisor", "pid": os.getpid(), "started": process_start(os.getpid())}
-        write_private(data / "state.json", json.dumps({"processes": [entry]}))
+        write_private(data / "state.json", json.dumps({"processes": [entry], "folder": data.stat().st_ino}))
         try:
             yield
         finally:
@@ -426,10 +427,11 @@ def refuse_second(data: Path) -> LarderError:
 
 
 def read_state(data: Path) -> dict[str, object] | None:
-    """What `up` wrote; None if it does not run."""
+    """What `up` wrote in this folder; None if it does not run, or the folder is a copy of one where it does."""
     with suppress(OSError, ValueError):
         found = json.loads((data / "state.json").read_text(encoding="utf-8"))
-        return found if isinstance(found, dict) else None
+        ours = isinstance(found, dict) and found.get("folder") in (None, data.stat().st_ino)
+        return found if ours else None
     return None
 
 
