@@ -41,7 +41,8 @@ class Tls:
     def broker(
         self, url: str, host: str = "127.0.0.1", *, ca: Authority | None = None, options: str = ""
     ) -> str:
-        there = f"rediss:{url.split(':', 1)[1].rsplit('@', 1)[0]}@{host}:{self.valkey.port}/0"
+        # A database of its own: other tests leave messages in the first one.
+        there = f"rediss:{url.split(':', 1)[1].rsplit('@', 1)[0]}@{host}:{self.valkey.port}/9"
         return f"{there}{options or f'?ssl_ca_certs={(ca or self.ours).file}'}"
 
 
