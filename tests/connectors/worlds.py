@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from connectors.documents.options import ServiceOptions, SourceMetadata
 from connectors.web.session import Access
 from pipeline.documents import Cursor, Document, Listing, Page, Problem, Source
 from pipeline.errors import LarderError
+from tests.fakes.server import FakeServer
 
-Fake = TypeVar("Fake")
+Fake = TypeVar("Fake", bound=FakeServer)
 Service = TypeVar("Service", bound=ServiceOptions)
 
 
@@ -108,3 +109,8 @@ class World(Generic[Fake]):
     destroy: Callable[[], None]
     items: int
     fake: Fake
+
+    @classmethod
+    def served(cls, fake: Fake, opened: Callable[[Fake], Source], items: int, **acts: Any) -> Self:
+        """One of so many items, by the fake's own address; `acts` are edit, remove and add."""
+        return cls(source=lambda: opened(fake), destroy=fake.stop, items=items, fake=fake, **acts)

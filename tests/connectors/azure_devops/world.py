@@ -102,12 +102,4 @@ def azure_world(server_collection: str | None = None, *, items: int = 60) -> Ite
         def add() -> str:
             return str(fake.add_item("Web", "Task", "New", description="<div>Text new.</div>"))
 
-        yield World(
-            source=lambda: source_for(fake),
-            edit=edit,
-            remove=remove,
-            add=add,
-            destroy=fake.stop,
-            items=items,
-            fake=fake,
-        )
+        yield World.served(fake, source_for, items, edit=edit, remove=remove, add=add)

@@ -123,12 +123,4 @@ def confluence_world(
             fake.advance(minutes=1)
             return made
 
-        yield World(
-            source=lambda: source_for(fake),
-            edit=edit,
-            remove=remove,
-            add=add,
-            destroy=fake.stop,
-            items=items,
-            fake=fake,
-        )
+        yield World.served(fake, source_for, items, edit=edit, remove=remove, add=add)
