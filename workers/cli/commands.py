@@ -34,9 +34,8 @@ def lines_of(module: str) -> dict[str, str]:
     """Function or group of a module -> its line of the help, read from the source: to load it takes far longer."""
     text = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
     found = dict(re.findall(r'^(\w+) = typer\.Typer\([^)]*\bhelp="([^"]*)"', text, re.MULTILINE))
-    for function in text.split("\ndef ")[
-        1:
-    ]:  # to parse all of them takes a third of the time that help may take
+    # To parse all of them takes a third of the time that help may take.
+    for function in text.split("\ndef ")[1:]:
         name, _, rest = function.partition("(")
         found[name] = rest.partition('\n    """')[2].partition("\n")[0].removesuffix('"""')
     return {name: line.rstrip(".") for name, line in found.items()}

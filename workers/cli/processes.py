@@ -310,7 +310,7 @@ def serve(
     context: CommandContext,
     for_now: Annotated[bool, Option("--for-now", help="End when nobody asks for ten minutes.")] = False,
 ) -> None:
-    """Run the commands of this machine's terminals that shall be quick; started by `larder up`."""
+    """Run the commands of this machine's terminals that shall be quick; started by `larder up`, or by one of them."""
     from workers.cli import SERVED, served
     from workers.runtime import Addresses, Runtime
 

@@ -1,7 +1,8 @@
 """Commands of this machine's terminals, run in forks of one process: to start Python costs more than to search.
 
-That process of `larder up` has all modules and the model loaded. A fork gets the terminal itself (its three streams),
-the arguments, folder and environment of the command, and runs it as the command would have run by itself.
+That process, of `larder up` or left by the first command where that does not run, has all modules and the model
+loaded. A fork gets the terminal itself (its three streams), the arguments, folder and environment of the command, and
+runs it as the command would have run by itself.
 """
 
 from __future__ import annotations
