@@ -380,6 +380,21 @@ def language_of(metadata: Mapping[str, Any]) -> str:
 # PostgreSQL's parser keeps hosts, paths and file names whole and so hides their parts (measured: nDCG .567
 # against .604), hence all that is not a letter or digit becomes a blank before it sees the text.
 _NOT_WORD = re.compile(r"[\W_]+")
+_MOST_SIGNS = 0xFFFF
+"""What is remembered of each sign; of the rare ones beyond nothing."""
+
+
+class _WordSigns(dict[int, str]):
+    """For `str.translate`, which takes a tenth of the time of the pattern: letters and digits, of all else a blank."""
+
+    def __missing__(self, sign: int) -> str:
+        found = chr(sign) if chr(sign).isalnum() else " "
+        if sign <= _MOST_SIGNS:
+            self[sign] = found
+        return found
+
+
+_WORD_SIGNS = _WordSigns()
 # HADOOP-123, ns/tool_call.v2, a.b.c: letters or digits joined by one mark. The look-behind keeps a text of one
 # endless word from being tried at each of its characters.
 _COMPOUND = re.compile(r"(?<![^\W_])[^\W_]+(?:[._/:\-][^\W_]+)+")
@@ -404,8 +419,8 @@ def searchable(text: str) -> str:
 
 def searchable_with_length(text: str) -> tuple[str, int]:
     """`searchable(text)`, and how many words the text has: the length that BM25 divides by."""
-    plain = _NOT_WORD.sub(" ", text).strip()
-    words = plain.split()
+    words = text.translate(_WORD_SIGNS).split()
+    plain = " ".join(words)
     compounds = {m.group() for m in _COMPOUND.finditer(text)} if _ANY_COMPOUND.search(text) else ()
     extra = [_NOT_WORD.sub("", c) for c in sorted(compounds) if len(c) <= _LONGEST]
     for word in sorted(set(words)) if _ANY_HUMP.search(plain) else ():

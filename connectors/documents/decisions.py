@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any
@@ -221,8 +221,7 @@ def _title(evidence: Evidence) -> str:
 
 def _told(evidence: Evidence) -> _Told:
     """Front matter first, then tables, lines and badges of the head, then sections that are called so."""
-    lines = evidence.text.split("\n")
-    marks = code_lines(lines)
+    lines, marks = evidence.text.split("\n"), code_lines(evidence.text)
     clean = [line[:MAX_LINE] if not mark else "" for line, mark in zip(lines, marks, strict=True)]
     values: defaultdict[str, list[str]] = defaultdict(list)
     history: list[str] = []
@@ -235,11 +234,13 @@ def _told(evidence: Evidence) -> _Told:
                 values[name].append(value.strip()[:MAX_LINE])
     ends = [heading.line for heading in evidence.headings[1:]] + [len(clean)]
     for heading, end in zip(evidence.headings, ends, strict=False):
+        if (name := _letters(heading.text)) not in KEYS:
+            continue
         below = clean[heading.line + 1 : end][:HEAD_LINES]
         section = [line for line in _plain(below) if line.strip()]
-        if (name := _letters(heading.text)) in STATUS:
+        if name in STATUS:
             history = history or [s for s in section if not _UNTICKED.match(s)] + _badges(below)
-        elif name in KEYS:
+        else:
             values[name] += (line.strip(" -*+>") for line in section)
     return _Told(values=values, history=history)
 
@@ -372,8 +373,15 @@ class Heading:
         return plain_title(self.source)
 
 
-def code_lines(lines: Sequence[str]) -> list[bool]:
-    """For each line, whether it belongs to a fenced code block or an HTML comment."""
+@lru_cache(maxsize=1)
+def code_lines(text: str) -> Sequence[bool]:
+    """For each line, whether it belongs to a fenced code block or an HTML comment.
+
+    Asked for several times of each document in turn.
+    """
+    lines = text.split("\n")
+    if not any(map(text.__contains__, ("```", "~~~", "<!--"))):
+        return [False] * len(lines)
     flags: list[bool] = []
     fence, comment = "", False
     for line in lines:
@@ -395,8 +403,7 @@ def code_lines(lines: Sequence[str]) -> list[bool]:
 
 def headings_of(text: str) -> Iterator[Heading]:
     """All headings in order, `# ATX` and underlined ones; those in code blocks are none."""
-    lines = text.split("\n")
-    flags = code_lines(lines)
+    lines, flags = text.split("\n"), code_lines(text)
     for index, line in enumerate(lines):
         # Most lines begin with none of these; a look at one character is cheaper than two patterns.
         if flags[index] or line.lstrip(" ")[:1] not in _HEADING_STARTS:
@@ -436,7 +443,7 @@ def nested(text: str, depth: int) -> str:
     if "#" not in text:
         return text
     lines = text.split("\n")
-    for index, in_code in enumerate(code_lines(lines)):
+    for index, in_code in enumerate(code_lines(text)):
         if not in_code and (match := _DEEPER.match(lines[index])):
             level = min(6, len(match[2]) + depth)
             lines[index] = match[1] + "#" * level + lines[index][match.end() :]

@@ -34,6 +34,14 @@ _ENCODED = re.compile(
     r"""(?:(?!%(?:25)*(?:26|23))[^&\s"'<>#;)\]`\\])+""",
     re.IGNORECASE | re.ASCII,
 )
+_QUERY_WORDS = tuple(
+    f"{end}="
+    for end in (
+        "token", "secret", "word", "wd", "phrase", "jwt", "signature", "credential", "credentials", "key", "keyid",
+        "code", "sig", "auth", "authorization", "pass", "]", "\\",
+    )
+)  # fmt: skip
+"""How whatever stands before its value ends."""
 _SIGNED = re.compile(r"(SharedAccessSignature[= ])(?:s[rvgep]|sig|se|skn|st)=[^\s\"'<>;`]+", re.IGNORECASE)
 _LOGIN = re.compile(r"(:\\?/\\?/)([^\s/?#\"'<>`]+)@")
 _PLACEHOLDER = re.compile(r"(?i:password|passwd|secret)|[A-Z_]+|\{.*\}|\$\{?\w+\}?|\*+|\.{3}", re.ASCII)
@@ -61,9 +69,14 @@ _TOKEN = re.compile(
     )(?![\w-])""",
     re.VERBOSE | re.ASCII,
 )
+_TOKEN_WORDS = (
+    "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "gldt-", "glrt-", "glcbt-", "glptt-", "glft-",
+    "glsoat-", "glimt-", "glagent-", "akia", "asia", "abia", "acca", "xox", "xapp-", "hooks.slack", "aiza", "gocspx-",
+    "ya29.", "7q~", "8q~", "azdo", "k_live_", "k_test_", "whsec_", "npm_", "pypi-", "eyj",
+)  # fmt: skip
 _WORDS = (
-    "token", "secret", "passw", "pwd", "passphrase", "jwt", "signature", "credential", "_key", "-key", "apikey",
-    "accesskey", "accountkey", "privatekey", "authorization", "pat:", "pat=", 'pat"', "bearer ", "basic ",
+    "token", "secret", "passw", "pwd", "passphrase", "jwt", "signature", "credential", "_key", "-key", "\\key",
+    "apikey", "accesskey", "accountkey", "privatekey", "authorization", "pat:", "pat=", 'pat"', "bearer ", "basic ",
 )  # fmt: skip
 _ASSIGNED = re.compile(
     rf"""(?=[tpsjcab])((?:{_STRONG})\\?["']?\s{{0,3}}(?::=|=>|[:=])\s{{0,3}}["']?"""
@@ -106,7 +119,7 @@ _PHONE = re.compile(
     )(?![\w-]|\.\d|[ ]?:\d)""",
     re.VERBOSE | re.ASCII,
 )
-_CALLED = ("tel.", "tel:", "tel=", "tel n", 'tel"', "telefon", "phone", "mobil", "fax", "hotline")
+_CALLED = ("tel", "phone", "mobil", "fax", "hotline")
 _PHONE_BY_NAME = re.compile(
     r"""((?:(?<!\w)tel(?:efon|ephone)?|(?<!\w)mobile?|phone|fax|hotline)["']?
     (?:(?:\ (?:number|no|nr|is)){1,2}|(?=\ ?[.:=#]))\ ?[.:=#]{0,2}[ "']{0,3})
@@ -179,12 +192,12 @@ Change = str | Callable[[re.Match[str]], str]
 Rule = tuple[Sequence[str], re.Pattern[str], Change]
 """One of these words, in lower case, is in every text that it concerns; what it finds; what is put there."""
 SECRETS: Sequence[Rule] = (
-    (("://", r":\/\/"), _LOGIN, _login),
+    (("://", r":\/", r":/\/"), _LOGIN, _login),
     (("sharedaccesssignature",), _SIGNED, rf"\1{REDACTED}"),
-    (("=",), _QUERY, rf"\1{REDACTED}"),
+    (_QUERY_WORDS, _QUERY, rf"\1{REDACTED}"),
     (("%",), _ENCODED, rf"\1{REDACTED}"),
     (("private key",), _PEM, "[secret]"),
-    (("",), _TOKEN, "[secret]"),
+    (_TOKEN_WORDS, _TOKEN, "[secret]"),
     (_WORDS, _ASSIGNED, _assigned),
 )
 PERSONAL: Mapping[str, Sequence[Rule]] = {

@@ -332,7 +332,7 @@ def resolve_links(text: str, relative: str, options: FileOptions) -> tuple[str, 
         return match[1] + options.url_of(hit) + target[len(_path(target)) :]
 
     lines = text.split("\n")
-    for index, in_code in enumerate(code_lines(lines)):
+    for index, in_code in enumerate(code_lines(text)):
         if not in_code and ("](" in lines[index] or "]:" in lines[index]):
             lines[index] = _outside_code(lines[index], absolute)
     links = sorted({external_id(hit) for hit in hits.values() if hit})

@@ -37,18 +37,23 @@ _MARK = re.compile(r"\s*(?:>\s?)*(?:(?:[-*+•]|\d{1,3}[.)])(?:\s+(?:\[[ xX]\](?
 
 _WHERE = r"\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*\)|\[[^\[\]\n]*\]"
 _MARKUP = re.compile(
-    rf"""(?=[`\[!<{{])(?:(?P<code>`+[^`\n]*`+)
-    |\[!\[[^\[\]\n]*\](?:{_WHERE})\](?:{_WHERE})
-    |!\[(?P<alt>[^\[\]\n]*)\](?:{_WHERE})
-    |!(?=\S)[^!\s|]*\.(?:bmp|gif|jpe?g|png|svg|webp)(?:\|[^!\n]*)?!
-    |<img\b(?P<img>[^<>]*)>
-    |\{{\{{(?P<shortcode>[<%][^{{}}\n]*)[%>]\}}\}}|\{{%[^{{}}\n]*%\}}
-    |\{{(?:anchor|color|panel|quote|toc)(?::[^{{}}\n]*)?\}})
-    |^(?=[ \t]*[{{:!?>hb])(?:[ \t]*\{{:[^{{}}\n]*\}}[ \t]*(?=\r?$)
-    |[ \t]*:{{3,}}[ \t]*\w*(?:\[(?P<note>[^\[\]\n]*)\])?|[ \t]*(?:!!!|\?\?\?)\+?[ \t]+\w+
+    # The first sign by itself: most are none of these, and the rest is looked at only where one is.
+    rf"""[`\[!<{{](?:(?<=`)(?P<code>`*[^`\n]*`+)
+    |(?<=\[)!\[[^\[\]\n]*\](?:{_WHERE})\](?:{_WHERE})
+    |(?<=!)\[(?P<alt>[^\[\]\n]*)\](?:{_WHERE})
+    |(?<=!)(?=\S)[^!\s|]*\.(?:bmp|gif|jpe?g|png|svg|webp)(?:\|[^!\n]*)?!
+    |(?<=<)img\b(?P<img>[^<>]*)>
+    |(?<=\{{)\{{(?P<shortcode>[<%][^{{}}\n]*)[%>]\}}\}}|(?<=\{{)%[^{{}}\n]*%\}}
+    |(?<=\{{)(?:anchor|color|panel|quote|toc)(?::[^{{}}\n]*)?\}})""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_LINE_MARKUP = re.compile(
+    r"""^(?=[ \t]*[{:!?>hb])(?:[ \t]*\{:[^{}\n]*\}[ \t]*(?=\r?$)
+    |[ \t]*:{3,}[ \t]*\w*(?:\[(?P<note>[^\[\]\n]*)\])?|[ \t]*(?:!!!|\?\?\?)\+?[ \t]+\w+
     |[ \t]*(?:>[ \t]?)+\[!\w+\][-+]?|[ \t]*(?:h[1-6]|bq)\.(?=\s))""",
     re.VERBOSE | re.MULTILINE | re.IGNORECASE,
 )
+"""At the start of a line."""
 _ALT = re.compile(r"""\balt\s*=\s*(?:"([^"<>]*)"|'([^'<>]*)')""", re.IGNORECASE)
 _SAID = re.compile(r"""\b(?:text|title|caption)\s*=\s*"([^"]*)"|\bheading\s+"([^"]*)\"""")
 _FEWEST_WORDS = 4
@@ -130,6 +135,7 @@ class _Lines:
 
     def __init__(self, text: str) -> None:
         self._text = text
+        self._plain_ends = "\r" not in text
         self._at = 0
         self._open: set[str] = set()
         """What has no end in the rest of the text."""
@@ -156,6 +162,8 @@ class _Lines:
                 yield line, False
 
     def _end(self, at: int) -> int:
+        if self._plain_ends:
+            return self._text.find("\n", at) + 1 or len(self._text)
         match = _LINE_END.search(self._text, at)
         return match.end() if match else len(self._text)
 
@@ -199,6 +207,7 @@ class _Lines:
 
 def _read(text: str, *, links: bool) -> Iterator[Line]:
     """The lines of a text without code; of one that is left out `_GONE` remains."""
+    text = _LINE_MARKUP.sub(lambda found: _GONE + (found["note"] or ""), text)
     lines = list(StringIO(_MARKUP.sub(_words, text), newline=""))
     above = ""
     for line, below in zip(lines, [*lines[1:], ""], strict=True):
@@ -235,8 +244,6 @@ def _words(match: re.Match[str]) -> str:
         return match[0]
     if match["shortcode"]:
         return _GONE + _quoted(_SAID, match["shortcode"])
-    if match["note"]:
-        return _GONE + match["note"]
     alt = (match["alt"] or _quoted(_ALT, match["img"] or "")).strip()
     return f"{_GONE}{alt}" if len(alt.split()) >= _FEWEST_WORDS else _GONE
 

@@ -161,7 +161,7 @@ class TestTitle:
         assert len(plain_text("x " * 5000)) <= 300
 
     def test_an_unclosed_fence_swallows_the_rest(self) -> None:
-        assert code_lines(["a", "```", "# b", "c"]) == [False, True, True, True]
+        assert code_lines("a\n```\n# b\nc") == [False, True, True, True]
         assert title_of(list(headings_of("```\n# b\n"))) == ""
 
     def test_inline_code_of_three_marks_opens_no_fence(self) -> None:
@@ -171,7 +171,7 @@ class TestTitle:
     @given(st.text(alphabet="# \n`~-=ab[]()*_<!>|", max_size=200))
     def test_no_text_breaks_the_scan(self, text: str) -> None:
         lines = text.split("\n")
-        assert len(code_lines(lines)) == len(lines)
+        assert len(code_lines(text)) == len(lines)
         for heading in headings_of(text):
             assert 1 <= heading.level <= 6
             assert 0 <= heading.line < len(lines)

@@ -260,3 +260,70 @@ def test_anything_takes_less_than_a_second_for_a_megabyte(piece: str) -> None:
         redact(text, PERSONAL, NAMES)
         took.append(thread_time() - begun)
     assert min(took) < 0.25
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "token",
+        "secret",
+        "password",
+        "passwd",
+        "pwd",
+        "passphrase",
+        "jwt",
+        "signature",
+        "credential",
+        "credentials",
+        "api_key",
+        "accessKey",
+        "accountKey",
+        "secret-key",
+        "private_keyId",
+        "subscription-key",
+        "key",
+        "code",
+        "sig",
+        "auth",
+        "authorization",
+        "pass",
+        "filter[token]",
+        "user\\_token",
+    ],
+)
+@pytest.mark.parametrize(
+    "form", ["https://a.b/c?{}=x1", "https://a.b/c?d=1&{}=x1", "a.b/#{}=x1", "{{?{}\\=x1}}"]
+)
+def test_each_name_of_a_value_in_an_address_is_known(name: str, form: str) -> None:
+    assert redact(f"Say {form.format(name)} aloud").count("REDACTED") == 1
+
+
+@pytest.mark.parametrize(
+    ("start", "length"),
+    [
+        *((f"gh{kind}_", 36) for kind in "pousr"),
+        ("github_pat_", 60),
+        *((f"gl{kind}-", 24) for kind in ["pat", "dt", "rt", "cbt", "ptt", "ft", "soat", "imt", "agent"]),
+        *((f"A{kind}", 16) for kind in ("KIA", "SIA", "BIA", "CCA")),
+        *((f"xox{kind}-", 20) for kind in "abeoprs"),
+        ("xapp-1-", 20),
+        ("hooks.slack.com/services/", 24),
+        ("AIza", 35),
+        ("GOCSPX-", 24),
+        ("ya29.", 30),
+        ("A2c7Q~", 34),
+        ("A2c8Q~", 34),
+        *((f"{kind}_", 24) for kind in ("sk_live", "rk_live", "sk_test", "rk_test", "whsec")),
+        ("npm_", 36),
+        ("pypi-", 60),
+        ("eyJhbGciOiJI.eyJzdWIiOiIx.", 20),
+    ],
+)
+def test_each_kind_of_token_is_known(start: str, length: int) -> None:
+    assert redact(f"It is {start}{'A2B7' * 20:.{length}} today") == "It is [secret] today"
+    assert redact(f"It is {'A2B7' * 19}AZDOA2B7 today") == "It is [secret] today"
+
+
+@pytest.mark.parametrize("said", ["tel : ", "Tel': ", "tel.", "TEL=", "Telefon: ", "phone no. "])
+def test_a_number_that_is_called_a_phone_is_one(said: str) -> None:
+    assert redact(f"{said}089 1234567", ["phone"]).endswith("[phone]")

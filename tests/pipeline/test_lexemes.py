@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -105,3 +107,10 @@ def test_lengths_are_words_as_written() -> None:
 def test_no_text_takes_long(head: str, piece: str, tail: str, times: int) -> None:
     """An expression that goes back and forth would take hours on these, and a search must not."""
     assert_linear(lambda n: head + piece * n + tail, times, searchable)
+
+
+def test_words_are_letters_and_digits_of_any_script() -> None:
+    signs = [chr(n) for n in (*range(0x3000), *range(0x3000, 0x110000, 61)) if not 0xD800 <= n < 0xE000]
+    text = "".join(f"{sign}a " for sign in signs)
+    assert searchable_with_length(text)[1] == len(re.findall(r"[^\W_]+", text))
+    assert set(re.findall(r"[^\W_]+", text)) <= set(words(text))
