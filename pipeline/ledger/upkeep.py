@@ -58,11 +58,16 @@ def trim_usage_and_workers(connection: Connection) -> None:
         connection.execute(text(statement), {"usage": USAGE_DAYS} if ":usage" in statement else {})
 
 
+OUTGROWN = 4
+"""So many times the chunks that were counted: a load counts words a few times, which all together is a third of a count
+at its end. With twice it is a whole one, and the weight of a word differs by no more than those of others do."""
+
+
 def tenants_to_count(connection: Connection) -> list[UUID]:
     """Those whose documents have changed since their lexemes were counted last; who has the least chunks, first.
 
     To count those of a large one takes minutes, and the runs of each stay open until its own are counted. So many are
-    not counted after each change, unless they are twice as many (`runs.COUNT_DUE`).
+    not counted after each change (`runs.COUNT_DUE`), unless they are `OUTGROWN` times as many.
     """
     statement = text(f"""
         select d.tenant_id from document_count d
@@ -71,19 +76,19 @@ def tenants_to_count(connection: Connection) -> list[UUID]:
         where d.state = 'done' or not d.indexed
         group by d.tenant_id, s.refreshed_at, s.chunks
         having max(d.at) filter (where d.state = 'done' or d.chunks > 0) > coalesce(s.refreshed_at, '-infinity')
-           and ({runs.COUNT_DUE} or sum(d.chunks) > 2 * s.chunks)
+           and ({runs.COUNT_DUE} or sum(d.chunks) > {OUTGROWN} * s.chunks)
         order by sum(d.chunks), d.tenant_id""")
     return list(connection.execute(statement).scalars())
 
 
 def have_outgrown_counts(connection: Connection) -> bool:
-    """True if some tenant has twice the chunks that were there when its lexemes were counted; on the control role."""
-    statement = text("""
+    """True if some tenant has `OUTGROWN` times the chunks that were counted; on the control role."""
+    statement = text(f"""
         select exists (
             select from document_count d
             left join index_stat s on s.tenant_id = d.tenant_id
                 and s.index_id = (select id from search_index where status = 'active')
-            group by d.tenant_id, s.chunks having sum(d.chunks) > 2 * coalesce(s.chunks, 0))""")
+            group by d.tenant_id, s.chunks having sum(d.chunks) > {OUTGROWN} * coalesce(s.chunks, 0))""")
     return bool(connection.execute(statement).scalar_one())
 
 

@@ -151,14 +151,16 @@ def put_back(
     connection: Connection, claimed: Claim, ids: Sequence[UUID], stage: Stage | None = None
 ) -> list[Item]:
     """Give documents back without a fault of theirs, to the same stage or an earlier one."""
-    return [Item(**row) for row in connection.execute(_PUT_BACK, claimed.mine(ids, stage=stage)).mappings()]
+    values = claimed.mine(ids, stage=stage)  # the triggers of the table take their time for nothing, too
+    return [Item(**row) for row in connection.execute(_PUT_BACK, values).mappings()] if ids else []
 
 
 def postpone(
     connection: Connection, claimed: Claim, ids: Sequence[UUID], *, delay: float, reason: str | None
 ) -> None:
     """Give documents back for `delay` seconds since the embedder may not be asked; they keep their tries."""
-    connection.execute(_WAIT, claimed.mine(ids, delay=delay, reason=reason))
+    if ids:
+        connection.execute(_WAIT, claimed.mine(ids, delay=delay, reason=reason))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,10 +212,7 @@ def fail(
 
 
 def write_letters(connection: Connection, ids: Sequence[UUID], *, code: str, reason: str) -> None:
-    """Write dead letters for documents in state dead, and settle them in their runs.
-
-    What was said of versions before is settled, too: nobody can act on it any more.
-    """
+    """Write dead letters for documents in state dead; settle them in their runs, and what was said before."""
     statement = text("""
         update dead_letter l set resolved_at = now(), resolution = 'replaced' from document d
         where d.id = l.document_id and d.id = any(:ids) and l.resolved_at is null and l.version < d.desired_version
@@ -303,6 +302,7 @@ def pump_once(
     if not connection.execute(text("select pg_try_advisory_xact_lock(hashtext('larder.pump'))")).scalar():
         return None
     runs.compact_counts(connection)
+    connection.execute(text("select analyze_grown()"))  # what follows a first page is planned by it
     crashed = _expire(connection, limits)
     syncs = runs.sync_due(connection, resend=resend_syncs or limits.resend)
     connection.execute(_LOST, {"resend": limits.resend})
@@ -431,7 +431,6 @@ def choose_embeds(connection: Connection, limits: Limits, room: EmbedRoom) -> li
 
     Only a few messages wait in the broker, and all else here, so that whoever comes later has its turn soon.
     """
-    connection.execute(text("select analyze_grown()"))  # what follows a first page is planned by it
     connection.execute(text("select pg_advisory_xact_lock(hashtext('larder.embed'))"))
     flying = connection.execute(_FLYING).one()
     left = limits.in_flight - flying.documents
