@@ -96,6 +96,8 @@ def _step(of: Callable[[Indexer, UUID, Sequence[Item]], Step], tenant: UUID, ite
         )
         if of is not Indexer.upsert:
             pumping.send_embeds(parts)
+        if of is Indexer.chunk and done.again:
+            dispatch.wake_pump(seldom=True)
 
 
 @app.task(name="larder.fill")  # type: ignore[untyped-decorator]

@@ -25,10 +25,11 @@ from pipeline.errors import (
     TextRejected,
 )
 from pipeline.ingest import work_in_progress
-from pipeline.ingest.steps import Decide, cut, held_of
+from pipeline.ingest.steps import Decide, held_of
 from pipeline.ingest.work_in_progress import (
     SHARED_SECONDS,
     attributed_error,
+    cut,
     embed_missing,
     giving_back,
     missing,

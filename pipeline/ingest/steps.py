@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,14 +13,12 @@ import numpy as np
 from pgvector import HalfVector
 from sqlalchemy import Connection
 
-from pipeline.chunking.prose import prose_of
 from pipeline.chunking.strategies import Chunker
 from pipeline.database.engine import Database
-from pipeline.documents import Chunk, Document, Kind, SourceType
+from pipeline.documents import Chunk, SourceType
 from pipeline.embedding import Embedder, Vectors
 from pipeline.embedding.budget import BudgetedEmbedder
 from pipeline.errors import (
-    DocumentRejected,
     LarderError,
     StoreDamaged,
     StoreHindered,
@@ -31,6 +30,7 @@ from pipeline.ingest.work_in_progress import (
     SHARED_SECONDS,
     EmbeddingTerms,
     attributed_error,
+    cut,
     embed_missing,
     giving_back,
     is_cut,
@@ -39,7 +39,7 @@ from pipeline.ingest.work_in_progress import (
 )
 from pipeline.ledger import Item, Stage, embedding_use, runs, search_indexes, work
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex
-from pipeline.search.records import Replacement, StoredDocument
+from pipeline.search.records import Replacement
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ Decide = Callable[[LarderError, int], Decision]
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What a step leaves to send: documents ready for the next stage, and some to be embedded once more."""
+    """What a step leaves to send: documents ready for the next stage, and some that wait in this or an earlier one."""
 
     ready: list[Item] = field(default_factory=list)
     stage: Stage = Stage.DONE
@@ -120,6 +120,8 @@ class Indexer:
     model: str
     index: Callable[[Connection], SearchIndex]
     """The search index that is read; its model is `model`, unless another one was made active meanwhile."""
+    words_first: bool = True
+    """New documents are found by their words until they have vectors; not worth a write if those take no time."""
     strategy: str = ""
     """The way of cutting of the index that was read when this was built."""
     decide: Decide
@@ -129,7 +131,7 @@ class Indexer:
     crashes: int = work.MOST_CRASHES
     """So often may a document take its worker with it."""
     slice_seconds: float = 60.0
-    """After this long an embed step stops and is sent again: no message may outlive its time limit."""
+    """After this long a step stops, and the rest is sent again: no message may outlive its lease or its time limit."""
     terms: EmbeddingTerms = field(default_factory=EmbeddingTerms)
     """Under which the embedder is asked."""
 
@@ -160,10 +162,24 @@ class Indexer:
     def _chunk(self, tenant: UUID, items: Sequence[Item]) -> Step:
         with self.database.tenant(tenant, durable=False) as connection:
             claim = self._claim(connection, tenant, Stage.FETCHED, items)
-            bodies = work_in_progress.bodies(connection, claim.ids)
+            parts = work_in_progress.parts_by_size(connection, claim.ids)
+        done, begun = list[Step](), time.monotonic()
+        for number, ids in enumerate(parts):
+            if number and time.monotonic() - begun > self.slice_seconds:
+                left = [i for part in parts[number:] for i in part]
+                with self.database.tenant(tenant, durable=False) as connection:
+                    work.postpone(connection, claim, left, delay=0.0, reason=None)
+                done.append(Step(again=[Item(i, claim.documents[i].version) for i in left]))
+                break
+            done.append(self._chunk_part(claim, ids))
+        return Step.joined(done)
+
+    def _chunk_part(self, claim: work.Claim, ids: Sequence[UUID]) -> Step:
+        with self.database.tenant(claim.tenant_id, durable=False) as connection:
+            bodies = work_in_progress.bodies(connection, ids)
         pieces: dict[UUID, list[Chunk]] = {}
         failed: dict[UUID, LarderError] = {}
-        for i in claim.ids:
+        for i in ids:
             try:
                 stored = claim.documents[i]
                 pieces[i] = cut(self.chunker_of(stored.source, stored.source_type), stored, bodies.get(i))
@@ -198,7 +214,8 @@ class Indexer:
                 made = {i: self.pipeline_of(claim.documents[i].source) for i in mine}
                 work_in_progress.record_pipeline(connection, made)
             fresh: list[UUID] = []
-            if not search_indexes.is_being_built(connection, index.id):  # else it would wait for that
+            # One that is being built would make it wait.
+            if self.words_first and not search_indexes.is_being_built(connection, index.id):
                 fresh = search_indexes.never_indexed(connection, mine)
             store = PgVectorStore(connection, index, claim.tenant_id)
             words = [Replacement(document=claim.documents[i], chunks=pieces[i], vectors=None) for i in fresh]
@@ -457,38 +474,6 @@ def held_of(replacement: Replacement) -> search_indexes.IndexedDocument:
         chunks=len(replacement.chunks),
         centroid=centroid(replacement.vectors),
     )
-
-
-def cut(chunker: Chunker, stored: StoredDocument, body: str | None) -> list[Chunk]:
-    """The chunks of a document's text without what is no prose.
-
-    Of a text of nothing else none remains, but a work item's title says what it is about and stands for it.
-
-    Raises:
-        DocumentRejected: there is no text, or the chunker fails on it.
-    """
-    if body is None:
-        raise DocumentRejected("its text is not in the ledger", fix="sync the source with --force")
-    try:
-        text = prose_of(body)
-        if stored.kind is Kind.WORK and body.strip() and not text.strip():
-            text = stored.title
-        document = Document(
-            external_id=str(stored.id),
-            title=stored.title,
-            text=text,
-            source_type=stored.source_type,
-            kind=stored.kind,
-            url=stored.url,
-            tags=stored.tags,
-            metadata=stored.metadata,
-        )
-        return chunker.chunk(document)
-    except LarderError:
-        raise
-    except Exception as error:  # noqa: BLE001 - any fault of ours on one text is a fault of that document
-        # It must not take the other documents of the batch with it, and its message may quote the text.
-        raise DocumentRejected(f"the chunker failed with {type(error).__name__}") from None
 
 
 def centroid(vectors: Vectors | None) -> HalfVector | None:

@@ -13,13 +13,16 @@ from pgvector import HalfVector
 from sqlalchemy import Connection, text
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from pipeline.chunking.prose import prose_of
+from pipeline.chunking.strategies import Chunker
 from pipeline.database.engine import Database, Transfer, driver_of, lift_statement_timeout, transfer
-from pipeline.documents import Chunk
+from pipeline.documents import Chunk, Document, Kind
 from pipeline.embedding import Embedder, Vectors
 from pipeline.embedding.budget import Budget
 from pipeline.embedding.calls import TextsRejected, embed_checked
 from pipeline.errors import (
     DocumentDamaged,
+    DocumentRejected,
     LarderError,
     StoreDamaged,
     StoreHindered,
@@ -28,6 +31,7 @@ from pipeline.errors import (
 )
 from pipeline.ledger import Item, Lease, dead, embedding_use, renewed
 from pipeline.search.chunk_store import SearchIndex
+from pipeline.search.records import StoredDocument
 
 _STAGE = Transfer(
     columns="document_id uuid, tenant_id uuid, version int4, ord int4, content text, context text, hash bytea",
@@ -64,6 +68,55 @@ def bodies(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, str]:
         join document d on d.id = b.document_id and d.desired_version = b.version
         where b.document_id = any(:ids)""")
     return {row.document_id: row.body for row in connection.execute(statement, {"ids": list(ids)})}
+
+
+def cut(chunker: Chunker, stored: StoredDocument, body: str | None) -> list[Chunk]:
+    """The chunks of a document's text without what is no prose.
+
+    Of a text of nothing else none remains, but a work item's title says what it is about and stands for it.
+
+    Raises:
+        DocumentRejected: there is no text, or the chunker fails on it.
+    """
+    if body is None:
+        raise DocumentRejected("its text is not in the ledger", fix="sync the source with --force")
+    try:
+        text = prose_of(body)
+        if stored.kind is Kind.WORK and body.strip() and not text.strip():
+            text = stored.title
+        document = Document(
+            external_id=str(stored.id),
+            title=stored.title,
+            text=text,
+            source_type=stored.source_type,
+            kind=stored.kind,
+            url=stored.url,
+            tags=stored.tags,
+            metadata=stored.metadata,
+        )
+        return chunker.chunk(document)
+    except LarderError:
+        raise
+    except Exception as error:  # noqa: BLE001 - any fault of ours on one text is a fault of that document
+        # It must not take the other documents of the batch with it, and its message may quote the text.
+        raise DocumentRejected(f"the chunker failed with {type(error).__name__}") from None
+
+
+PART_BYTES = 2_000_000
+"""Of texts that are cut and staged together: of many usual documents all of a message, of large ones a few."""
+
+
+def parts_by_size(connection: Connection, ids: Sequence[UUID]) -> list[list[UUID]]:
+    """The documents in order, in parts of about `PART_BYTES` of wanted text; a larger one ends a part."""
+    statement = text("""
+        select array_agg(document_id order by nr) from (
+            select i.document_id, i.nr, (sum(size) over (order by i.nr) - size) / :most as part
+            from unnest(cast(:ids as uuid[])) with ordinality as i(document_id, nr)
+            left join document d on d.id = i.document_id
+            left join document_body b on b.document_id = d.id and b.version = d.desired_version
+            cross join lateral coalesce(octet_length(b.body), 0) as size) sized
+        group by part order by part""")
+    return list(connection.execute(statement, {"ids": list(ids), "most": PART_BYTES}).scalars())
 
 
 def stage_chunks(

@@ -198,7 +198,7 @@ def ingest(args: argparse.Namespace) -> Iterator[Line]:
     """First load, unchanged and slightly changed re-sync, memory; with the free embedder."""
     with installed("hashing", args.documents) as site:
         chunks = chunks_of(site)
-        raw = raw_load(site, chunks)
+        before = raw_load(site, chunks)
         begun = time.perf_counter()
         first = site.larder("index")
         while not site.built():
@@ -207,6 +207,8 @@ def ingest(args: argparse.Namespace) -> Iterator[Line]:
         run = site.run_seconds()
         written = first["stats"]["vectors_indexed"]
         assert written == len(chunks), (written, len(chunks))
+        # A machine that others share changes its speed by a half within a minute.
+        raw = statistics.mean((before, raw_load(site, chunks)))
         yield Line(
             what="first ingest, chunks/s against raw SQL",
             value=raw / ours,

@@ -36,7 +36,8 @@ from pipeline.embedding.calls import (  # noqa: E402
     embed_query_checked,
     open_embedder,
 )
-from pipeline.ingest.steps import centroid, cut  # noqa: E402
+from pipeline.ingest.steps import centroid  # noqa: E402
+from pipeline.ingest.work_in_progress import cut  # noqa: E402
 from pipeline.ledger import document_id, project_id, search_indexes, source_id, sources, tenant_id  # noqa: E402  # noqa: E402
 from pipeline.search import (  # noqa: E402
     Retriever,

@@ -323,6 +323,24 @@ class TestSlices:
         total = "select sum(texts_embedded) as e, sum(texts_reused) as r from run_item"
         assert [tuple(r.values()) for r in shop.sql(total)] == [(9, 0)]
 
+    def test_of_many_large_documents_some_are_cut_and_the_others_wait_for_their_turn(
+        self, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(work_in_progress, "PART_BYTES", 1000)
+        shop.admit(*(document(name, "x" * 3000) for name in "abc"))
+        slow, todo = shop.indexer(slice_seconds=-1.0), shop.items()
+        cut = [slow.chunk(shop.tenant, todo) for _ in range(3)]
+        assert [(len(one.ready), len(one.again)) for one in cut] == [(1, 2), (1, 1), (1, 0)]
+        assert {row["stage"] for row in shop.sql("select stage, crash_count from document")} == {"chunked"}
+        assert shop.sql("select * from document where crash_count > 0 or lease_token is not null") == []
+
+    def test_documents_of_usual_size_are_cut_and_written_together(self, shop: Workshop) -> None:
+        shop.admit(*(document(str(n), paragraphs(2, str(n))) for n in range(9)))
+        with shop.database.tenant(shop.tenant) as connection:
+            ids = [item.document_id for item in shop.items()]
+            assert work_in_progress.parts_by_size(connection, ids) == [ids]
+        assert len(shop.indexer(slice_seconds=-1.0).chunk(shop.tenant, shop.items()).ready) == 9
+
     def test_the_lease_is_renewed_between_calls(self, shop: Workshop) -> None:
         shop.admit(document("a", paragraphs(9)))
         through(shop, "embed")

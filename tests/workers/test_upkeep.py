@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -102,13 +103,35 @@ def test_a_build_that_is_asked_for_is_done_by_a_thread_that_no_task_waits_for(
     use(parts)
     trim()
     assert built(omniscient) == 0, "the task only asks"
-    builder = Loop("builder", 0.05, lambda: maintenance.build_requested(parts))
+    builder = Loop("builder", 0.0, lambda: maintenance.build_when_asked(parts, 0.05))
     builder.start()
     end = time.monotonic() + 10
     while not built(omniscient):
         assert time.monotonic() < end
         time.sleep(0.05)
     builder.stop()
+
+
+def test_a_build_is_begun_as_soon_as_a_process_of_the_worker_asks(
+    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
+) -> None:
+    write_pages(tmp_path, 2)
+    parts = build()
+    index(parts)
+    maintenance.build_when_asked(parts, 0.0)  # what was asked for until now
+    omniscient.execute("update search_index set keyword_built = false")
+    begun = time.monotonic()
+    asked = multiprocessing.get_context("fork").Process(target=ask_for_builds, args=(parts,))
+    asked.start()
+    maintenance.build_when_asked(parts, 60.0)
+    asked.join()
+    assert (built(omniscient), asked.exitcode) == (1, 0)
+    assert time.monotonic() - begun < 30
+
+
+def ask_for_builds(parts: Runtime) -> None:
+    """As a process of a worker's pool, whose parent builds."""
+    maintenance.request_builds(Runtime(parts.settings, parts.addresses))
 
 
 def test_each_index_is_built_by_one_at_a_time_as_long_as_that_one_lives(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import select
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 from uuid import UUID
@@ -21,6 +24,11 @@ from workers.runtime import Runtime
 logger = logging.getLogger(__name__)
 
 _Found = TypeVar("_Found")
+
+_ASKED, _ASK = os.pipe()
+"""From the processes of a worker, which ask for builds, to the one that forked them and builds."""
+os.set_blocking(_ASKED, False)
+os.set_blocking(_ASK, False)
 
 
 def tenants(parts: Runtime) -> list[UUID]:
@@ -67,6 +75,16 @@ def request_builds(parts: Runtime) -> None:
     """Ask for a look at which indexes must be built, and return; a build may take hours."""
     with parts.database.control() as connection:
         search_indexes.request_builds(connection)
+    with suppress(BlockingIOError):  # it is full of what nobody reads
+        os.write(_ASK, b"?")
+
+
+def build_when_asked(parts: Runtime, seconds: float) -> None:
+    """`build_requested`, as soon as a process of this worker asks, and after so many seconds: others may have."""
+    if select.select([_ASKED], [], [], seconds)[0]:
+        with suppress(BlockingIOError):  # a worker beside this one was quicker
+            os.read(_ASKED, 4096)
+    build_requested(parts)
 
 
 def build_requested(parts: Runtime) -> None:

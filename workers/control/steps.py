@@ -25,6 +25,8 @@ from workers.runtime import Runtime
 from workers.settings import Configuration, SourceSettings
 from workers.settings.queue import QueueSettings
 
+INSTANT = ("hashing",)
+"""Providers whose vectors take less time than any of the messages about them."""
 SLICE_SECONDS = 4.0
 """How long a large document is embedded until others get their turn."""
 
@@ -40,6 +42,7 @@ def indexer(parts: Runtime, tenant: UUID) -> Indexer:
         embedder=lambda: parts.embedder_of(index),
         model=index.model,
         index=lambda connection: target_index(parts, connection),
+        words_first=index.provider not in INSTANT,
         strategy=index.strategy,
         decide=partial(decide, q),
         pipeline_of=lambda name: configured(name, None).version,
@@ -184,7 +187,9 @@ def job_limits(rag: Configuration) -> jobs.JobLimits:
 def weights(rag: Configuration) -> Mapping[Stage, int]:
     """Chunks per message of each stage: 0.1 to 4 seconds of work."""
     e = rag.embedding
-    texts = 512 if e.provider == "hashing" else 64
+    texts = (
+        rag.queue.upsert_rows if e.provider in INSTANT else 64
+    )  # what is embedded together is written together
     if KNOWN[e.provider].remote:
         texts = max(texts, e.batch_size)  # what one call may carry should come in one message
     return {Stage.CHUNKED: texts, Stage.EMBEDDED: rag.queue.upsert_rows}

@@ -59,7 +59,7 @@ class Loops:
     def __init__(self, parts: Runtime) -> None:
         builder, seen, told = Runtime(parts.settings, parts.addresses), watcher(parts), parts.rag.monitoring
         self._parts = (builder, seen)
-        self._every = [Loop("builder", BUILD_SECONDS, lambda: maintenance.build_requested(builder))]
+        self._every = [Loop("builder", 0.0, lambda: maintenance.build_when_asked(builder, BUILD_SECONDS))]
         if told.alerts.enabled:
             look = Watcher(seen, builder).look
             self._every.append(Loop("alerts", told.health_check.interval, look))

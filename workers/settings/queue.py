@@ -57,7 +57,7 @@ class QueueSettings(ConfigSection):
     """When work that was sent is sent again. Empty: twice leaseSeconds."""
     max_in_flight: Whole = Field(default=2000, ge=1, le=1_000_000)
     """Most documents sent and not finished."""
-    batch_documents: Whole = Field(default=32, ge=1, le=1000)
+    batch_documents: Whole = Field(default=128, ge=1, le=1000)
     """Most documents of one message."""
     upsert_rows: Whole = Field(default=500, ge=1, le=10_000)
     """Most chunks written in one transaction."""
