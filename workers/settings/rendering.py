@@ -1,4 +1,4 @@
-"""Settings for people: a first file to edit, the values in force, and the reference of all keys."""
+"""Settings for people: a first file to edit, and the values in force."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from pydantic_core import to_jsonable_python
 
 from connectors import SOURCES
 from connectors.sections import ConfigSection, secrets_in
-from workers.settings.diagnosis import described, inner_section
-from workers.settings.environment import CONFIG, OVERRIDES
-from workers.settings.loading import UNUSED, Settings
+from workers.settings.diagnosis import inner_section
+from workers.settings.loading import Settings
 from workers.settings.models import Configuration, ConfigurationFile
 from workers.settings.sources import SOURCE_TYPES, SourceSettings
 from workers.settings.yamlfile import ROOT
@@ -167,74 +166,3 @@ def _sources(indent: str) -> Iterator[str]:
             # The first line that is no comment carries the dash of the list.
             yield re.sub(r"^( *)  (?=\w)", r"\1- ", text, count=1, flags=re.MULTILINE)
             known = known or SOURCE_TYPES[kind].model_fields
-
-
-_PAGE_HEAD = """\
-# Configuration
-
-This page is generated from the sections in `workers/settings` and the `options.py` of each connector.
-`larder config init --full` writes a commented file with every key, `larder config check` reports all mistakes of a
-file at once with their lines, and `larder config show` prints the values in force with secrets masked.
-
-## The file
-"""
-
-
-_ENVIRONMENT = """\
-## Environment
-
-These override the file; an empty one counts as not set. The key of a provider itself, such as `HF_TOKEN`, is taken
-only where the file gives none and names no other address.
-"""
-
-
-def reference() -> str:
-    """`docs/configuration.md`."""
-    variables = [(f"`{CONFIG}`", ""), *((f"`{v.name}`", f"`{v.key}`") for v in OVERRIDES)]
-    names: dict[type[SourceSettings], list[str]] = {}
-    for kind, section in SOURCE_TYPES.items():
-        names.setdefault(section, []).append(kind)
-    parts = [
-        _PAGE_HEAD,
-        f"{inspect.getdoc(ConfigurationFile)}\n",
-        _ENVIRONMENT,
-        _table(("variable", "key"), variables),
-        "## Keys\n",
-        *_section(Configuration, ROOT),
-        f"### {ROOT}.sources\n\nA list; `type` decides which keys a source has.\n",
-    ]
-    for section, kinds in names.items():
-        parts += _section(section, f"{ROOT}.sources of type {' or '.join(kinds)}")
-    parts += [
-        "## Accepted and not used\n",
-        "Files written for other tools may hold these keys; Larder reports them and goes on.\n",
-        _table(("key", "why"), [(f"`{key}`", f"{why}.") for key, why in UNUSED.items()]),
-    ]
-    return "\n".join(parts)
-
-
-def _section(section: type[ConfigSection], name: str) -> Iterator[str]:
-    yield f"### {name}\n\n{inspect.getdoc(section)}\n"
-    rows = []
-    below: list[str] = []
-    for key, field in section.model_fields.items():
-        inner, value = inner_section(field), default_of(field)
-        default = f"`{text_of(value)}`"
-        if field.is_required():
-            default = "required"
-        elif value is None:
-            default = "none"
-        elif isinstance(value, ConfigSection):
-            default = f"see {name}.{field.alias}"
-        if inner is not None and inner is not SourceSettings and value is not None:
-            below += _section(inner, f"{name}.{field.alias}")
-        meaning = " ".join(meanings(section)[key].split())
-        rows.append((f"`{field.alias}`", described(field.annotation, field.metadata), default, meaning))
-    yield _table(("key", "type", "default", "meaning"), rows)
-    yield from below
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, tuple("---" for _ in head), *rows]
-    cells = (" | ".join(cell.replace("|", "\\|") for cell in line) for line in lines)
-    return "".join(f"| {line} |\n" for line in cells)

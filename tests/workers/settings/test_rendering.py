@@ -12,13 +12,13 @@ import pytest
 import yaml
 
 from connectors.sections import ConfigSection
+from tests.configuration_page import PAGE, reference
 from workers.settings import SOURCE_TYPES, Configuration, Settings, load
 from workers.settings.diagnosis import inner_section
 from workers.settings.environment import OVERRIDES
-from workers.settings.rendering import effective, initial_file, meanings, reference, show
+from workers.settings.rendering import effective, initial_file, meanings, show
 
 Loaded = Callable[..., Settings]
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def sections(section: type[ConfigSection]) -> Iterator[type[ConfigSection]]:
@@ -154,8 +154,8 @@ class TestReference:
     """`docs/configuration.md`."""
 
     def test_the_page_is_the_one_made_from_the_sections(self) -> None:
-        page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-        assert page == reference(), "write it again: docs/configuration.md is reference() of workers.settings"
+        page = PAGE.read_text(encoding="utf-8")
+        assert page == reference(), "write it again: python -m tests.configuration_page"
 
     def test_every_key_has_a_row(self) -> None:
         page = reference()
