@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -93,20 +92,12 @@ def _detach(context: CommandContext, *, no_api: bool, no_flower: bool) -> dict[s
 
     folder = embedded.private_folder(context.settings.data)
     log = folder / "logs" / "supervisor.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "workers.cli", "up", "--data", str(folder)]
+    command = [*supervisor.LARDER, "up", "--data", str(folder)]
     command += ["--config", str(context.settings.path)] if context.settings.path else []
     command += ["--no-api"] * no_api + ["--no-flower"] * no_flower
+    log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(b"")  # of this start alone, and appended to: it may be emptied when it has grown
-    with log.open("ab") as output:
-        process = subprocess.Popen(  # noqa: S603 - our own command
-            command,
-            cwd=context.settings.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+    process = embedded.start_detached(command, log, cwd=context.settings.folder)
     state: dict[str, Any] = {}
     end, missing = time.monotonic() + READY_SECONDS, [""]
     while missing and time.monotonic() < end and process.poll() is None:

@@ -11,10 +11,11 @@ import socket
 import stat
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -25,7 +26,7 @@ PORT_SECONDS = 3.0
 """How long the port of last time is waited for."""
 START_SECONDS = 60.0
 """A server that takes longer did not start."""
-_started: list[subprocess.Popen[bytes]] = []
+_started: list[psutil.Popen] = []
 """Servers this process has started: they outlive the call, and a dead one must be reaped."""
 
 
@@ -106,6 +107,17 @@ def write_private(path: Path, content: str) -> None:
     temporary.replace(path)
 
 
+def start_detached(command: Sequence[str], log: Path, **how: Any) -> psutil.Popen:
+    """Start a process that may outlive this one, in a session of its own; what it prints is appended to `log`.
+
+    `how` is for `subprocess.Popen`; it gets no input unless that says so.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    how = {"stdin": subprocess.DEVNULL, **how}
+    with log.open("ab") as output:
+        return psutil.Popen(command, stdout=output, stderr=output, start_new_session=True, **how)
+
+
 def start_server(
     folder: Path,
     command: list[str],
@@ -124,19 +136,9 @@ def start_server(
     Raises:
         StoreUnavailable: it did not start; the message names its log.
     """
-    with log.open("ab") as output:
-        before = output.tell()
-        process = subprocess.Popen(
-            command,
-            cwd=at or "/",
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            user=user,
-            group=user,
-            extra_groups=[] if user else None,
-        )
+    before = log.stat().st_size if log.exists() else 0
+    as_user: dict[str, Any] = {"user": user, "group": user, "extra_groups": [] if user else None}
+    process = start_detached(command, log, cwd=at or "/", **as_user)
     _started.append(process)
     note_process(folder, process.pid, port)  # before it answers, so that whoever comes after a kill finds it
     end = time.monotonic() + START_SECONDS
@@ -147,7 +149,8 @@ def start_server(
         if answered is None:
             end = time.monotonic() + START_SECONDS
         time.sleep(0.03)
-    process.kill()
+    with suppress(psutil.NoSuchProcess):
+        process.kill()
     said = log.read_bytes()[before:].decode(errors="replace").strip().splitlines() or ["empty log"]
     # PostgreSQL tells the cause first, and then at length that it ends.
     why = [line for line in said if "FATAL:" in line or "PANIC:" in line] or said

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
+
+import psutil
 
 from pipeline.errors import LarderError
 from workers import embedded
@@ -17,7 +20,7 @@ ALONE = "LARDER_ALONE"
 """Set to anything, it has no command leave a process for those that come after it."""
 
 
-def start_temporary_workers(settings: Settings, queues: Sequence[str]) -> subprocess.Popen[bytes]:
+def start_temporary_workers(settings: Settings, queues: Sequence[str]) -> psutil.Popen:
     """A process that runs workers and beat until it is told to end, or its input, which is ours, is closed."""
     (settings.data / "metrics").mkdir(exist_ok=True)
     given = {
@@ -27,7 +30,7 @@ def start_temporary_workers(settings: Settings, queues: Sequence[str]) -> subpro
         "LARDER_CONFIG": str(settings.path or ""),
         "PROMETHEUS_MULTIPROC_DIR": str(settings.data / "metrics"),
     }
-    return _start_detached(settings, ["lend", *queues], os.environ | given, subprocess.PIPE)
+    return _larder(settings, ["lend", *queues], env=os.environ | given, stdin=subprocess.PIPE)
 
 
 def leave_serving(settings: Settings) -> None:
@@ -46,7 +49,7 @@ def leave_serving(settings: Settings) -> None:
             return
         environment = supervisor.Supervisor(settings=settings, where=Addresses()).environment("commands")
         del environment["PROMETHEUS_MULTIPROC_DIR"]
-        process = _start_detached(settings, ["serve", "--for-now"], environment, subprocess.DEVNULL)
+        process = _larder(settings, ["serve", "--for-now"], env=environment)
         try:
             embedded.note_process(folder, process.pid)
         except BaseException:
@@ -54,18 +57,6 @@ def leave_serving(settings: Settings) -> None:
             raise
 
 
-def _start_detached(
-    settings: Settings, args: Sequence[str], environment: Mapping[str, str], stdin: int
-) -> subprocess.Popen[bytes]:
+def _larder(settings: Settings, args: Sequence[str], **how: Any) -> psutil.Popen:
     log = settings.data / "logs" / "supervisor.log"
-    log.parent.mkdir(exist_ok=True)
-    with log.open("ab") as output:
-        return subprocess.Popen(  # noqa: S603 - our own command
-            [*supervisor.LARDER, *args],
-            env=environment,
-            cwd=settings.folder,
-            stdin=stdin,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+    return embedded.start_detached([*supervisor.LARDER, *args], log, cwd=settings.folder, **how)

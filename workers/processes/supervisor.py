@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -224,22 +223,16 @@ class Supervisor:
 
     def _start(self, child: Child) -> None:
         log = self.data / "logs" / f"{child.name}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
         (self.data / "heartbeat" / f"{child.name}.heartbeat").unlink(missing_ok=True)
         environment = self.environment(child.name)
-        with log.open("ab") as output:
-            if self.fork and child.name not in WITHOUT_HEARTBEAT:
+        if self.fork and child.name not in WITHOUT_HEARTBEAT:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with log.open("ab") as output:
                 child.process = self._forked(self.fork, child, environment, output.fileno())
-            else:
-                child.process = psutil.Popen(
-                    child.command,
-                    env=environment,
-                    cwd=self.settings.folder,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    start_new_session=True,
-                )
+        else:
+            child.process = embedded.start_detached(
+                child.command, log, env=environment, cwd=self.settings.folder
+            )
         child.started = time.monotonic()
 
     def _forked(
