@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -356,16 +357,38 @@ def api(
     processes.run_api(context.parts, host or s.host, port or s.port or 8000)
 
 
+@dataclass(frozen=True)
+class RightsOptions:
+    """What a user of the API, or an agent, may see."""
+
+    project: Annotated[list[str] | None, Option(help="May be repeated; * is all. [default: *]")] = None
+    group: Annotated[list[str] | None, Option(help="May be repeated.")] = None
+    level: Annotated[str, Option(help="public, internal, confidential or restricted.")] = "internal"
+
+    def caller(self, user: str, tenant: str, permissions: Iterable[str] = ("read",)) -> Caller:
+        """The user of this name with these rights."""
+        from pipeline.access import Caller
+        from pipeline.ledger import tenant_id
+
+        return Caller(
+            tenant=tenant_id(tenant),
+            tenant_name=tenant,
+            subject=user,
+            projects=tuple(self.project or ["*"]),
+            permissions=frozenset(permissions),
+            level=self.level,
+            groups=tuple(self.group or ()),
+        )
+
+
 @command()
 def token(
     context: CommandContext,
+    rights: RightsOptions,
     user: Annotated[str, Option(help="Whom it names.")] = "developer",
-    project: Annotated[list[str] | None, Option(help="May be repeated; * is all. [default: *]")] = None,
     permission: Annotated[
         list[str] | None, Option(help="read, write, operate, admin; may be repeated. [default: read]")
     ] = None,
-    group: Annotated[list[str] | None, Option(help="May be repeated.")] = None,
-    level: Annotated[str, Option(help="public, internal, confidential or restricted.")] = "internal",
     tenant: Annotated[str | None, Option(help="[default: that of the configuration]")] = None,
     hours: Annotated[float, Option(min=0.01, max=8760, help="How long it holds.")] = 12,
 ) -> None:
@@ -374,12 +397,12 @@ def token(
     from workers.admin import tokens
     from workers.runtime import current_user
 
-    caller = caller_of(context, user, project, group, level, tenant=tenant, permissions=permission)
+    caller = rights.caller(user, tenant or context.settings.tenant, permission or ["read"])
     parts = context.parts
     made = tokens.issue_token(context.settings, caller, hours=hours)
-    rights = {"permissions": sorted(caller.permissions), "projects": caller.projects, "groups": caller.groups}
+    held = {"permissions": sorted(caller.permissions), "projects": caller.projects, "groups": caller.groups}
     with parts.database.tenant(caller.tenant) as connection:
-        told = {**rights, "security_level": level, "hours": hours}
+        told = {**held, "security_level": caller.level, "hours": hours}
         audit.append(connection, caller.tenant, "token", user, told, by=current_user())
     context.answer({"token": made}, made)
 
@@ -387,42 +410,14 @@ def token(
 @command(answer_timeout=None, without={"as_json"})
 def mcp(
     context: CommandContext,
+    rights: RightsOptions,
     user: Annotated[str, Option(help="Whom the agent asks for.")] = "agent",
-    project: Annotated[list[str] | None, Option(help="May be repeated; * is all. [default: *]")] = None,
-    group: Annotated[list[str] | None, Option(help="May be repeated.")] = None,
-    level: Annotated[str, Option(help="public, internal, confidential or restricted.")] = "internal",
 ) -> None:
     """Serve an agent on standard input and output, by the Model Context Protocol; it only reads."""
     from workers.processes import run as processes
 
     _log_as_configured(context)
-    processes.run_agents(context.parts, caller_of(context, user, project, group, level))
-
-
-def caller_of(
-    context: CommandContext,
-    user: str,
-    projects: list[str] | None,
-    groups: list[str] | None,
-    level: str,
-    *,
-    tenant: str | None = None,
-    permissions: list[str] | None = None,
-) -> Caller:
-    """Whom the options of a command name, with the rights they say."""
-    from pipeline.access import Caller
-    from pipeline.ledger import tenant_id
-
-    name = tenant or context.settings.tenant
-    return Caller(
-        tenant=tenant_id(name),
-        tenant_name=name,
-        subject=user,
-        projects=tuple(projects or ["*"]),
-        permissions=frozenset(permissions or ["read"]),
-        level=level,
-        groups=tuple(groups or ()),
-    )
+    processes.run_agents(context.parts, rights.caller(user, context.settings.tenant))
 
 
 @command(answer_timeout=None, without={"as_json"}, makes=True)

@@ -20,7 +20,7 @@ from typer import Argument, Option
 from pipeline.documents import Json, Kind, SourceType, plural
 from pipeline.errors import ConfigurationError
 from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, CommandContext, command
-from workers.cli.processes import caller_of
+from workers.cli.processes import RightsOptions
 from workers.cli.tables import hanging, table, warn
 
 if TYPE_CHECKING:
@@ -365,14 +365,12 @@ def why_visible(
     document: Annotated[
         str, Argument(metavar="DOC", help="Its id, external id, end of its path, or part of its title.")
     ],
-    project: Annotated[list[str] | None, Option(help="Theirs; may be repeated. [default: *]")] = None,
-    group: Annotated[list[str] | None, Option(help="Theirs; may be repeated.")] = None,
-    level: Annotated[str, Option(help="public, internal, confidential or restricted.")] = "internal",
+    rights: RightsOptions,
 ) -> None:
     """Tell which rule lets a user of the API find a document, or keeps it from them."""
     from workers.admin import explain as explaining
 
-    caller = caller_of(context, user, project, group, level)
+    caller = rights.caller(user, context.settings.tenant)
     facts = _found(context, document)
     told = explaining.why_visible(caller, facts)
     rows = ((one["rule"], "yes" if one["passes"] else "NO", one["detail"]) for one in told["rules"])
