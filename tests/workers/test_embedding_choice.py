@@ -114,7 +114,7 @@ def test_an_index_nobody_describes_says_what_to_write(tmp_path: Path) -> None:
     [
         ("{}", 64),
         ("{batchSize: 500}", 64),
-        ("{provider: hashing}", 512),
+        ("{provider: hashing}", 500),
         ("{provider: openai, apiKey: k}", 256),
         ("{provider: openai, apiKey: k, batchSize: 10}", 64),
     ],

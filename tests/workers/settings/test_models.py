@@ -213,7 +213,7 @@ class TestQueue:
         queue = Configuration().queue
         assert (queue.lease_seconds, queue.resend_after, queue.visibility_timeout) == (120, 240, 900)
         assert (queue.soft_time_limit, queue.time_limit, queue.tick_seconds) == (240, 300, 5)
-        assert (queue.max_in_flight, queue.batch_documents, queue.upsert_rows) == (2000, 32, 500)
+        assert (queue.max_in_flight, queue.batch_documents, queue.upsert_rows) == (2000, 128, 500)
         assert (queue.max_attempts, queue.max_crashes) == (8, 3)
         assert (queue.retry_base_seconds, queue.retry_max_seconds) == (2, 600)
         assert (queue.concurrency.control, queue.concurrency.ingest, queue.concurrency.embed) == (
