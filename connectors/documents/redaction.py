@@ -76,7 +76,8 @@ _TOKEN_WORDS = (
 )  # fmt: skip
 _WORDS = (
     "token", "secret", "passw", "pwd", "passphrase", "jwt", "signature", "credential", "_key", "-key", "\\key",
-    "apikey", "accesskey", "accountkey", "privatekey", "authorization", "pat:", "pat=", 'pat"', "bearer ", "basic ",
+    "apikey", "accesskey", "accountkey", "privatekey", "subscriptionkey", "authorization", "bearer",
+    *(f"pat{sign}" for sign in ":=\"' \t\r\n"), *(f"basic{sign}" for sign in " \t\r\n"),
 )  # fmt: skip
 _ASSIGNED = re.compile(
     rf"""(?=[tpsjcab])((?:{_STRONG})\\?["']?\s{{0,3}}(?::=|=>|[:=])\s{{0,3}}["']?"""

@@ -160,26 +160,27 @@ class Indexer:
             return Step()
 
     def _chunk(self, tenant: UUID, items: Sequence[Item]) -> Step:
+        of = {item.document_id: item for item in items}
         with self.database.tenant(tenant, durable=False) as connection:
-            claim = self._claim(connection, tenant, Stage.FETCHED, items)
-            parts = work_in_progress.parts_by_size(connection, claim.ids)
+            parts = work_in_progress.parts_by_size(connection, sorted(of))
         done, begun = list[Step](), time.monotonic()
         for number, ids in enumerate(parts):
             if number and time.monotonic() - begun > self.slice_seconds:
-                left = [i for part in parts[number:] for i in part]
+                left = [of[i] for part in parts[number:] for i in part]
                 with self.database.tenant(tenant, durable=False) as connection:
-                    work.postpone(connection, claim, left, delay=0.0, reason=None)
-                done.append(Step(again=[Item(i, claim.documents[i].version) for i in left]))
+                    work.mark_unsent(connection, left)
+                done.append(Step(again=left))
                 break
-            done.append(self._chunk_part(claim, ids))
+            done.append(self._chunk_part(tenant, [of[i] for i in ids]))
         return Step.joined(done)
 
-    def _chunk_part(self, claim: work.Claim, ids: Sequence[UUID]) -> Step:
-        with self.database.tenant(claim.tenant_id, durable=False) as connection:
-            bodies = work_in_progress.bodies(connection, ids)
+    def _chunk_part(self, tenant: UUID, items: Sequence[Item]) -> Step:
+        with self.database.tenant(tenant, durable=False) as connection:
+            claim = self._claim(connection, tenant, Stage.FETCHED, items)
+            bodies = work_in_progress.bodies(connection, claim.ids)
         pieces: dict[UUID, list[Chunk]] = {}
         failed: dict[UUID, LarderError] = {}
-        for i in ids:
+        for i in claim.ids:
             try:
                 stored = claim.documents[i]
                 pieces[i] = cut(self.chunker_of(stored.source, stored.source_type), stored, bodies.get(i))

@@ -107,12 +107,12 @@ PART_BYTES = 2_000_000
 
 
 def parts_by_size(connection: Connection, ids: Sequence[UUID]) -> list[list[UUID]]:
-    """The documents in order, in parts of about `PART_BYTES` of wanted text; a larger one ends a part."""
+    """Those that wait to be cut, in order, in parts of about `PART_BYTES` of wanted text; a larger one ends a part."""
     statement = text("""
         select array_agg(document_id order by nr) from (
             select i.document_id, i.nr, (sum(size) over (order by i.nr) - size) / :most as part
             from unnest(cast(:ids as uuid[])) with ordinality as i(document_id, nr)
-            left join document d on d.id = i.document_id
+            join document d on d.id = i.document_id and d.stage = 'fetched' and d.state = 'pending'
             left join document_body b on b.document_id = d.id and b.version = d.desired_version
             cross join lateral coalesce(octet_length(b.body), 0) as size) sized
         group by part order by part""")

@@ -254,12 +254,15 @@ def test_only_the_kinds_that_are_asked_for_are_taken_out() -> None:
 )  # fmt: skip
 def test_anything_takes_less_than_a_second_for_a_megabyte(piece: str) -> None:
     text = (piece * (MB // len(piece) + 1))[: MB // 4]
-    took: list[float] = []
-    while not took or (min(took) >= 0.25 and len(took) < 3):
+    ratios: list[float] = []
+    while not ratios or (min(ratios) >= 6 and len(ratios) < 3):
         begun = thread_time()
         redact(text, PERSONAL, NAMES)
-        took.append(thread_time() - begun)
-    assert min(took) < 0.25
+        took, begun, peer = thread_time() - begun, thread_time(), 0
+        for n in range(1_000_000):  # 0.04 seconds, where a machine is quick
+            peer += n
+        ratios.append(took / (thread_time() - begun))
+    assert min(ratios) < 6
 
 
 @pytest.mark.parametrize(
@@ -327,3 +330,14 @@ def test_each_kind_of_token_is_known(start: str, length: int) -> None:
 @pytest.mark.parametrize("said", ["tel : ", "Tel': ", "tel.", "TEL=", "Telefon: ", "phone no. "])
 def test_a_number_that_is_called_a_phone_is_one(said: str) -> None:
     assert redact(f"{said}089 1234567", ["phone"]).endswith("[phone]")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "subscriptionKey: {}", '"subscriptionkey": "{}"', "pat = {}", "PAT : {}", "'pat': '{}'", "Bearer\t{}",
+        "bearer\r\n{}", "Basic\n{}", "api\\_key: {}", "api\\key: {}",
+    ],
+)  # fmt: skip
+def test_a_secret_is_found_however_it_is_set_apart_from_its_name(said: str) -> None:
+    assert "[secret]" in redact(said.format("Abc123def456ghi789"))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
+from sqlalchemy import Connection
 
 from pipeline.embedding import Embedder
 from pipeline.embedding.providers.hashing import HashingEmbedder
-from pipeline.errors import StoreUnavailable
+from pipeline.errors import LarderError, StoreHindered, StoreUnavailable
 from pipeline.ingest import work_in_progress
 from pipeline.ledger import Stage, dead, overview, search_indexes
 from tests.pipeline.picky import STEPS, Interrupted, Picky, through
@@ -205,7 +209,8 @@ FULL = """
 
 DAMAGED = """
     create function damaged(p_document uuid) returns boolean language plpgsql as $$ begin
-        if p_document = '{}' then raise exception 'missing chunk number 0' using errcode = 'XX001'; end if;
+        if p_document = '{}' and current_query() not like '%octet_length%'  -- which reads no more than the length
+        then raise exception 'missing chunk number 0' using errcode = 'XX001'; end if;
         return true; end $$;"""
 _READ = "create policy damage on {} as restrictive for select using (damaged(document_id))"
 DAMAGE = {
@@ -333,6 +338,33 @@ class TestSlices:
         assert [(len(one.ready), len(one.again)) for one in cut] == [(1, 2), (1, 1), (1, 0)]
         assert {row["stage"] for row in shop.sql("select stage, crash_count from document")} == {"chunked"}
         assert shop.sql("select * from document where crash_count > 0 or lease_token is not null") == []
+
+    @pytest.mark.parametrize("step", ["bodies", "parts_by_size"])
+    @pytest.mark.parametrize(("fault", "staged"), [(StoreUnavailable, 0), (StoreHindered, 3)])
+    def test_no_document_counts_as_crashed_when_the_database_fails_at_a_later_part(
+        self,
+        shop: Workshop,
+        monkeypatch: pytest.MonkeyPatch,
+        step: str,
+        fault: type[LarderError],
+        staged: int,
+    ) -> None:
+        monkeypatch.setattr(work_in_progress, "PART_BYTES", 1000)
+        shop.admit(*(document(name, "x" * 3000) for name in "abc"))
+        real, calls = getattr(work_in_progress, step), list[object]()
+
+        def fails_once(connection: Connection, ids: Sequence[UUID]) -> Any:
+            calls.append(ids)
+            if len(calls) == (2 if step == "bodies" else 1):
+                raise fault("the server ends")
+            return real(connection, ids)
+
+        monkeypatch.setattr(work_in_progress, step, fails_once)
+        with suppress(StoreUnavailable):
+            shop.indexer().chunk(shop.tenant, shop.items())
+        assert shop.sql("select * from document where crash_count > 0 or lease_token is not null") == []
+        done = shop.sql("select * from document where stage = 'chunked'")
+        assert len(done) == staged or (fault is StoreUnavailable and len(done) == (step == "bodies"))
 
     def test_documents_of_usual_size_are_cut_and_written_together(self, shop: Workshop) -> None:
         shop.admit(*(document(str(n), paragraphs(2, str(n))) for n in range(9)))

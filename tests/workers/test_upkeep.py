@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -103,7 +105,7 @@ def test_a_build_that_is_asked_for_is_done_by_a_thread_that_no_task_waits_for(
     use(parts)
     trim()
     assert built(omniscient) == 0, "the task only asks"
-    builder = Loop("builder", 0.0, lambda: maintenance.build_when_asked(parts, 0.05))
+    builder = Loop("builder", 0.05, partial(maintenance.build_requested, parts))
     builder.start()
     end = time.monotonic() + 10
     while not built(omniscient):
@@ -118,15 +120,34 @@ def test_a_build_is_begun_as_soon_as_a_process_of_the_worker_asks(
     write_pages(tmp_path, 2)
     parts = build()
     index(parts)
-    maintenance.build_when_asked(parts, 0.0)  # what was asked for until now
+    maintenance.wait_for_request(0.0)  # what was asked for until now
     omniscient.execute("update search_index set keyword_built = false")
     begun = time.monotonic()
     asked = multiprocessing.get_context("fork").Process(target=ask_for_builds, args=(parts,))
     asked.start()
-    maintenance.build_when_asked(parts, 60.0)
+    maintenance.wait_for_request(60.0)
+    assert time.monotonic() - begun < 30
+    maintenance.build_requested(parts)
     asked.join()
     assert (built(omniscient), asked.exitcode) == (1, 0)
-    assert time.monotonic() - begun < 30
+
+
+def test_no_build_is_begun_by_a_thread_that_was_stopped_while_it_waited() -> None:
+    waits, goes_on, begun = threading.Event(), threading.Event(), list[str]()
+
+    def wait(_seconds: float) -> None:
+        waits.set()
+        goes_on.wait(20)
+
+    loop = Loop("stopped", 1.0, lambda: begun.append("a build"), wait)
+    loop.start()
+    assert waits.wait(20)
+    loop.stop()
+    goes_on.set()
+    for thread in threading.enumerate():
+        if thread.name == "larder-stopped":
+            thread.join(20)
+    assert begun == []
 
 
 def ask_for_builds(parts: Runtime) -> None:

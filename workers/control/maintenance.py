@@ -79,12 +79,13 @@ def request_builds(parts: Runtime) -> None:
         os.write(_ASK, b"?")
 
 
-def build_when_asked(parts: Runtime, seconds: float) -> None:
-    """`build_requested`, as soon as a process of this worker asks, and after so many seconds: others may have."""
-    if select.select([_ASKED], [], [], seconds)[0]:
+def wait_for_request(seconds: float) -> None:
+    """Until a process of this worker asks for builds; others may have after so many seconds."""
+    asked = select.poll()
+    asked.register(_ASKED, select.POLLIN)
+    if asked.poll(seconds * 1000):
         with suppress(BlockingIOError):  # a worker beside this one was quicker
             os.read(_ASKED, 4096)
-    build_requested(parts)
 
 
 def build_requested(parts: Runtime) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from celery import bootsteps
@@ -13,6 +14,7 @@ from pipeline.errors import LarderError
 from workers import runtime
 from workers.admin.status import recent, watcher
 from workers.control import maintenance
+from workers.control.maintenance import wait_for_request
 from workers.processes import metrics
 from workers.processes.alerts import Watcher
 from workers.runtime import Runtime
@@ -25,10 +27,18 @@ logger = logging.getLogger(__name__)
 class Loop:
     """A thread that does the same thing every few seconds; what fails is tried again the next time."""
 
-    def __init__(self, name: str, seconds: float, do: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        name: str,
+        seconds: float,
+        do: Callable[[], object],
+        wait: Callable[[float], object] | None = None,
+    ) -> None:
+        """`wait` may end sooner than after the seconds it is given."""
         self._seconds = seconds
         self._do = do
         self._over = threading.Event()
+        self._wait = wait or self._over.wait
         self._thread = threading.Thread(target=self._run, name=f"larder-{name}", daemon=True)
 
     def start(self) -> None:
@@ -40,7 +50,10 @@ class Loop:
         self._over.set()
 
     def _run(self) -> None:
-        while not self._over.wait(self._seconds):
+        while True:
+            self._wait(self._seconds)
+            if self._over.is_set():
+                return
             try:
                 self._do()
             except LarderError:
@@ -59,7 +72,9 @@ class Loops:
     def __init__(self, parts: Runtime) -> None:
         builder, seen, told = Runtime(parts.settings, parts.addresses), watcher(parts), parts.rag.monitoring
         self._parts = (builder, seen)
-        self._every = [Loop("builder", 0.0, lambda: maintenance.build_when_asked(builder, BUILD_SECONDS))]
+        self._every = [
+            Loop("builder", BUILD_SECONDS, partial(maintenance.build_requested, builder), wait_for_request)
+        ]
         if told.alerts.enabled:
             look = Watcher(seen, builder).look
             self._every.append(Loop("alerts", told.health_check.interval, look))

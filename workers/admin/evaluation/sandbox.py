@@ -127,7 +127,10 @@ def _run(parts: Runtime, batches: Sequence[Sequence[Item]], show: Show) -> None:
 
     def through(batch: Sequence[Item]) -> int:
         indexer = steps.indexer(parts, tenant)
-        items: Sequence[Item] = indexer.chunk(tenant, batch).ready
+        items, waiting = list[Item](), batch
+        while waiting:
+            step = indexer.chunk(tenant, waiting)
+            items, waiting = items + step.ready, step.again
         while items:
             step = indexer.embed(tenant, items)
             indexer.upsert(tenant, step.ready)
