@@ -382,6 +382,10 @@ def code_lines(text: str) -> Sequence[bool]:
     lines = text.split("\n")
     if not any(map(text.__contains__, ("```", "~~~", "<!--"))):
         return [False] * len(lines)
+    return _in_code(lines)
+
+
+def _in_code(lines: Sequence[str]) -> list[bool]:
     flags: list[bool] = []
     fence, comment = "", False
     for line in lines:

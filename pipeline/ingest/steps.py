@@ -214,14 +214,19 @@ class Indexer:
             if self.pipeline_of:
                 made = {i: self.pipeline_of(claim.documents[i].source) for i in mine}
                 work_in_progress.record_pipeline(connection, made)
-            fresh: list[UUID] = []
-            # One that is being built would make it wait.
-            if self.words_first and not search_indexes.is_being_built(connection, index.id):
-                fresh = search_indexes.never_indexed(connection, mine)
+            fresh = self._found_by_words(connection, index, mine)
             store = PgVectorStore(connection, index, claim.tenant_id)
             words = [Replacement(document=claim.documents[i], chunks=pieces[i], vectors=None) for i in fresh]
             store.replace(words, newest=True)
             return work.advance(connection, claim, mine, Stage.CHUNKED, {i: len(pieces[i]) for i in fresh})
+
+    def _found_by_words(
+        self, connection: Connection, index: SearchIndex, ids: Sequence[UUID]
+    ) -> Sequence[UUID]:
+        """Those of the documents that are stored before they have vectors; an index being built would make it wait."""
+        if not self.words_first or search_indexes.is_being_built(connection, index.id):
+            return []
+        return search_indexes.never_indexed(connection, ids)
 
     def _fault(self, claim: work.Claim, ids: Sequence[UUID], error: LarderError) -> None:
         """Give documents back with their error."""
