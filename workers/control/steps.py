@@ -187,9 +187,8 @@ def job_limits(rag: Configuration) -> jobs.JobLimits:
 def weights(rag: Configuration) -> Mapping[Stage, int]:
     """Chunks per message of each stage: 0.1 to 4 seconds of work."""
     e = rag.embedding
-    texts = (
-        rag.queue.upsert_rows if e.provider in INSTANT else 64
-    )  # what is embedded together is written together
+    # What is embedded at once is written at once, too.
+    texts = rag.queue.upsert_rows if e.provider in INSTANT else 64
     if KNOWN[e.provider].remote:
         texts = max(texts, e.batch_size)  # what one call may carry should come in one message
     return {Stage.CHUNKED: texts, Stage.EMBEDDED: rag.queue.upsert_rows}
