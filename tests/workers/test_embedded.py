@@ -27,7 +27,7 @@ from cryptography.fernet import Fernet
 from pipeline.errors import ConfigurationError, StoreUnavailable
 from workers import embedded
 from workers.embedded import folder as server_folders
-from workers.embedded.folder import stop_server
+from workers.embedded.folder import start_server, stop_server
 from workers.embedded.postgres import builders_for, cache_of, connections_for, programs
 from workers.processes.liveness import process_start
 from workers.processes.run import embedders
@@ -226,10 +226,18 @@ def test_one_that_cannot_start_says_why(folder: Path, running: embedded.Servers)
     away = {file: folder / file.name for file in (folder / "postgres").rglob("pg_wal/" + "?" * 24)}
     for file, kept in away.items():
         file.rename(kept)
-    with pytest.raises(StoreUnavailable, match="could not locate a valid checkpoint record"):
-        embedded.ensure(folder)
-    for file, kept in away.items():
-        kept.rename(file)
+    try:
+        with pytest.raises(StoreUnavailable, match="could not locate a valid checkpoint record"):
+            embedded.ensure(folder)
+    finally:
+        for file, kept in away.items():
+            kept.rename(file)
+
+
+def test_the_cause_is_told_and_not_the_last_answer_to_who_asked_meanwhile(tmp_path: Path) -> None:
+    said = "PANIC:  no checkpoint record\nFATAL:  the database system is in recovery mode\nLOG:  shut down"
+    with pytest.raises(StoreUnavailable, match=r"postgres did not start: PANIC:  no checkpoint record \(see"):
+        start_server(tmp_path / "postgres", ["printf", said], tmp_path / "log", 1, lambda: None)
 
 
 def test_a_killed_server_is_started_again(folder: Path, running: embedded.Servers) -> None:

@@ -26,6 +26,8 @@ PORT_SECONDS = 3.0
 """How long the port of last time is waited for."""
 START_SECONDS = 60.0
 """A server that takes longer did not start."""
+NOT_READY = "the database system is"
+"""So begins what PostgreSQL tells, and logs as FATAL, to who connects while it starts, recovers or ends."""
 _started: list[psutil.Popen] = []
 """Servers this process has started: they outlive the call, and a dead one must be reaped."""
 
@@ -152,8 +154,9 @@ def start_server(
     with suppress(psutil.NoSuchProcess):
         process.kill()
     said = log.read_bytes()[before:].decode(errors="replace").strip().splitlines() or ["empty log"]
-    # PostgreSQL tells the cause first, and then at length that it ends.
-    why = [line for line in said if "FATAL:" in line or "PANIC:" in line] or said
+    # PostgreSQL tells the cause first, and then at length that it ends; those who ask meanwhile are no cause.
+    causes = [line for line in said if ("FATAL:" in line or "PANIC:" in line) and NOT_READY not in line]
+    why = causes or said
     raise StoreUnavailable(f"{folder.name} did not start: {why[-1][:200]}", fix=f"see {log}")
 
 

@@ -17,6 +17,7 @@ import psycopg.sql
 
 from pipeline.errors import ConfigurationError
 from workers.embedded.folder import (
+    NOT_READY,
     Credentials,
     package_folder,
     running,
@@ -138,8 +139,8 @@ def ensure(data: Path, credentials: Credentials) -> tuple[int, int]:
         try:
             _superuser(port, credentials, "postgres").close()
         except psycopg.OperationalError as error:
-            # So begins each sentence of one that recovers, which takes minutes after a crash on a slow disk.
-            return None if "the database system is" in str(error) else False
+            # To recover takes minutes after a crash on a slow disk.
+            return None if NOT_READY in str(error) else False
         return True
 
     command = [str(binaries / "postgres"), "-D", _HERE if user else str(cluster), *options]
