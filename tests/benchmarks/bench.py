@@ -122,9 +122,12 @@ rag:
             row = connection.execute(query).fetchone()
             return row[0] if row else None
 
-    def built(self) -> bool:
+    def wait_until_built(self) -> None:
+        """Over one connection: to make each anew takes a tenth of the machine."""
         query = "select keyword_built and indexed_rows is not null from search_index where status = 'active'"
-        return bool(self.one(query))
+        with self.connect() as connection:
+            while (row := connection.execute(query).fetchone()) is None or not row[0]:
+                time.sleep(0.05)
 
     def run_seconds(self) -> float:
         query = "select extract(epoch from finished_at - started_at) from sync_run order by id desc limit 1"
@@ -201,8 +204,7 @@ def ingest(args: argparse.Namespace) -> Iterator[Line]:
         before = raw_load(site, chunks)
         begun = time.perf_counter()
         first = site.larder("index")
-        while not site.built():
-            time.sleep(0.05)
+        site.wait_until_built()
         ours = time.perf_counter() - begun
         run = site.run_seconds()
         written = first["stats"]["vectors_indexed"]

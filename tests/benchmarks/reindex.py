@@ -109,8 +109,7 @@ def measure(site: Any, chunks: list[tuple[str, str]]) -> Iterator[dict[str, Any]
     site.larder("up", "--detach", "--no-flower")
     questions = prepare(site, chunks)
     site.larder("index")
-    while not site.built():
-        time.sleep(0.2)
+    site.wait_until_built()
     parts = open_runtime(load(site.root / "larder.yaml", {}))
     searches = Searches(parts, questions)
     thread = threading.Thread(target=searches.run)

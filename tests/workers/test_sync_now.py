@@ -52,7 +52,7 @@ def test_files_of_other_people_are_left_out(tmp_path: Path) -> None:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks at once, and gives up at the second look."""
-    monkeypatch.setattr(sync_now, "TURNS_A_LOOK", 1)
+    monkeypatch.setattr(sync_now, "BROKER_SECONDS", 0.0)
     monkeypatch.setattr(sync_now, "AWAY_SECONDS", 0.0)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import re
 import time
@@ -28,7 +27,8 @@ from workers.runtime import Runtime, current_user
 from workers.settings import SOURCE_TYPES, Settings
 
 POLL_SECONDS = 0.2
-TURNS_A_SECOND, TURNS_A_LOOK = 5, 25
+BROKER_SECONDS = 5.0
+"""How often it is asked whether the broker is there."""
 AWAY_SECONDS = 20.0
 """A command does not sit out a longer absence of the broker, either."""
 KEPT = "it is kept and goes on by itself when the broker is back: larder doctor, larder status"
@@ -94,15 +94,20 @@ def _looks(parts: Runtime, fix: Callable[[], str]) -> Iterator[bool]:
     Raises:
         StoreUnavailable: the broker, by which workers are told of work, has been away for `AWAY_SECONDS`.
     """
-    here = time.monotonic()
-    for turn in itertools.count():
-        if turn % TURNS_A_LOOK == 0:
-            why = broker.connect_problem(parts.addresses.broker)
+    begun = here = second = time.monotonic()
+    asked = float("-inf")
+    while True:
+        now = time.monotonic()
+        if now - asked >= BROKER_SECONDS:
+            asked, why = now, broker.connect_problem(parts.addresses.broker)
             here = here if why else time.monotonic()
             if time.monotonic() - here > AWAY_SECONDS:
                 raise broker_lost(why, fix())
-        yield turn % TURNS_A_SECOND == TURNS_A_SECOND - 1
-        time.sleep(POLL_SECONDS)
+        if a_second_later := now - second >= 1.0:
+            second = now
+        yield a_second_later
+        # Looking costs the workers their time: whoever waits long is told a twentieth later at most.
+        time.sleep(min(1.0, max(POLL_SECONDS, (now - begun) / 20)))
 
 
 def _early(watched: Sequence[WatchedRun]) -> str:
