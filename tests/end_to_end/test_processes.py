@@ -104,7 +104,20 @@ def test_a_process_in_the_midst_of_a_message_is_told_to_end_without_an_error() -
     os.kill(process.pid, signal.SIGSTOP)
     # What is left of a message when its length has been read.
     os.write(process.inq._writer.fileno(), b"\x80\x04N.")
-    waking = threading.Timer(0.5, os.kill, (process.pid, signal.SIGCONT))
+    status = Path(f"/proc/{process.pid}/status")
+
+    def wake_up() -> None:
+        """As soon as it has been told to end."""
+        end = time.monotonic() + 10
+        with suppress(ProcessLookupError, FileNotFoundError):
+            while time.monotonic() < end and not any(
+                int(pending, 16) & 1 << signal.SIGTERM - 1
+                for pending in re.findall(r"(?:Sig|Shd)Pnd:\s+(\w+)", status.read_text())
+            ):
+                time.sleep(0.01)
+            os.kill(process.pid, signal.SIGCONT)
+
+    waking = threading.Thread(target=wake_up)
     waking.start()
     try:
         pool.terminate()
