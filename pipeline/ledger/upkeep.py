@@ -5,6 +5,7 @@ Functions of one tenant's rows take its connection, those over all tenants the c
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -138,6 +139,40 @@ def fire_alerts(connection: Connection, *, calm: float) -> tuple[list[Json], lis
     rows = connection.execute(fired).mappings(), connection.execute(cleared, {"calm": calm}).mappings()
     new, gone = ([{**row, "since": row["since"].isoformat()} for row in found] for found in rows)
     return new, gone
+
+
+def keep_alert_messages(connection: Connection, messages: Sequence[tuple[str, Json]], *, most: int) -> None:
+    """What channels, by their addresses, are to be told; of more than `most` the oldest go."""
+    if messages:
+        rows = [{"address": address, "told": json.dumps(told)} for address, told in messages]
+        connection.execute(
+            text("insert into alert_message (address, told) values (:address, cast(:told as jsonb))"), rows
+        )
+        late = text("delete from alert_message where id <= (select max(id) from alert_message) - :most")
+        connection.execute(late, {"most": most})
+
+
+def lease_alert_message(
+    connection: Connection, *, besides: Sequence[str], lease: float
+) -> tuple[int, str, Json] | None:
+    """(number, address, what) of the oldest that nobody tells at this moment, and that is not for one of `besides`."""
+    statement = text("""
+        update alert_message set lease_until = clock_timestamp() + make_interval(secs => :lease)
+        where id = (select id from alert_message
+                    where (lease_until is null or lease_until < clock_timestamp()) and address <> all(:besides)
+                    order by id limit 1 for update skip locked)
+        returning id, address, told""")
+    row = connection.execute(statement, {"lease": lease, "besides": list(besides)}).one_or_none()
+    return None if row is None else (row.id, row.address, row.told)
+
+
+def settle_alert_message(connection: Connection, number: int, *, told: bool) -> None:
+    """It is through, or whoever looks next tries again."""
+    over, again = (
+        "delete from alert_message where id = :id",
+        "update alert_message set lease_until = null where id = :id",
+    )
+    connection.execute(text(over if told else again), {"id": number})
 
 
 def alerts(connection: Connection) -> list[Json]:

@@ -24,6 +24,7 @@ WITHOUT_TENANT = {
     "worker": "processes of the installation",
     "canary": "when each queue was last served",
     "alert": "what is wrong with the installation; the control role alone reads it",
+    "alert_message": "who is to be told of it; the control role alone reads it",
     "embedding_hold": "a configuration that the provider refuses, the same for all",
     "tenant": "its own id is the tenant; row-level security all the same",
 }

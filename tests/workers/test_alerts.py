@@ -22,7 +22,7 @@ import redis
 from sqlalchemy import text
 
 from pipeline.documents import Json
-from pipeline.ledger import audit
+from pipeline.ledger import audit, upkeep
 from pipeline.search import SearchRequest
 from tests.conftest import Addresses
 from tests.fakes.faults import Fault
@@ -396,6 +396,58 @@ def test_alerts_go_to_the_log_a_chat_and_by_mail_and_wait_for_what_is_away(
         (line,) = [record for record in caplog.records if record.message == said]
         assert (line.levelno, vars(line)["alert"]) == (logging.WARNING, "held_deletions")
         assert "a-secret" not in caplog.text
+
+
+def test_no_end_of_a_process_takes_an_alert_away(
+    install: Install, omniscient: psycopg.Connection[Any]
+) -> None:
+    """It is fired once for all who look, so whoever comes next must tell what the first one could not."""
+    with Hook() as hook:
+        here = install(channels=f"- {{type: webhook, url: '{hook.address}/hooks'}}")
+        hook.faults.next(Fault.status(503), times=1)
+        omniscient.execute("update source set held = 3")
+        here.look()
+        assert (len(hook.requests("/hooks")), here.names()) == (1, {("firing", "held_deletions"): 1})
+        here.watcher = Watcher(here.seen, here.patient)
+        here.look()
+        assert [one.json["alert"] for one in hook.requests("/hooks")] == ["held_deletions"] * 2
+        assert here.names() == {("firing", "held_deletions"): 1}, "who has been told is not told again"
+
+        omniscient.execute("update source set left_out = '{\"empty\": 2}'")
+        hook.faults.next(Fault.status(503), times=1)
+        here.look()
+        with here.parts.database.control() as connection:
+            killed = upkeep.lease_alert_message(connection, besides=(), lease=60)
+        assert killed is not None
+        here.look()
+        assert len(hook.requests("/hooks")) == 3, "somebody is at it"
+        omniscient.execute("update alert_message set lease_until = now() - interval '1 s'")
+        here.look()
+        assert [one.json["alert"] for one in hook.requests("/hooks")[3:]] == ["left_out"]
+        assert omniscient.execute("select count(*) from alert_message").fetchone() == (0,)
+
+
+def test_what_waits_for_a_channel_goes_in_order_and_with_it(
+    install: Install, omniscient: psycopg.Connection[Any]
+) -> None:
+    with Hook() as hook:
+        here = install(channels=f"- {{type: webhook, url: '{hook.address}/hooks'}}")
+        hook.faults.next(Fault.status(503), times=2)
+        omniscient.execute("update source set held = 3")
+        here.look()
+        omniscient.execute("update source set held = 0")
+        here.calm()
+        here.look()
+        states = [one.json["state"] for one in hook.requests("/hooks")]
+        assert states == ["firing", "firing", "firing", "cleared"], "its end is not told before its beginning"
+
+        hook.faults.next(Fault.status(503), times=1)
+        omniscient.execute("update source set held = 3")
+        here.look()
+        omniscient.execute("update alert_message set address = 'of a channel that is configured no more'")
+        here.look()
+        assert len(hook.requests("/hooks")) == 5
+        assert omniscient.execute("select count(*) from alert_message").fetchone() == (0,)
 
 
 def test_no_alert_goes_to_where_clouds_hand_out_keys(install: Install) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import smtplib
@@ -169,6 +170,14 @@ CHANNELS: Mapping[str, Callable[[AlertChannel, Settings, Json], None]] = {
 }
 """Type -> what tells it; an OSError means that it is told again."""
 MOST_UNTOLD = 1000
+TELLING_SECONDS = 120.0
+"""Who has not told an alert in this time has ended: then another one does, be it for the second time."""
+
+
+def address_of(channel: AlertChannel) -> str:
+    """Tells a channel from others, also after a change of the configuration; names no address, which may hold a key."""
+    where = channel.model_dump_json(include={"type", "path", "url", "host", "recipients"})
+    return hashlib.sha256(where.encode()).hexdigest()[:16]
 
 
 # The look ---------------------------------------------------------------------------------------------
@@ -196,9 +205,11 @@ class Watcher:
         self._retry = retry
         self._clock = clock
         told = parts.rag.monitoring
-        self._channels, self._conditions = told.alerts.channels, told.alerts.in_force
+        self._channels = {address_of(channel): channel for channel in told.alerts.channels}
+        self._conditions = told.alerts.in_force
         self._calm = 2 * told.health_check.interval
-        self._untold: deque[tuple[AlertChannel, Json]] = deque(maxlen=MOST_UNTOLD)
+        self._untold: deque[tuple[str, Json]] = deque(maxlen=MOST_UNTOLD)
+        """For which channel, and what, as long as the database cannot keep it."""
         self._pending: deque[tuple[float, int]] = deque()
         self._broker_missed = 0
         self._verified_at = float("-inf")
@@ -207,21 +218,27 @@ class Watcher:
         """The alert that the database is away, while the broker is away, too."""
 
     def look(self) -> None:
-        """Raise what is wrong, tell what is new and what is over."""
+        """Raise what is wrong, tell what is new and what is over.
+
+        Raises:
+            StoreError: the database went away while it was told; what is left is told at another look.
+        """
         limit = self._conditions.get("store_unreachable")
         for left in reversed(range(int(limit.threshold) if limit else 1)):
             try:
-                fired, cleared = self._settled()
+                self._settle()
             except StoreError:
                 if left:
                     time.sleep(self._retry)
             else:
-                news = [alert_record("firing", **one) for one in fired]
-                news += [alert_record("cleared", **one) for one in cleared]
-                return self._tell([*self._store(away=False), *news])
-        return self._tell(self._store(away=True))
+                self._tell_kept()
+                return
+        self._untold.extend(self._addressed(self._store(away=True)))
+        untold = [one for one in self._untold if not self._tell(*one)]
+        self._untold = deque(untold, maxlen=MOST_UNTOLD)
 
-    def _settled(self) -> tuple[list[Json], list[Json]]:
+    def _settle(self) -> None:
+        """Raise, fire and clear; what is to be told is kept with it, so that no end of a process takes it away."""
         found = self._found()
         with self._parts.database.control() as connection:
             for name, rule in RULES.items():
@@ -231,7 +248,13 @@ class Watcher:
                         said = rule.says.format(subject=subject, value=value, s="" if value == 1 else "s")
                         how = {"severity": condition.severity, "message": said}
                         upkeep.raise_alert(connection, name, subject, **how)
-            return upkeep.fire_alerts(connection, calm=self._calm)
+            fired, cleared = upkeep.fire_alerts(connection, calm=self._calm)
+            self._untold.extend(self._addressed(self._store(away=False)))
+            news = [alert_record("firing", **one) for one in fired]
+            news += [alert_record("cleared", **one) for one in cleared]
+            messages = [*self._untold, *self._addressed(news)]
+            upkeep.keep_alert_messages(connection, messages, most=MOST_UNTOLD)
+        self._untold.clear()
 
     def _found(self) -> Json:
         """The status, and what only one who looks again and again can know."""
@@ -282,22 +305,42 @@ class Watcher:
         over, self._own = json.loads(kept) if kept else self._own, None
         return [alert_record("cleared", **over)] if over else []
 
-    def _tell(self, news: Iterable[Json]) -> None:
-        """Give each channel what is severe enough for it, and what it could not take before."""
-        for one in news:
-            for channel in self._channels:
-                if LEVELS.index(one["severity"]) >= LEVELS.index(channel.min_severity):
-                    self._untold.append((channel, one))
-        for _ in range(len(self._untold)):
-            channel, one = self._untold.popleft()
-            try:
-                CHANNELS[channel.type](channel, self._parts.settings, one)
-            except OSError as error:
-                # Its class alone: its words may hold an address with a key.
-                logger.warning(
-                    "%s takes no alert (%s); it is tried again", channel.type, type(error).__name__
-                )
-                self._untold.append((channel, one))
+    def _addressed(self, news: Iterable[Json]) -> list[tuple[str, Json]]:
+        """Each of these for each channel that it is severe enough for."""
+        return [
+            (address, one)
+            for one in news
+            for address, channel in self._channels.items()
+            if LEVELS.index(one["severity"]) >= LEVELS.index(channel.min_severity)
+        ]
+
+    def _tell_kept(self) -> None:
+        """Tell what the database keeps, in order; what comes after one that a channel does not take waits with it."""
+        away: list[str] = []
+        while True:
+            with self._parts.database.control() as connection:
+                kept = upkeep.lease_alert_message(connection, besides=away, lease=TELLING_SECONDS)
+            if kept is None:
+                return
+            number, address, one = kept
+            told = self._tell(address, one)
+            if not told:
+                away.append(address)
+            with self._parts.database.control() as connection:
+                upkeep.settle_alert_message(connection, number, told=told)
+
+    def _tell(self, address: str, one: Json) -> bool:
+        """True if the channel took it, or is not configured any more."""
+        channel = self._channels.get(address)
+        if channel is None:
+            return True
+        try:
+            CHANNELS[channel.type](channel, self._parts.settings, one)
+        except OSError as error:
+            # Its class alone: its words may hold an address with a key.
+            logger.warning("%s takes no alert (%s); it is tried again", channel.type, type(error).__name__)
+            return False
+        return True
 
 
 def alert_record(state: str, *, name: str, **found: str) -> Json:
