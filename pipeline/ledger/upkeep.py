@@ -6,7 +6,7 @@ Functions of one tenant's rows take its connection, those over all tenants the c
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -141,7 +141,7 @@ def fire_alerts(connection: Connection, *, calm: float) -> tuple[list[Json], lis
     return new, gone
 
 
-def keep_alert_messages(connection: Connection, messages: Sequence[tuple[str, Json]], *, most: int) -> None:
+def keep_alert_messages(connection: Connection, messages: Collection[tuple[str, Json]], *, most: int) -> None:
     """What channels, by their addresses, are to be told; of more than `most` the oldest go."""
     if messages:
         rows = [{"address": address, "told": json.dumps(told)} for address, told in messages]

@@ -150,6 +150,22 @@ def test_no_build_is_begun_by_a_thread_that_was_stopped_while_it_waited() -> Non
     assert begun == []
 
 
+def test_what_a_thread_does_is_over_when_it_was_told_to_stop() -> None:
+    """Its connections are closed then."""
+    begun, over = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        time.sleep(0.2)
+        over.set()
+
+    loop = Loop("working", 0.01, work)
+    loop.start()
+    assert begun.wait(10)
+    loop.stop()
+    assert over.is_set()
+
+
 def ask_for_builds(parts: Runtime) -> None:
     """As a process of a worker's pool, whose parent builds."""
     maintenance.request_builds(Runtime(parts.settings, parts.addresses))

@@ -249,11 +249,13 @@ class Watcher:
                         how = {"severity": condition.severity, "message": said}
                         upkeep.raise_alert(connection, name, subject, **how)
             fired, cleared = upkeep.fire_alerts(connection, calm=self._calm)
-            self._untold.extend(self._addressed(self._store(away=False)))
             news = [alert_record("firing", **one) for one in fired]
             news += [alert_record("cleared", **one) for one in cleared]
-            messages = [*self._untold, *self._addressed(news)]
-            upkeep.keep_alert_messages(connection, messages, most=MOST_UNTOLD)
+            upkeep.keep_alert_messages(connection, self._addressed(news), most=MOST_UNTOLD)
+        self._untold.extend(self._addressed(self._store(away=False)))
+        if self._untold:
+            with self._parts.database.control() as connection:
+                upkeep.keep_alert_messages(connection, self._untold, most=MOST_UNTOLD)
         self._untold.clear()
 
     def _found(self) -> Json:

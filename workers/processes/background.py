@@ -20,6 +20,8 @@ from workers.processes.alerts import Watcher
 from workers.runtime import Runtime
 
 BUILD_SECONDS = 1.0
+ENDING_SECONDS = 2.0
+"""So long what is being done may take before its connections are closed: a look, not the build of an index."""
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,8 @@ class Loop:
         self._seconds = seconds
         self._do = do
         self._over = threading.Event()
+        self._waits = threading.Event()
+        self._waits.set()
         self._wait = wait or self._over.wait
         self._thread = threading.Thread(target=self._run, name=f"larder-{name}", daemon=True)
 
@@ -46,13 +50,17 @@ class Loop:
         self._thread.start()
 
     def stop(self) -> None:
-        """Begin nothing any more; what is being done ends with this process."""
+        """Begin nothing any more; what is being done for long ends with this process."""
         self._over.set()
+        self._waits.wait(ENDING_SECONDS)
 
     def _run(self) -> None:
         while True:
+            self._waits.set()
             self._wait(self._seconds)
+            self._waits.clear()
             if self._over.is_set():
+                self._waits.set()
                 return
             try:
                 self._do()
