@@ -99,9 +99,12 @@ class Harbour:
 
     def load(self) -> None:
         """Have many documents under way."""
+        before = self.indexed("load")
         self.write("load", LOAD)
         self.sync("load")
-        self.until(lambda: self.pending("load") > LOAD / 2, "work is under way")
+        self.until(
+            lambda: self.pending("load") > LOAD / 2 and self.indexed("load") > before, "work is under way"
+        )
 
     def count(self, source: str, state: str) -> int:
         query = "select count(*) from document d join source s on s.id = d.source_id where s.name = %s and d.state = %s"
@@ -135,7 +138,7 @@ class Harbour:
         """Three tasks are under way, none of which can end."""
         waiting = "select count(*) from pg_locks where not granted and relation = 'document'::regclass"
         with self.fleet.superuser() as connection, connection.transaction():
-            connection.execute("lock table document")
+            connection.execute("lock table document in exclusive mode")  # it may be read
             self.until(lambda: self.fleet.sql(waiting)[0][0] >= 3, "tasks wait")
             yield
 
