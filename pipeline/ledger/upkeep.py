@@ -155,12 +155,19 @@ def keep_alert_messages(connection: Connection, messages: Collection[tuple[str, 
 def lease_alert_message(
     connection: Connection, *, besides: Sequence[str], lease: float
 ) -> tuple[int, str, Json] | None:
-    """(number, address, what) of the oldest that nobody tells at this moment, and that is not for one of `besides`."""
+    """(number, address, what) of one that nobody tells at this moment, and that is not for one of `besides`.
+
+    First what was never tried, so that one which a channel refuses keeps no other alert back; of an alert each message
+    waits for the ones before it.
+    """
     statement = text("""
         update alert_message set lease_until = clock_timestamp() + make_interval(secs => :lease)
-        where id = (select id from alert_message
-                    where (lease_until is null or lease_until < clock_timestamp()) and address <> all(:besides)
-                    order by id limit 1 for update skip locked)
+        where id = (
+            select id from alert_message m
+            where (lease_until is null or lease_until < clock_timestamp()) and address <> all(:besides)
+              and not exists (select from alert_message e where e.id < m.id and e.address = m.address
+                              and e.told -> 'alert' = m.told -> 'alert' and e.told -> 'subject' = m.told -> 'subject')
+            order by lease_until nulls first, id limit 1 for update skip locked)
         returning id, address, told""")
     row = connection.execute(statement, {"lease": lease, "besides": list(besides)}).one_or_none()
     return None if row is None else (row.id, row.address, row.told)
@@ -170,7 +177,7 @@ def settle_alert_message(connection: Connection, number: int, *, told: bool) -> 
     """It is through, or whoever looks next tries again."""
     over, again = (
         "delete from alert_message where id = :id",
-        "update alert_message set lease_until = null where id = :id",
+        "update alert_message set lease_until = clock_timestamp() where id = :id",
     )
     connection.execute(text(over if told else again), {"id": number})
 

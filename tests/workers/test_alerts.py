@@ -427,27 +427,57 @@ def test_no_end_of_a_process_takes_an_alert_away(
         assert omniscient.execute("select count(*) from alert_message").fetchone() == (0,)
 
 
-def test_what_waits_for_a_channel_goes_in_order_and_with_it(
+def test_what_a_channel_does_not_take_keeps_its_own_end_back_and_no_other_alert(
     install: Install, omniscient: psycopg.Connection[Any]
 ) -> None:
     with Hook() as hook:
         here = install(channels=f"- {{type: webhook, url: '{hook.address}/hooks'}}")
+
+        def posted() -> list[tuple[str, str]]:
+            return [(one.json["alert"], one.json["state"]) for one in hook.requests("/hooks")]
+
+        hook.faults.next(Fault.status(400), times=1)
+        omniscient.execute("update source set held = 3, left_out = '{\"empty\": 2}'")
+        here.look()
+        assert len(posted()) == 1, "one that takes nothing is asked once in a look"
+        first = posted()[0][0]
+        (other,) = {"held_deletions", "left_out"} - {first}
+        here.look()
+        assert posted()[1:] == [(other, "firing"), (first, "firing")]
+
         hook.faults.next(Fault.status(503), times=2)
-        omniscient.execute("update source set held = 3")
+        omniscient.execute("update source set held = 4")
+        omniscient.execute("delete from alert where name = 'held_deletions'")
         here.look()
         omniscient.execute("update source set held = 0")
         here.calm()
         here.look()
-        states = [one.json["state"] for one in hook.requests("/hooks")]
+        states = [state for alert, state in posted()[3:] if alert == "held_deletions"]
         assert states == ["firing", "firing", "firing", "cleared"], "its end is not told before its beginning"
 
+
+def test_what_waits_for_a_channel_goes_with_it(install: Install, omniscient: psycopg.Connection[Any]) -> None:
+    with Hook() as hook:
+        here = install(channels=f"- {{type: webhook, url: '{hook.address}/hooks'}}")
         hook.faults.next(Fault.status(503), times=1)
         omniscient.execute("update source set held = 3")
         here.look()
         omniscient.execute("update alert_message set address = 'of a channel that is configured no more'")
         here.look()
-        assert len(hook.requests("/hooks")) == 5
+        assert len(hook.requests("/hooks")) == 1
         assert omniscient.execute("select count(*) from alert_message").fetchone() == (0,)
+
+
+def test_two_channels_to_one_place_are_two(install: Install, omniscient: psycopg.Connection[Any]) -> None:
+    path = "./logs/both.log"
+    here = install(
+        channels=f"""
+        - {{type: file, path: {path}, minSeverity: warning}}
+        - {{type: file, path: {path}, minSeverity: critical}}"""
+    )
+    omniscient.execute("update source set held = 3")
+    here.look()
+    assert here.names("both.log") == {("firing", "held_deletions"): 1}
 
 
 def test_no_alert_goes_to_where_clouds_hand_out_keys(install: Install) -> None:

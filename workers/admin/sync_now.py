@@ -94,7 +94,7 @@ def _looks(parts: Runtime, fix: Callable[[], str]) -> Iterator[bool]:
     Raises:
         StoreUnavailable: the broker, by which workers are told of work, has been away for `AWAY_SECONDS`.
     """
-    begun = here = second = time.monotonic()
+    begun = here = last = time.monotonic()
     asked = float("-inf")
     while True:
         now = time.monotonic()
@@ -103,8 +103,8 @@ def _looks(parts: Runtime, fix: Callable[[], str]) -> Iterator[bool]:
             here = here if why else time.monotonic()
             if time.monotonic() - here > AWAY_SECONDS:
                 raise broker_lost(why, fix())
-        if a_second_later := now - second >= 1.0:
-            second = now
+        if a_second_later := now - last >= 1.0:
+            last = now
         yield a_second_later
         # Looking costs the workers their time: whoever waits long is told a twentieth later at most.
         time.sleep(min(1.0, max(POLL_SECONDS, (now - begun) / 20)))

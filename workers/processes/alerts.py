@@ -176,7 +176,7 @@ TELLING_SECONDS = 120.0
 
 def address_of(channel: AlertChannel) -> str:
     """Tells a channel from others, also after a change of the configuration; names no address, which may hold a key."""
-    where = channel.model_dump_json(include={"type", "path", "url", "host", "recipients"})
+    where = channel.model_dump_json(include={"type", "min_severity", "path", "url", "host", "recipients"})
     return hashlib.sha256(where.encode()).hexdigest()[:16]
 
 
@@ -317,7 +317,7 @@ class Watcher:
         ]
 
     def _tell_kept(self) -> None:
-        """Tell what the database keeps, in order; what comes after one that a channel does not take waits with it."""
+        """Tell what the database keeps; a channel that does not take one is asked again at the next look."""
         away: list[str] = []
         while True:
             with self._parts.database.control() as connection:
