@@ -172,7 +172,7 @@ class Database:
         `durable` False does not wait for the disk. If the server dies, the last half second of such commits may
         be gone, always the newest ones and never one without those after it: right for steps of the ledger, which
         are then simply done again (50 ms a commit saved while a disk is busy), wrong for anything that a person
-        or a provider was told or paid for.
+        or a provider was told or paid for, and for who goes on afterwards with what it remembers, as a walk does.
 
         Raises:
             StoreUnavailable: the server cannot be reached or broke off; worth a retry.

@@ -95,14 +95,17 @@ class Syncer:
                 sources.release(connection, where.source_id, token)
 
     def _walk(self, source: Source, where: admission.Admission, token: UUID, since: Cursor | None) -> bool:
-        """Store page after page; False if the slice is over before the source is."""
+        """Store page after page; False if the slice is over before the source is.
+
+        Each is on the disk before the next one is read: a server that dies and is back in between takes none away.
+        """
         begun, end = time.monotonic(), None
         for page in _guarded(source, since):
             if end is None:
                 # A long listing is done anew in each slice, so each must bring as much as it cost.
                 waited = min(LONGEST_LISTING, time.monotonic() - begun)
                 end = time.monotonic() + max(self.slice_seconds, waited)
-            with self.database.tenant(where.tenant_id, durable=False) as connection:
+            with self.database.tenant(where.tenant_id) as connection:
                 cursor = None if source.walks_all else page.cursor
                 sources.renew(connection, where.source_id, token, lease=self.lease, cursor=cursor)
                 runs.add(
@@ -184,7 +187,7 @@ class Syncer:
         """Queue what another pipeline made, some at a time; False if the slice is over first."""
         end = time.monotonic() + self.slice_seconds
         while True:
-            with self.database.tenant(where.tenant_id, durable=False) as connection:
+            with self.database.tenant(where.tenant_id) as connection:
                 sources.renew(connection, where.source_id, token, lease=self.lease)
                 queued = admission.outdate(connection, where)
                 runs.add(connection, where.run_id, runs.Counts(queued=queued))
@@ -204,10 +207,10 @@ class Syncer:
             ids = wanted[start : start + READ_AGAIN]
             with _translated():
                 for page in source.read(ids):  # what came before a fault is kept
-                    with self.database.tenant(where.tenant_id, durable=False) as connection:
+                    with self.database.tenant(where.tenant_id) as connection:
                         sources.renew(connection, where.source_id, token, lease=self.lease)
                         runs.add(connection, where.run_id, admission.admit(connection, where, page))
-            with self.database.tenant(where.tenant_id, durable=False) as connection:
+            with self.database.tenant(where.tenant_id) as connection:
                 sources.renew(connection, where.source_id, token, lease=self.lease)
                 runs.add(connection, where.run_id, runs.Counts(), walk_after=ids[-1])
             self.after_page()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from pipeline.documents import Cursor, Document, Finding, Listing, Page, Problem
@@ -169,6 +170,26 @@ class TestSlices:
         results = [go_on(shop, source, run, slice_seconds=-1.0) for _ in range(3)]
         assert results == [False, False, True]
         assert (shop.run(run).queued, shop.run(run).listed) == (6, 6)
+
+    def test_what_a_walk_has_behind_it_is_on_the_disk(
+        self, alone: Workshop, omniscient: psycopg.Connection[Any]
+    ) -> None:
+        """A server that dies and is back before the walk asks for the next page must not have forgotten this one."""
+        omniscient.execute("""
+            create table walked (in_haste boolean);
+            create function note_haste() returns trigger language plpgsql security definer as $$ begin
+            insert into walked select source = 'session' from pg_settings where name = 'synchronous_commit';
+            return new; end $$;
+            create trigger noted after update on source for each row execute function note_haste()""")
+        source = shelf(6)
+        source.versions = dict.fromkeys(source.documents, "1")
+        sync(alone, source, walk=True)
+        source.versions["d1"] = "2"
+        sync(alone, source, walk=True)
+        assert source.read_again[-1] == ["d1"], "one was read again"
+        sync(alone, source, chunker="another")
+        found = omniscient.execute("select in_haste, count(*) > 10 from walked group by 1").fetchall()
+        assert found == [(False, True)]
 
     def test_a_long_listing_brings_as_much_as_it_cost(self, shop: Workshop) -> None:
         source, run = shelf(16, walks_all=True, listing_seconds=1.0), shop.open_run()
