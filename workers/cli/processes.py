@@ -393,7 +393,7 @@ def token(
     hours: Annotated[float, Option(min=0.01, max=8760, help="How long it holds.")] = 12,
 ) -> None:
     """Make a token for the HTTP API, for development: whoever has it is let in as this user."""
-    from pipeline.ledger import audit
+    from pipeline.ledger import audit, sources
     from workers.admin import tokens
     from workers.runtime import current_user
 
@@ -404,6 +404,9 @@ def token(
     with parts.database.tenant(caller.tenant) as connection:
         told = {**held, "security_level": caller.level, "hours": hours}
         audit.append(connection, caller.tenant, "token", user, told, by=current_user())
+        known = caller.tenant in sources.tenant_names(connection)
+    if tenant and not known:
+        warn(f"there is no tenant {tenant} yet; it begins with its first source, story or upload")
     context.answer({"token": made}, made)
 
 

@@ -46,7 +46,11 @@ def test_a_token_is_noted_with_its_rights_and_without_itself(run: Run, depot: De
     assert (entry["action"], entry["subject"]) == ("token", "ann")
     assert entry["detail"]["permissions"] == ["write"]
     assert not any(part in str(entry) for part in made.split("."))
-    found(run("token", "--tenant", "other", "--json", **SECRET))
+    foreign = run("token", "--tenant", "other", "--json", **SECRET)
+    assert "token" in found(foreign)
+    assert "there is no tenant other yet" in foreign.stderr
+    own = run("token", "--tenant", "acme", **SECRET)
+    assert (own.exit_code, own.stderr) == (0, "")
     assert len(entries(run, "--tenant", "other")) == 1, "in the chain of those whom it lets in"
 
 
