@@ -347,9 +347,9 @@ class Indexer:
             bad = todo.of(todo.refused, ours)
             slow = todo.of(late, [i for i in ours if i not in bad])
             cut_short, _ = _attributed(todo.hashes, todo.cut, late)
-            ready_made = {i: n for i, n in reused.items() if i not in slow}
+            ready_made = {i: reused[i] for i in ours if i not in slow}
             versions = {i: claim.documents[i].version for i in ours}
-            runs.count_texts(connection, versions, embedded, ready_made, cut_short)
+            saved = runs.count_texts(connection, versions, embedded, ready_made, cut_short)
             if bad:
                 refusal = TextRejected("the embedding provider refuses one of its texts")
                 self._decided(connection, claim, bad, refusal)
@@ -357,7 +357,7 @@ class Indexer:
             fine = [i for i in ours if i not in bad and i not in slow]
             ready = work.advance(connection, claim, fine, Stage.EMBEDDED)
             self._note_health(connection, todo, error)
-            used = embedding_use.Used(cache_hits=sum(reused[i] for i in ours if i not in slow))
+            used = embedding_use.Used(cache_hits=saved)
             if self.terms.budget:  # with one, the calls were counted one by one, before they were made
                 embedding_use.release_texts(connection, claim)
             else:

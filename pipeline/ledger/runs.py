@@ -304,24 +304,26 @@ def count_texts(
     embedded: Mapping[UUID, int],
     reused: Mapping[UUID, int],
     cut: Mapping[UUID, int],
-) -> None:
+) -> int:
     """Add to their run what embedding cost and what the cache saved, per document of these versions.
 
-    `cut` are those of the embedded that were longer than the model reads.
+    `cut` are those of the embedded that were longer than the model reads. Returns how many texts the cache saved: what
+    a run itself embedded, in an earlier slice or try, comes from the cache, too, and was not saved.
     """
-    # What this run itself embedded, in an earlier slice or try, comes from the cache now.
     statement = text("""
         update run_item i set texts_embedded = texts_embedded + r.embedded, texts_cut = texts_cut + r.cut,
                texts_reused = texts_reused + greatest(r.reused - texts_embedded, 0)
         from jsonb_to_recordset(cast(:rows as jsonb)) as r(
             id uuid, version integer, embedded integer, reused integer, cut integer)
-        where i.document_id = r.id and i.version = r.version and i.outcome is null""")
+        where i.document_id = r.id and i.version = r.version and i.outcome is null
+        returning least(r.reused, i.texts_embedded - r.embedded) as again""")
     counts = {"embedded": embedded, "reused": reused, "cut": cut}
     rows = [
         {"id": i, "version": version, **{name: count.get(i, 0) for name, count in counts.items()}}
         for i, version in versions.items()
     ]
-    connection.execute(statement, {"rows": json.dumps(rows, default=str)})
+    again: list[int] = list(connection.execute(statement, {"rows": json.dumps(rows, default=str)}).scalars())
+    return sum(reused.values()) - sum(again)
 
 
 SUMS = ("chunks", "chunks_written", "chunks_kept", "texts_embedded", "texts_reused", "texts_cut")

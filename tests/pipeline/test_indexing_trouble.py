@@ -155,6 +155,8 @@ class TestTrouble:
         assert len(embedder.seen) == 5
         total = "select sum(texts_embedded) as e, sum(texts_reused) as r from run_item"
         assert [tuple(r.values()) for r in shop.sql(total)] == [(9, 0)]
+        used = shop.sql("select texts, cache_hits from embedding_usage")
+        assert [tuple(r.values()) for r in used] == [(9, 0)], "its own texts are no hits"
         assert {(r["state"], r["waits"]) for r in shop.sql("select * from document")} == {("done", 0)}
 
     def test_an_outage_is_nobodys_failed_try(self, shop: Workshop) -> None:

@@ -296,7 +296,7 @@ class TestCounting:
         versions = {a: 1}
         with shop.database.tenant(shop.tenant) as connection:
             runs.count_texts(connection, versions, {a: 3}, {}, {})
-            runs.count_texts(connection, versions, {a: 2}, {a: 4}, {})
+            assert runs.count_texts(connection, versions, {a: 2}, {a: 4}, {}) == 1
         (row,) = shop.sql("select texts_embedded, texts_reused from run_item")
         assert (row["texts_embedded"], row["texts_reused"]) == (5, 1)
 
