@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,6 +86,32 @@ def test_slowness_is_a_level_and_an_advice_of_the_status(
     assert "the database takes 0.3 s for each answer" in found["next"]
     assert len(told) == 1
     assert told[0] >= 0.3
+
+
+def test_of_a_silent_database_nobody_is_told_what_was_seen_before(
+    behind: Runtime, proxies: tuple[TcpProxy, TcpProxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def while_somebody_looks() -> tuple[str, str, str]:
+        """What others are told at once and after a while, and then who looks."""
+        with ThreadPoolExecutor(1) as pool:
+            looks = pool.submit(status.recent, behind)
+            time.sleep(0.2)
+            soon = status.recent(behind)["database"]
+            time.sleep(0.5)
+            assert not looks.done()
+            later = status.recent(behind)["database"]
+            return soon, later, looks.result()["database"]
+
+    monkeypatch.setattr(status, "SEEN_SECONDS", -1.0)
+    monkeypatch.setattr(status, "SILENT_SECONDS", 0.5)
+    assert status.recent(behind)["database"] == "ok"
+    proxies[0].freeze()
+    assert while_somebody_looks() == ("ok", "error", "error")
+    proxies[0].heal()
+    assert status.recent(behind)["database"] == "ok"
+    monkeypatch.setattr(HealthOptions, "slow_seconds", 0.05)
+    proxies[0].delay = 0.08
+    assert while_somebody_looks() == ("ok", "ok", "ok"), "a slow one has answered"
 
 
 def test_the_doctor_tells_frozen_servers_from_those_that_are_gone(

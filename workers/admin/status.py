@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from pipeline.access import OPERATE, Caller
 from pipeline.documents import Json, plural
 from pipeline.enrichment.degradation import HealthOptions
-from pipeline.errors import LarderError, NotFound, StoreError, StoreRefused
+from pipeline.errors import LarderError, NotFound, StoreError, StoreRefused, StoreUnavailable
 from pipeline.ledger import dead, embedding_use, overview, runs, sources, upkeep
 from pipeline.search.cache import partial_of_all
 from pipeline.search.chunk_store import active_index
@@ -113,22 +113,33 @@ def watcher(parts: Runtime) -> Runtime:
 
 SEEN_SECONDS = 5.0
 """So old a status may be that programs ask for again and again."""
+SILENT_SECONDS = 2.0
+"""A database that has said nothing for so long to who looks is told as silent to all others who ask meanwhile."""
 _seen: WeakKeyDictionary[Runtime, tuple[float, Json]] = WeakKeyDictionary()
+_unheard: WeakKeyDictionary[Runtime, float] = WeakKeyDictionary()
+"""When who looks at this moment began; never, once a slow database has answered."""
 _looking = threading.Lock()
 
 
 def recent(parts: Runtime) -> Json:
     """The same for programs: at most a few seconds old, made by one at a time, also while the database is away."""
     at, found = _seen.get(parts, (float("-inf"), {}))
-    if time.monotonic() - at > SEEN_SECONDS and _looking.acquire(blocking=not found):
+    if time.monotonic() - at <= SEEN_SECONDS:
+        return found
+    if not _looking.acquire(blocking=not found):
+        if time.monotonic() - _unheard.get(parts, float("inf")) < SILENT_SECONDS:
+            return found
+        return without_database(parts, StoreUnavailable("the database says nothing"))
+    try:
+        _unheard[parts] = time.monotonic()
         try:
-            try:
-                found = status(parts)
-            except StoreError as error:
-                found = without_database(parts, error)
-            _seen[parts] = time.monotonic(), found
-        finally:
-            _looking.release()
+            found = status(parts, slow=lambda _seconds: _unheard.update({parts: float("inf")}))
+        except StoreError as error:
+            found = without_database(parts, error)
+        _seen[parts] = time.monotonic(), found
+    finally:
+        _unheard.pop(parts, None)
+        _looking.release()
     return found
 
 
