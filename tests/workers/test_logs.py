@@ -265,3 +265,12 @@ def test_a_document_that_fails_is_named_with_its_error(
     (failed,) = [vars(record) for record in caplog.records if record.message == "indexing_failed"]
     assert (failed["documents"], failed["dead"], failed["attempt"]) == ([str(document)], True, 1)
     assert "its text is not in the ledger" in failed["error"]
+
+
+def test_a_line_that_a_full_disk_does_not_take_ends_nobody() -> None:
+    program = "from workers.processes.logs import write_line; write_line('it is tried again'); print('on')"
+    with open("/dev/full", "wb") as full:  # noqa: PTH123 (a device)
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, text=True, check=False
+        )
+    assert (done.returncode, done.stdout) == (0, "on\n")

@@ -315,3 +315,25 @@ class TestThePage:
         with TestClient(create_app(parts)) as api:
             assert [api.get(path).status_code for path in ("/metrics", "/health/rag")] == [404, 404]
             assert api.get("/health/live").status_code == 200
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_full_disk_ends_no_process_that_counts(tmp_path: Path, full: bool) -> None:
+    """What is written has its blocks already, a hole in the file would be a SIGBUS; without them, none is in the file."""
+    program = f"""
+import errno, os
+def refuse(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+if {full}:
+    os.posix_fallocate = refuse
+from workers.processes import metrics
+metrics.PROCESSED.inc(3)
+print([one.value for one in metrics.PROCESSED.collect()[0].samples])"""
+    shared = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=shared, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "[3.0]\n"), done.stderr
+    assert all(f.stat().st_blocks * 512 >= f.stat().st_size > 0 for f in tmp_path.glob("*.db"))
+    shown = value(metrics.exposition(tmp_path).decode(), "larder_documents_processed_total")
+    assert shown == (None if full else 3)

@@ -10,6 +10,7 @@ import logging.handlers
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -84,10 +85,15 @@ def configure(level: str, path: Path | None = None, *, most_bytes: int = 10_485_
 
 
 def write_line(said: str) -> None:
-    """Write a line to stderr without a logger: for the supervisor, and for signal handlers, which wait for no lock."""
+    """Write a line to stderr without a logger: for the supervisor, and for signal handlers, which wait for no lock.
+
+    A full disk takes none, and ends nobody.
+    """
     now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     told = {"event": said.strip(), "level": "info", "timestamp": now}
-    os.write(2, f"{now} {told['event']}\n".encode() if os.isatty(2) else f"{json.dumps(told)}\n".encode())
+    line = f"{now} {told['event']}\n" if os.isatty(2) else f"{json.dumps(told)}\n"
+    with suppress(OSError):
+        os.write(2, line.encode())
 
 
 def ours_at_debug(record: logging.LogRecord) -> bool:

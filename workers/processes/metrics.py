@@ -10,6 +10,7 @@ import base64
 import fcntl
 import hmac
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,6 +32,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
     multiprocess,
+    values,
 )
 from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.metrics_core import GaugeMetricFamily
@@ -43,6 +45,32 @@ from pipeline.ledger.embedding_use import Meter, Used
 
 # What processes count ---------------------------------------------------------------------------------
 
+FIRST_BYTES = 65_536
+
+
+class _OnDisk(MmapedDict):
+    """A process's figures in blocks that the disk has: a write into a hole of a file is a SIGBUS once it is full.
+
+    Without room at its beginning a process keeps them to itself.
+    """
+
+    def __init__(self, filename: str) -> None:
+        try:
+            with Path(filename).open("ab") as file:
+                os.posix_fallocate(file.fileno(), 0, FIRST_BYTES)
+        except OSError:
+            with suppress(OSError):
+                Path(filename).unlink()
+            filename = f"/proc/self/fd/{os.memfd_create('metrics')}"
+        super().__init__(filename)  # type: ignore[no-untyped-call]
+
+    def _init_value(self, key: str) -> None:
+        if self._used + len(key.encode()) + 32 > self._capacity:
+            os.posix_fallocate(self._f.fileno(), 0, 2 * self._capacity)
+        super()._init_value(key)  # type: ignore[no-untyped-call]
+
+
+values.MmapedDict = _OnDisk  # type: ignore[attr-defined, assignment]
 disable_created_metrics()  # type: ignore[no-untyped-call]  # each would be one more line per counter
 _STEP = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 120)
 _ANSWER = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -370,7 +398,7 @@ def _tidy(shared: Path) -> None:
         if pid == "0" or psutil.pid_exists(int(pid)):
             continue
         if kind in {"counter", "histogram"}:
-            kept = MmapedDict(str(shared / f"{kind}_0.db"))  # type: ignore[no-untyped-call]
+            kept = _OnDisk(str(shared / f"{kind}_0.db"))
             for key, value, at, _ in MmapedDict.read_all_values_from_file(file):  # type: ignore[no-untyped-call]
                 kept.write_value(key, kept.read_value(key)[0] + value, at)  # type: ignore[no-untyped-call]
             kept.close()  # type: ignore[no-untyped-call]
