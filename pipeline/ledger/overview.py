@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Row, text
 
 from pipeline.documents import Json
 from pipeline.ledger import Stage, dead, runs
+from pipeline.ledger.sources import UPLOADED
 
 DEAD_SHOWN = 20
 """How many dead letters a source names, newest first; `dead` counts them all."""
@@ -129,14 +130,18 @@ def newest_runs(connection: Connection, source_ids: Sequence[UUID], most: int) -
 
 
 def newest_problems(connection: Connection) -> dict[UUID, list[Json]]:
-    """What the newest run with any problem could not take, by source, until a later one has taken all."""
+    """What the newest run with any problem could not take, by source, until a later one has taken all.
+
+    Of uploads a later one is enough: whoever sent what could not be taken was told.
+    """
     statement = text("""
         select distinct on (source_id) source_id, problems from sync_run r
         where jsonb_array_length(problems) > 0 and not exists (
-            select from sync_run l where l.source_id = r.source_id and l.id > r.id and l.walk
+            select from sync_run l join source s on s.id = l.source_id
+            where l.source_id = r.source_id and l.id > r.id and (l.walk or s.origin = :uploaded)
             and l.state = 'finished' and l.problems = '[]')
         order by source_id, started_at desc, id desc""")
-    rows = connection.execute(statement)
+    rows = connection.execute(statement, {"uploaded": UPLOADED})
     keys = ("item", "reason", "outcome")
     return {row.source_id: [{k: p.get(k, "") for k in keys} for p in row.problems] for row in rows}
 

@@ -44,6 +44,10 @@ _REGISTER = text("""
 """)
 
 
+UPLOADED = "upload"
+"""Origin and kind of a source that uploads to a project belong to."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Registration:
     """What the configuration says of a source, as far as the ledger must know it."""
@@ -143,12 +147,12 @@ def every_project(connection: Connection) -> dict[UUID, str]:
     return {row.id: row.name for row in rows}
 
 
-def uploaded_to(connection: Connection, document_id: UUID, origin: str) -> UUID | None:
-    """The project of a document whose source has this origin; None if there is no such document."""
+def uploaded_to(connection: Connection, document_id: UUID) -> UUID | None:
+    """The project of a document that was uploaded; None if there is no such document."""
     statement = text("""
         select d.project_id from document d join source s on s.id = d.source_id
         where d.id = :id and s.origin = :origin and not d.deleted""")
-    found: UUID | None = connection.execute(statement, {"id": document_id, "origin": origin}).scalar()
+    found: UUID | None = connection.execute(statement, {"id": document_id, "origin": UPLOADED}).scalar()
     return found
 
 

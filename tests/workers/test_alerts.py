@@ -14,6 +14,7 @@ from dataclasses import replace
 from email import message_from_bytes
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -159,7 +160,16 @@ TROUBLES: dict[str, tuple[str, str]] = {
         "update dead_letter set resolved_at = now(); update document set state = 'done' where state = 'dead'",
     ),
 }
-ELSEWHERE = {"slow_query", "store_unreachable", "broker_unreachable", "broker_memory", "backlog_growing"}
+ELSEWHERE = {
+    *(
+        "slow_query",
+        "store_unreachable",
+        "broker_unreachable",
+        "broker_memory",
+        "backlog_growing",
+        "disk_full",
+    ),
+}
 
 
 @pytest.mark.req("001-061", "001-063")
@@ -297,6 +307,39 @@ def test_one_short_absence_of_the_database_is_no_alert(
         assert here.told() == []
 
 
+def test_after_a_silence_of_the_database_workers_have_time_to_give_a_sign(
+    install: Install, addresses: Addresses, omniscient: psycopg.Connection[Any]
+) -> None:
+    with TcpProxy.to(addresses.app) as store:
+        here = install(database=store.url(addresses.app), control=store.url(addresses.control))
+        here.look()
+        store.cut()
+        here.look()
+        here.now += 60
+        store.open()
+        omniscient.execute(TROUBLES["deaf_worker"][0])
+        omniscient.execute("insert into canary values ('embed', now() - interval '1 h')")
+        here.look()
+        found = here.names()
+        assert not {name for _, name in found} & {"deaf_worker", "silent_queue"}, "nobody could give one"
+        here.now += 40
+        here.look()
+        assert here.names() - found == {("firing", "deaf_worker"): 1}
+        here.now += 600
+        here.look()
+        assert here.names() - found == {("firing", "deaf_worker"): 1, ("firing", "silent_queue"): 1}
+
+
+def test_a_disk_with_hardly_any_room(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = install()
+    monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=999_000_000))
+    here.look()
+    assert here.names() == {("firing", "disk_full"): 1}
+    monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=1_000_000_000))
+    here.calm()
+    assert here.names() == {("firing", "disk_full"): 1, ("cleared", "disk_full"): 1}
+
+
 def test_a_broker_that_is_away_and_one_that_is_full(install: Install, servers: embedded.Servers) -> None:
     with TcpProxy.to(servers.broker_url) as broker, redis.Redis.from_url(servers.broker_url) as client:
         here = install(broker=broker.url(servers.broker_url))
@@ -381,7 +424,7 @@ def test_alerts_go_to_the_log_a_chat_and_by_mail_and_wait_for_what_is_away(
         hook.faults.next(Fault.status(503), times=2)
         omniscient.execute("update source set held = 3")
         here.look()
-        assert "webhook takes no alert (OSError)" in caplog.text
+        assert "webhook takes no alert (status 503)" in caplog.text
         here.look(3)
         (asked,) = hook.requests("/hooks")[2:]
         assert asked.headers["Authorization"] == "Bearer a-secret"

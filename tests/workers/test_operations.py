@@ -19,7 +19,7 @@ from workers import embedded, runtime
 from workers.admin import operations, status
 from workers.control import maintenance
 from workers.queue import broker
-from workers.queue.celeryconfig import QUEUES
+from workers.queue.celeryconfig import INDEXING, QUEUES
 from workers.runtime import Runtime
 
 CONFIG = """
@@ -165,6 +165,11 @@ def test_a_source_that_is_no_longer_configured_is_not_synced(parts: Runtime, omn
     with parts.database.tenant(tenant) as connection:
         ledger.register(connection, [gone])
     omniscient.execute("update source set removed_at = now() where name = 'gone'")
+    with parts.database.tenant(tenant) as connection:
+        sent = ledger.Registration(
+            **{**vars(gone), "id": UUID(int=2), "name": "upload:app", "kind": "upload", "origin": "upload"}
+        )
+        ledger.register(connection, [sent])
     assert [r["source"] for r in operations.reconcile(parts, [])] == ["docs", "notes"]
     assert {s["name"]: s["state"] for s in operations.listing(parts)}["gone"] == "removed"
     with pytest.raises(ConfigurationError, match="no longer configured"):
@@ -315,8 +320,10 @@ def test_status_without_a_database(parts: Runtime) -> None:
 
 def calm(**changes: Any) -> dict[str, Any]:
     """A status with nothing to do, apart from `changes` to its source."""
-    source = {
+    source: dict[str, Any] = {
         "name": "docs",
+        "type": "markdown",
+        "next_sync": None,
         "dead": 0,
         "held": 0,
         "left_out": {},
@@ -338,7 +345,8 @@ def calm(**changes: Any) -> dict[str, Any]:
         "broker_error": "",
         "database_seconds": 0.001,
         "embedding": {"state": "ok"},
-        "enrichment": {"failed": 0},
+        "enrichment": {"waiting": 0, "failed": 0},
+        "disk_free": 2_000_000_000,
         "other_indexes": [],
         "index_mismatch": "",
     }
@@ -368,6 +376,28 @@ ADVICE: dict[str, tuple[dict[str, Any], str]] = {
         {**calm(), "workers": [], "backlog": {"pending": 3, "oldest_due_seconds": 900.0}},
         "3 documents wait and no worker serves control, embed, ingest: larder up --detach",
     ),
+    "step 4 without a worker": (
+        {
+            **calm(dead=1),
+            "workers": [{"name": "w", "queues": [*INDEXING], "age_seconds": 1.0}],
+            "enrichment": {"waiting": 1, "failed": 0},
+        },
+        "Step 4 waits and no worker serves enrich: larder up --detach",
+    ),
+    "nobody keeps the schedule": (
+        {**calm(next_sync="2026-01-01T00:00:00+00:00"), "workers": []},
+        "no worker is running, so no schedule is kept: larder up --detach",
+    ),
+    "no schedule to keep": ({**calm(), "workers": []}, ""),
+    "a schedule is kept": (calm(next_sync="2026-01-01T00:00:00+00:00"), ""),
+    "refused uploads": (
+        calm(type="upload", problems=[{"item": "a.md", "reason": "it is not UTF-8", "outcome": "failed"}]),
+        "",
+    ),
+    "full disk": (
+        {**calm(dead=1), "disk_free": 12_000_000, "broker": "error", "broker_error": "does not answer"},
+        "12 MB are free where the data lie, and nothing works without: make room",
+    ),
     "silent worker": (
         {
             **calm(),
@@ -381,7 +411,7 @@ ADVICE: dict[str, tuple[dict[str, Any], str]] = {
         "the broker does not answer",
     ),
     "a failed job": (
-        {**calm(), "enrichment": {"failed": 1}},
+        {**calm(), "enrichment": {"waiting": 0, "failed": 1}},
         "1 job of user stories failed: larder dead list",
     ),
     "slow": ({**calm(dead=1), "database_seconds": 2.1}, "the database takes 2.1 s for each answer"),

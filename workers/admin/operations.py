@@ -143,8 +143,15 @@ def release(parts: Runtime, name: str) -> Json:
 
 
 def reconcile(parts: Runtime, names: Sequence[str]) -> list[Json]:
-    """Start a run that walks all ids, for named sources or for all that are neither paused nor removed."""
-    wanted = [k for k in find(parts, names) if names or k.row.paused_at is None]
+    """Start a run that walks all ids, for named sources or for all that are neither paused nor removed.
+
+    Uploads are no source that can be walked.
+    """
+    wanted = [
+        k
+        for k in find(parts, names)
+        if names or (k.row.paused_at is None and source_of_row(parts.settings, k.row) is not None)
+    ]
     return [_reconciled(parts, k) for k in wanted]
 
 

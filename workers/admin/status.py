@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from pipeline.documents import Json, plural
 from pipeline.enrichment.degradation import HealthOptions
 from pipeline.errors import LarderError, NotFound, StoreError, StoreRefused, StoreUnavailable
 from pipeline.ledger import dead, embedding_use, overview, runs, sources, upkeep
+from pipeline.ledger.sources import UPLOADED
 from pipeline.search.cache import partial_of_all
 from pipeline.search.chunk_store import active_index
 from pipeline.search.retriever import indexed_since
@@ -34,6 +36,8 @@ STORE_DOWN_LEVEL = 4
 """Without the database nothing can be looked up: answers are static."""
 SLOW_LEVEL = 2
 """What workers answer at least at while the database is slow."""
+LEAST_DISK_BYTES = 1_000_000_000
+"""With less room PostgreSQL may stop at any moment."""
 LATE_SECONDS = 600.0
 """Due work that waits longer needs a person."""
 FOREIGN = "workers that were started with another configuration meet this; restart them with the mended one"
@@ -68,6 +72,7 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
             "enrichment": enrichment,
             "database": "ok",
             "alerts": upkeep.alerts(connection),
+            "disk_free": disk_free(parts),
         }
     found["backlog"]["queues"] = queues = broker.lengths(parts.addresses.broker, QUEUES)
     # A silent broker takes its time for each question.
@@ -80,6 +85,7 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
 def without_database(parts: Runtime, error: LarderError) -> Json:
     """The same document when the database does not answer: only the broker can be looked at."""
     queues = broker.lengths(parts.addresses.broker, QUEUES)
+    free = disk_free(parts)
     return {
         "database_seconds": None,
         "sources": [],
@@ -95,9 +101,18 @@ def without_database(parts: Runtime, error: LarderError) -> Json:
         "degradation_level": STORE_DOWN_LEVEL,
         "database": "refused" if isinstance(error, StoreRefused) else "error",
         **_broker_facts(parts, queues),
+        "disk_free": free,
         "error": error.to_json(),
-        "next": f"{error.message}: larder doctor",
+        "next": next(_of_disk(free), f"{error.message}: larder doctor"),
     }
+
+
+def disk_free(parts: Runtime) -> int:
+    """Bytes where the data lie, or will."""
+    folder = parts.settings.data
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
 
 
 WATCH_SECONDS = 5.0
@@ -208,13 +223,22 @@ def advice(found: Json) -> str:
     return next(chain(*(part(found) for part in (_of_work, _of_content, _of_indexes, _of_syncs))), "")
 
 
+def _of_disk(free: int) -> Iterator[str]:
+    if free < LEAST_DISK_BYTES:
+        yield f"{free / 1e6:,.0f} MB are free where the data lie, and nothing works without: make room"
+
+
 def _of_work(found: Json) -> Iterator[str]:
+    yield from _of_disk(found["disk_free"])
     if found["broker"] != "ok":
         yield f"the broker {found['broker_error']}; nothing is lost, work waits in the ledger: larder doctor"
     if (seconds := found["database_seconds"]) > HealthOptions.slow_seconds:
         yield f"the database takes {seconds:.1f} s for each answer: look at its load and its network"
+    served = served_queues(found["workers"])
+    if found["enrichment"]["waiting"] and "enrich" not in served:
+        yield "Step 4 waits and no worker serves enrich: larder up --detach"
     waiting, late = found["backlog"]["pending"], found["backlog"]["oldest_due_seconds"] or 0
-    lacking = sorted(set(INDEXING) - served_queues(found["workers"]))
+    lacking = sorted(set(INDEXING) - served)
     if waiting and lacking:
         waits = plural(waiting, "document waits", "documents wait")
         yield f"{waits} and no worker serves {', '.join(lacking)}: larder up --detach"
@@ -248,7 +272,9 @@ def _of_content(found: Json) -> Iterator[str]:
     for s in filter(nothing_stored, sources):
         said = f"{s['name']} shows items and none is stored, {overview.left_out_in_words(s['left_out'])}"
         yield f"{said}; see larder sources check {s['name']}"
-    for s in filter(count_rejected, there):
+    for s in filter(
+        count_rejected, (s for s in there if s["type"] != UPLOADED)
+    ):  # whoever sent those was told
         name = s["name"]
         yield f"{count_rejected(s)} of {name} could not be taken in: mend what `larder runs {name}` names"
     if dead := sum(s["dead"] for s in sources):
@@ -273,6 +299,8 @@ def _of_syncs(found: Json) -> Iterator[str]:
     for s in (s for s in sources if idle and not s["paused"] and not s["removed"]):
         if s["freshness_seconds"] is None:
             yield f"{s['name']} was never synced: larder index"
+    if idle and any(s["next_sync"] and not s["paused"] and not s["removed"] for s in sources):
+        yield "no worker is running, so no schedule is kept: larder up --detach"
 
 
 # What a caller may know -----------------------------------------------------------------------------

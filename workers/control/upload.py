@@ -37,7 +37,6 @@ from workers.runtime import Runtime
 from workers.search import document_as
 from workers.settings import SOURCE_TYPES, Settings
 
-ORIGIN = "upload"
 MOST_FILES = 500
 MOST_SECONDS = 60.0
 """For reading what is sent at once."""
@@ -101,7 +100,7 @@ def upload(
             tenant_id=caller.tenant,
             source_id=own,
             run_id=run,
-            pipeline_version=f"upload-1|{steps.chunkers(parts)(ORIGIN, None).version}",
+            pipeline_version=f"upload-1|{steps.chunkers(parts)(sources.UPLOADED, None).version}",
             keyring=parts.keyring,
         )
         page = Page(cursor={}, documents=tuple(taken.values()), failed=tuple(rejected))
@@ -155,16 +154,16 @@ def _unseen(
 
 def _registered(connection: Connection, caller: Caller, project: UUID) -> UUID:
     """The source that uploads of a project belong to; no configured one can be called so, for it has a colon."""
-    name = f"{ORIGIN}:{sources.project_name(connection, project)}"
+    name = f"{sources.UPLOADED}:{sources.project_name(connection, project)}"
     own = source_id(caller.tenant, name)
     there = sources.Registration(
         id=own,
         tenant_id=caller.tenant,
         project_id=project,
         name=name,
-        kind=ORIGIN,
+        kind=sources.UPLOADED,
         config_hash="",
-        origin=ORIGIN,
+        origin=sources.UPLOADED,
     )
     sources.register(connection, [there])
     return own
@@ -178,7 +177,7 @@ def remove(parts: Runtime, caller: Caller, document: UUID) -> None:
     """
     document_as(parts, caller, document)  # nobody removes what they may not see
     with parts.database.tenant(caller.tenant) as connection:
-        place = sources.uploaded_to(connection, document, ORIGIN)
+        place = sources.uploaded_to(connection, document)
         if place is None or not caller.may_change(place) or not admission.remove(connection, [document]):
             raise NotFound("there is no uploaded document of this id")
         told = {"document": str(document)}
@@ -261,7 +260,7 @@ def read(
 
 def _options(settings: Settings, kind: str, **given: object) -> SourceOptions:
     """Those of the readers of one type of files."""
-    section = SOURCE_TYPES[kind].model_validate({"name": ORIGIN, "type": kind, **given})
+    section = SOURCE_TYPES[kind].model_validate({"name": sources.UPLOADED, "type": kind, **given})
     return section.with_context(settings.context_of(section, LocalRequestLimiter))
 
 

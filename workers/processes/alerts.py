@@ -65,6 +65,10 @@ RULES: Mapping[str, Rule] = {
         "the broker could not be reached {value:.0f} times: larder doctor", _of("broker_missed")
     ),
     "broker_memory": Rule("the broker uses {value:.0%} of its memory: larder doctor", _of("broker_memory")),
+    "disk_full": Rule(
+        "there is hardly room where the data lie: larder doctor",
+        lambda found: [("", found["disk_free"] < status.LEAST_DISK_BYTES)],
+    ),
     "oldest_due": Rule(
         "work has been due for {value:.0f} s: larder doctor", _of("backlog", "oldest_due_seconds")
     ),
@@ -80,16 +84,18 @@ RULES: Mapping[str, Rule] = {
         _sources(lambda s: s["held"]),
     ),
     "left_out": Rule(
-        "{value:.0f} item{s} of {subject} left out: larder sources check",
+        "{value:.0f} item{s} of {subject} left out: larder status --json",
         _sources(lambda s: sum(s["left_out"].values())),
     ),
     "deaf_worker": Rule(
         "{subject} gave no sign of life for {value:.0f} s: larder health",
-        lambda found: [(w["name"], w["age_seconds"]) for w in found["workers"]],
+        lambda found: [
+            (w["name"], min(w["age_seconds"], found["reached_seconds"])) for w in found["workers"]
+        ],
     ),
     "silent_queue": Rule(
         "queue {subject} did nothing for {value:.0f} s: larder status",
-        lambda found: found["canaries"].items(),
+        lambda found: [(q, min(age, found["reached_seconds"])) for q, age in found["canaries"].items()],
     ),
     "backlog_growing": Rule("the backlog has grown for {value:.0f} s: larder status", _of("growing_seconds")),
     "enrichment_waiting": Rule(
@@ -116,6 +122,10 @@ RULES: Mapping[str, Rule] = {
 # Where they go ----------------------------------------------------------------------------------------
 
 
+class Untaken(OSError):
+    """A channel did not take an alert; says why without its address, which may hold a key."""
+
+
 def _console(_channel: AlertChannel, _settings: Settings, told: Json) -> None:
     level = logging.getLevelName(told["severity"].upper()) if told["state"] == "firing" else logging.INFO
     extra = {key: told[key] for key in ("alert", "subject", "severity", "state", "since")}
@@ -139,8 +149,10 @@ def _webhook(channel: AlertChannel, _settings: Settings, told: Json) -> None:
         body = {**told, "text": f"{told['state']}: {told['message']}"}
         with httpx2.Client(event_hooks={"request": [refuse_metadata_service]}, timeout=SECONDS) as client:
             client.post(channel.url or "", json=body, headers=headers).raise_for_status()
+    except httpx2.HTTPStatusError as error:
+        raise Untaken(f"status {error.response.status_code}") from None
     except (httpx2.HTTPError, LarderError) as error:
-        raise OSError(type(error).__name__) from None
+        raise Untaken(type(error).__name__) from None
 
 
 def _mail(channel: AlertChannel, _settings: Settings, told: Json) -> None:
@@ -212,6 +224,8 @@ class Watcher:
         """For which channel, and what, as long as the database cannot keep it."""
         self._pending: deque[tuple[float, int]] = deque()
         self._broker_missed = 0
+        self._reached_at: float | None = float("-inf")
+        """Since when the database has answered; signs of life go there, and nobody could give one before."""
         self._verified_at = float("-inf")
         self._broken: list[UUID] = []
         self._own: Json | None = None
@@ -228,6 +242,7 @@ class Watcher:
             try:
                 self._settle()
             except StoreError:
+                self._reached_at = None
                 if left:
                     time.sleep(self._retry)
             else:
@@ -261,6 +276,7 @@ class Watcher:
     def _found(self) -> Json:
         """The status, and what only one who looks again and again can know."""
         found = status.status(self._parts)
+        self._reached_at = self._clock() if self._reached_at is None else self._reached_at
         self._broker_missed = 0 if found["broker"] == "ok" else self._broker_missed + 1
         if self._clock() - self._verified_at > VERIFY_SECONDS:
             self._verified_at = self._clock()
@@ -270,6 +286,7 @@ class Watcher:
             "broker_missed": self._broker_missed,
             "broken_chains": self._broken,
             "growing_seconds": growing,
+            "reached_seconds": self._clock() - self._reached_at,
         }
 
     def _is_broken(self, tenant: UUID) -> bool:
@@ -339,8 +356,8 @@ class Watcher:
         try:
             CHANNELS[channel.type](channel, self._parts.settings, one)
         except OSError as error:
-            # Its class alone: its words may hold an address with a key.
-            logger.warning("%s takes no alert (%s); it is tried again", channel.type, type(error).__name__)
+            why = error if isinstance(error, Untaken) else type(error).__name__
+            logger.warning("%s takes no alert (%s); it is tried again", channel.type, why)
             return False
         return True
 

@@ -239,6 +239,7 @@ FIGURES: tuple[tuple[str, str, tuple[str, ...], Callable[[Json], _Values]], ...]
         (),
         _one("broker_memory"),
     ),
+    ("disk_free_bytes", "Room where the data lie", (), _one("disk_free")),
     (
         "backlog",
         "Documents that wait for a step",

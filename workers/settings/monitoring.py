@@ -159,6 +159,7 @@ ALERTS: Mapping[str, tuple[float, Severity]] = {
     "store_unreachable": (3, "critical"),
     "broker_unreachable": (3, "critical"),
     "broker_memory": (0.7, "warning"),
+    "disk_full": (1, "critical"),
     "oldest_due": (600, "warning"),
     "freshness_broken": (3600, "warning"),
     "dead_letters": (1, "warning"),

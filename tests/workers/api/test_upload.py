@@ -21,7 +21,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy import text
 
 from pipeline.ledger import documents, project_id, tenant_id, work
+from pipeline.ledger.overview import newest_problems
 from tests.workers.api.conftest import ACME, Ask
+from workers.admin import status
 from workers.control import maintenance, pump, steps, upload
 from workers.runtime import Runtime
 from workers.settings import SOURCE_TYPES
@@ -64,6 +66,21 @@ def work_off(parts: Runtime) -> None:
 def run_of(api: TestClient, token: Callable[..., str], answer: Any) -> Any:
     headers = {"Authorization": f"Bearer {token(permissions=frozenset({'write'}))}"}
     return api.get(answer.headers["Location"], headers=headers).json()
+
+
+def test_what_could_not_be_taken_is_the_operators_trouble_until_the_next_upload(
+    parts: Runtime, send: Callable[..., Any]
+) -> None:
+    def failed() -> list[str]:
+        with parts.database.control() as connection:
+            return [p["item"] for found in newest_problems(connection).values() for p in found]
+
+    send(files(**{"a.exe": b"MZ"}))
+    assert failed() == ["a.exe"]
+    assert "upload:" not in status.advice(status.status(parts)), "whoever sent it was told"
+    send(files(**{"good.md": "# Good"}))
+    work_off(parts)
+    assert failed() == []
 
 
 @pytest.mark.req("004-006", "004-027", "002-002", "002-003", "002-004", "002-011")

@@ -164,6 +164,7 @@ def picture(sources: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
         "degradation_level": 0,
         "database": "ok",
         "database_seconds": 0.0,
+        "disk_free": 10**10,
         "broker": "ok",
         "broker_error": "",
         "next": "",

@@ -5,7 +5,6 @@ Database, indexes, broker, processes, models, sources, disk.
 
 from __future__ import annotations
 
-import shutil
 import socket
 import time
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from pipeline.reranking import open_reranker
 from pipeline.search.chunk_store import indexes
 from workers.admin import operations
 from workers.admin.reindex import mismatch
+from workers.admin.status import LEAST_DISK_BYTES, disk_free
 from workers.embedded.locating import ping
 from workers.processes import liveness
 from workers.queue import broker, rabbit
@@ -34,7 +34,7 @@ from workers.runtime import Runtime
 
 LEAST_PGVECTOR = (0, 8)
 GIGABYTE = 1_000_000_000
-LEAST_BYTES, LITTLE_BYTES = 1 * GIGABYTE, 5 * GIGABYTE
+LITTLE_BYTES = 5 * GIGABYTE
 QUESTION, TEXT = "What warns of shallow water at the bar?", "The bar is shallow at low water. " * 30
 """As long as a usual chunk."""
 CLOCK_SECONDS = 5.0
@@ -289,16 +289,13 @@ def sources(parts: Runtime) -> Diagnosis:
 
 def disk(parts: Runtime) -> Diagnosis:
     """There is room where the data lie."""
-    folder = parts.settings.data
-    while not folder.exists():
-        folder = folder.parent
-    return judge_disk(shutil.disk_usage(folder).free, str(folder))
+    return judge_disk(disk_free(parts), str(parts.settings.data))
 
 
 def judge_disk(free: int, folder: str) -> Diagnosis:
     """Are so many free bytes enough?"""
     detail = f"{free / GIGABYTE:.1f} GB free at {folder}"
-    if free < LEAST_BYTES:
+    if free < LEAST_DISK_BYTES:
         return error(detail, "make room: PostgreSQL stops when its disk is full")
     if free < LITTLE_BYTES:
         return warning(detail, "make room soon; `larder clear` and the logs folder are places to begin")
