@@ -30,7 +30,7 @@
        |- Forbidden                          permanent   ... because whoever asks may not
        `- NotFound                           permanent   ... because there is no such project, document or job
 
-`workers/queue/retry.py` asks for the marks and `retry_after`, never for a class.
+`workers/control/steps.py` asks for the marks and `retry_after`, never for a class.
 """
 
 from __future__ import annotations

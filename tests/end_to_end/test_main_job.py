@@ -189,6 +189,9 @@ def test_a_killed_broker_comes_back_with_its_port(harbour: Any, until: Until) ->
     answer = harbour.larder("index", "backlog", "--json", timeout=90)
     assert answer.data["runs"][0]["indexed"] == 1
     assert state(harbour)["broker_url"] == before["broker_url"]
+    log = (harbour.data / "logs" / "supervisor.log").read_text()
+    assert "valkey had ended and was started again" in log
+    assert "postgres had ended" not in log
 
 
 def fetch(url: str, auth: str | None = None, method: str = "GET", host: str = "") -> tuple[int, str]:

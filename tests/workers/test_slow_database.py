@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.access import Caller
 from pipeline.enrichment.degradation import HealthOptions
-from pipeline.ledger import overview
+from pipeline.errors import RateLimited
+from pipeline.ledger import overview, tenant_id
 from tests.fakes.tcp_proxy import TcpProxy
 from workers.admin import status
 from workers.admin.doctor import doctor, server_checks
+from workers.api import callers
 from workers.control import sync
 from workers.embedded import locating
 from workers.queue import broker
@@ -134,3 +137,26 @@ def test_a_broker_that_answers_has_no_trouble(behind: Runtime, proxies: tuple[Tc
     assert broker.connect_problem(behind.addresses.broker) == ""
     proxies[1].freeze()
     assert broker.connect_problem(behind.addresses.broker) == broker.SILENT
+
+
+def test_a_frozen_broker_costs_one_request_its_time_and_not_each(
+    behind: Runtime, proxies: tuple[TcpProxy, TcpProxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller = Caller(tenant=tenant_id("acme"), tenant_name="acme", subject="ann", projects=("*",))
+
+    def seconds() -> float:
+        begun = time.monotonic()
+        with callers.counted(behind, caller):
+            return time.monotonic() - begun
+
+    monkeypatch.setattr(callers, "UNCOUNTED_SECONDS", 2.0)
+    proxies[1].freeze()
+    assert seconds() > 1
+    assert seconds() + seconds() < 0.5
+    proxies[1].heal()
+    time.sleep(2.0)
+    assert seconds() < 0.5
+    limited = behind.rag.api.model_copy(update={"at_once": 1})
+    monkeypatch.setattr(behind, "rag", behind.rag.model_copy(update={"api": limited}))
+    with callers.counted(behind, caller), pytest.raises(RateLimited), callers.counted(behind, caller):
+        pass

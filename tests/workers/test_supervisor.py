@@ -91,7 +91,7 @@ def test_one_that_keeps_dying_waits_longer_each_time(boss: Supervisor) -> None:
     assert waits[-1] > waits[-2] > 1
 
 
-def test_one_that_lives_and_is_deaf_is_killed(boss: Supervisor) -> None:
+def test_one_that_lives_and_is_deaf_is_killed(boss: Supervisor, capfd: pytest.CaptureFixture[str]) -> None:
     child = start(boss, "worker-x", NAP)
     assert child.process is not None
     child.started = time.monotonic() - 120
@@ -104,6 +104,7 @@ def test_one_that_lives_and_is_deaf_is_killed(boss: Supervisor) -> None:
     process = child.process
     boss.look()
     assert process.wait(60) == -9
+    assert "gave no sign of life for 40 s and is ended" in capfd.readouterr().err
 
 
 def test_another_configuration_is_taken_over_by_one_process_after_the_other(

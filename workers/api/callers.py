@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Annotated, Any
+from weakref import WeakKeyDictionary
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -46,6 +47,9 @@ MOST_WAITING = 100
 WINDOW = 60.0
 """Seconds in which wrong tokens are counted together."""
 MOST_KEPT = 10_000
+UNCOUNTED_SECONDS = 10.0
+"""A broker that could not be asked is left alone for a while: a frozen one costs each request its three seconds."""
+_uncounted_until: WeakKeyDictionary[Runtime, float] = WeakKeyDictionary()
 
 
 class Attempts:
@@ -133,15 +137,15 @@ def counted(parts: Runtime, caller: Caller, *, waits: bool = False) -> Iterator[
         RateLimited: they ask more than they may.
     """
     a, key = parts.rag.api, f"api:{caller.tenant}:{caller.subject}{':waits' if waits else ''}"
-    at_once = MOST_WAITING if waits else a.at_once
-    try:
-        ticket = parts.request_limiter.acquire(
-            key, RequestLimits(per_minute=a.requests_per_minute, at_once=at_once)
-        )
-    except RateLimited as error:
-        raise RateLimited("too many requests with this token", retry_after=error.retry_after) from None
-    except SourceUnavailable:
-        ticket = ""  # without the broker nobody counts, and searches go on
+    limits = RequestLimits(per_minute=a.requests_per_minute, at_once=MOST_WAITING if waits else a.at_once)
+    ticket = ""  # without the broker nobody counts, and searches go on
+    if time.monotonic() >= _uncounted_until.get(parts, 0.0):
+        try:
+            ticket = parts.request_limiter.acquire(key, limits)
+        except RateLimited as error:
+            raise RateLimited("too many requests with this token", retry_after=error.retry_after) from None
+        except SourceUnavailable:
+            _uncounted_until[parts] = time.monotonic() + UNCOUNTED_SECONDS
     try:
         yield
     finally:

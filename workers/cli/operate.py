@@ -17,7 +17,7 @@ from rich.text import Text
 from typer import Argument, Option
 
 from pipeline.documents import Json, plural
-from pipeline.errors import ConfigurationError
+from pipeline.errors import ConfigurationError, NotFound
 from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, PARTLY, CommandContext, YesOption, command
 from workers.cli.tables import duration_text, item_and_reason, table
 
@@ -293,9 +293,12 @@ def verify_audit(
 ) -> None:
     """Check every entry of a tenant's audit; exit 1 if one was changed, taken out or put in."""
     from pipeline.ledger import audit as log
+    from pipeline.ledger import sources, tenant_id
 
     with _chain(context, tenant) as connection:
         found = log.verify(connection, head)
+        if tenant and not found.entries and tenant_id(tenant) not in sources.tenant_names(connection):
+            raise NotFound(f"there is no tenant {tenant}, and no entry of one")
     problems = [vars(one) for one in found.problems]
     told = {"success": not problems, **vars(found), "problems": problems}
     lines = [one.problem for one in found.problems] or ["all fit"]

@@ -165,7 +165,11 @@ def down(context: CommandContext) -> None:
     """
     from workers.processes import supervisor
 
-    data = context.data.resolve() if context.data else context.settings.data
+    try:
+        data = context.data.resolve() if context.data else context.settings.data
+    except ConfigurationError as error:
+        fix = "or stop what runs without it: larder down --data FOLDER (.larder, if you named none)"
+        raise ConfigurationError(error.message, fix="\n  ".join(filter(None, (error.fix, fix)))) from None
     stopped = supervisor.shut_down(data)
     count = plural(len(stopped), "process", "processes")
     said = f"stopped {count}" if stopped else f"nothing runs with {data}"

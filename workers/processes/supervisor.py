@@ -87,6 +87,8 @@ class Supervisor:
     """The settings as `state.json` tells them; made once, since that costs more than all else of a look."""
     state: dict[str, object] = field(default_factory=dict)
     """What `state.json` says."""
+    servers: dict[str, int] = field(default_factory=dict)
+    """The embedded servers, as they were found last: name -> process number."""
     trouble: str = ""
     """What kept the last look from its end."""
     ended_by: int = 0
@@ -167,6 +169,8 @@ class Supervisor:
                 # A process that lives and no longer consumes is of no use: its heartbeat tells.
                 deaf = ages.get(child.name, 0.0) > liveness.DEAF_SECONDS
                 if deaf and lived > 2 * liveness.DEAF_SECONDS:
+                    silent = f"gave no sign of life for {ages[child.name]:.0f} s and is ended"
+                    logs.write_line(f"{child.name} (process {child.process.pid}) {silent}")
                     kill_tree(child.process.pid)
             else:
                 self._tell_end(child, child.process.pid, code, lived)
@@ -305,7 +309,11 @@ class Supervisor:
         running = [("supervisor", os.getpid(), 0)]
         if uses_embedded(self.settings):
             servers = embedded.ensure(self.data)
-            running += [("postgres", servers.postgres_pid, 0), ("valkey", servers.valkey_pid, 0)]
+            found = {"postgres": servers.postgres_pid, "valkey": servers.valkey_pid}
+            for name in (name for name, pid in found.items() if self.servers.get(name, pid) != pid):
+                logs.write_line(f"{name} had ended and was started again: its log says more")
+            self.servers = found
+            running += [(name, pid, 0) for name, pid in found.items()]
         if self.lends:
             return
         running += [(c.name, c.process.pid, c.failures) for c in self.children if c.process]

@@ -95,6 +95,9 @@ def test_searches_are_not_noted_where_that_is_switched_off(run: Run, depot: Depo
 def test_verify_names_what_is_wrong_and_ends_with_1(
     run: Run, depot: Depot, omniscient: psycopg.Connection[Any]
 ) -> None:
+    typo = run("audit", "verify", "--tenant", "acne")
+    assert (typo.exit_code, typo.stdout) == (1, "")
+    assert "there is no tenant acne" in typo.stderr
     empty = run("audit", "verify")
     assert (empty.exit_code, empty.stdout) == (0, "0 entries, head -\nall fit\n")
     for word in ("kestrel", "otter", "kiln"):

@@ -189,6 +189,7 @@ def test_down_with_a_data_folder_needs_no_configuration(run: Run) -> None:
     write("rag: {embedding: {provider: openai, apiKey: '${UNSET_KEY}'}}")
     refused = CliRunner().invoke(commands.app, ["down"])
     assert (refused.exit_code, "UNSET_KEY" in refused.stderr) == (2, True)
+    assert "larder down --data FOLDER" in refused.stderr
     done = CliRunner().invoke(commands.app, ["down", "--data", ".larder", "--json"])
     assert (done.exit_code, document(done)) == (0, {"success": True, "stopped": []})
 
