@@ -438,6 +438,10 @@ def test_alerts_go_to_the_log_a_chat_and_by_mail_and_wait_for_what_is_away(
         assert parsedate_to_datetime(told["Date"]), "a mail without a date is refused as a forged one by some"
         (line,) = [record for record in caplog.records if record.message == said]
         assert (line.levelno, vars(line)["alert"]) == (logging.WARNING, "held_deletions")
+        omniscient.execute("update source set held = 0")
+        with caplog.at_level(logging.INFO):
+            here.calm()
+        assert [r.levelno for r in caplog.records if r.message == f"over: {said}"] == [logging.INFO]
         assert "a-secret" not in caplog.text
 
 

@@ -244,7 +244,8 @@ def reload(context: CommandContext) -> None:
                 log = data / "logs" / f"{left[0] if left else 'supervisor'}.log"
                 what = f"{left[0] if left else 'the supervisor'} does not take the configuration over"
                 raise StoreUnavailable(what, fix=f"see {log}; correct the file, then larder reload")
-    told = [f"taken over in {time.monotonic() - begun:.0f} s:", *changed]
+    before = (line.replace("(what runs has ", "(before: ") for line in changed)
+    told = [f"taken over in {time.monotonic() - begun:.0f} s:", *before]
     context.answer({"success": True, "changed": changed}, *told)
 
 

@@ -127,9 +127,10 @@ class Untaken(OSError):
 
 
 def _console(_channel: AlertChannel, _settings: Settings, told: Json) -> None:
-    level = logging.getLevelName(told["severity"].upper()) if told["state"] == "firing" else logging.INFO
+    fires = told["state"] == "firing"
+    level = logging.getLevelName(told["severity"].upper()) if fires else logging.INFO
     extra = {key: told[key] for key in ("alert", "subject", "severity", "state", "since")}
-    logger.log(level, told["message"], extra=extra)
+    logger.log(level, told["message"] if fires else f"over: {told['message']}", extra=extra)
 
 
 def _file(channel: AlertChannel, settings: Settings, told: Json) -> None:
