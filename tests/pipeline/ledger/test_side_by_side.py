@@ -32,8 +32,8 @@ from pipeline.search.chunk_store import active_index
 from tests.pipeline.ledger.conftest import Others
 from tests.pipeline.picky import through
 from tests.pipeline.shelf import LIMITS, Shelf, first
-from tests.pipeline.test_syncing import go_on
-from tests.pipeline.test_syncing import shelf as shelf_of
+from tests.pipeline.walked import go_on
+from tests.pipeline.walked import shelf as shelf_of
 from tests.pipeline.workshop import LEASE, Workshop, document, paragraphs
 
 
