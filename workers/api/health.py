@@ -47,7 +47,7 @@ def live() -> Alive:
 
 
 def rag(request: Request, response: Response, parts: Parts) -> HealthReport:
-    """Whether it can answer well: store, broker, model, what waits; at most five seconds old."""
+    """Whether it can answer well: store, broker, model, what waits; at most eight seconds old."""
     ready, found = request.app.state.ready, recent(request.app.state.watcher)
     store, broker = _SERVER[found["database"]], _SERVER[found["broker"]]
     embedder: State = _EMBEDDER[(found["embedding"] or {}).get("state", "ok")] if ready else "starting"

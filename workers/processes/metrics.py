@@ -46,6 +46,7 @@ from pipeline.ledger.embedding_use import Meter, Used
 # What processes count ---------------------------------------------------------------------------------
 
 FIRST_BYTES = 65_536
+"""Of each kind and process: four times what a worker with all its figures uses."""
 
 
 class _OnDisk(MmapedDict):
