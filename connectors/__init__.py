@@ -40,8 +40,8 @@ class SourceKind(NamedTuple):
 
 
 SOURCES: Mapping[str, SourceKind] = {
-    "markdown": SourceKind(MarkdownOptions, "connectors.files.source:MarkdownSource"),
-    "text": SourceKind(TextOptions, "connectors.files.source:TextSource"),
+    "markdown": SourceKind(MarkdownOptions, "connectors.files.markdown:MarkdownSource"),
+    "text": SourceKind(TextOptions, "connectors.files.markdown:TextSource"),
     "pbi_json": SourceKind(PbiOptions, "connectors.pbi.sources:PbiJsonSource"),
     "json": SourceKind(PbiOptions, "connectors.pbi.sources:JsonSource"),
     "confluence": SourceKind(ConfluenceOptions, "connectors.confluence.source:ConfluenceSource"),

@@ -10,7 +10,8 @@ from typing import Any
 from urllib.parse import quote, urljoin
 
 from connectors.azure_devops.options import AzureDevOpsOptions
-from connectors.documents.decisions import Evidence, headings_of, kind_and_facts, nested
+from connectors.documents.decisions import Evidence, kind_and_facts
+from connectors.documents.headings import headings_of, nested
 from connectors.documents.values import clean_text, number_of, number_within, parse_time, scalar_text
 from connectors.markup.elements import to_markdown
 from connectors.markup.inline import Links

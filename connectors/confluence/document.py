@@ -14,7 +14,8 @@ from urllib.parse import quote, quote_plus, unquote_plus, urlencode, urljoin, ur
 from pydantic import AliasPath, BaseModel, BeforeValidator, Field
 
 from connectors.confluence.options import ConfluenceOptions
-from connectors.documents.decisions import Evidence, headings_of, kind_and_facts
+from connectors.documents.decisions import Evidence, kind_and_facts
+from connectors.documents.headings import headings_of
 from connectors.documents.redaction import redact
 from connectors.documents.values import clean_text, is_blank, json_text, parse_json, parse_time
 from connectors.markup.elements import to_markdown

@@ -1,4 +1,4 @@
-"""Headings of a text; which documents are decisions, and what became of each decision."""
+"""Which documents are decisions, and what became of each decision."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any
 
+from connectors.documents.headings import AROUND, DECISION, Heading, code_lines, letters, plain_text
 from connectors.documents.options import DecisionRules, include_pattern
 from connectors.documents.values import parse_day, scalar_text
 from pipeline.documents import DECISION_STATUSES, DEFAULT_KIND, Kind, SourceType
@@ -33,15 +33,6 @@ KEYS = frozenset((*STATUS, *SUCCESSOR, *DATE, *DECIDERS, *AUTHORS))
 
 STATUS_WORDS = {word: status for status, words in DECISION_STATUSES.items() for word in words}
 OUTDATED_STATUSES = ("superseded", "rejected", "deprecated")
-DECISION = frozenset({"decision", "decisionoutcome", "thedecision", "entscheidung", "décision"})
-AROUND = frozenset(
-    {
-        "status", "context", "contextandproblemstatement", "background", "decisiondrivers", "consideredoptions",
-        "alternatives", "alternativesconsidered", "rationale", "justification", "reasoning", "consequences",
-        "implications", "kontext", "begründung", "konsequenzen", "contexte", "conséquences",
-    }
-)  # fmt: skip
-"""What MADR, Nygard and others ask for; a decision with two of these is a record wherever it lies."""
 NO_RECORDS = frozenset(
     {
         "readme", "index", "contributing", "changelog", "toc", "overview", "process", "decisionlog", "decisions", "adr",
@@ -49,10 +40,6 @@ NO_RECORDS = frozenset(
     }
 )  # fmt: skip
 """Names of pages about records, by their letters."""
-SECTIONS = DECISION | AROUND | {
-    "summary", "executivesummary", "abstract", "tldr", "motivation", "proposal", "zusammenfassung", "résumé",
-}  # fmt: skip
-"""Names of parts, by their letters."""
 HEAD_LINES = 60
 MAX_LINE = 500
 """Of a line that is searched; a longer one is cut."""
@@ -142,7 +129,7 @@ def is_decision(rules: DecisionRules, evidence: Evidence) -> bool:
 def _signs(rules: DecisionRules, evidence: Evidence, stem: str) -> Iterator[object]:
     """What each rule finds; true is a decision."""
     front = evidence.front_matter
-    named = {_letters(heading.text) for heading in evidence.headings}
+    named = {letters(heading.text) for heading in evidence.headings}
     types = {scalar_text(front.get(key)).casefold() for key in ("type", "kind")}
     yield types.intersection(map(str.casefold, rules.frontmatter_types))
     if rules.frontmatter_types and evidence.headings:
@@ -150,10 +137,10 @@ def _signs(rules: DecisionRules, evidence: Evidence, stem: str) -> Iterator[obje
         settled = _status([scalar_text(front.get("status"))]) not in ("", "proposed", "deprecated")
         yield settled and parse_day(scalar_text(front.get("date")))
     if rules.headings:
-        yield set(map(_letters, rules.headings)) <= named
+        yield set(map(letters, rules.headings)) <= named
         yield named & DECISION and len(named & AROUND) > 1
         yield _TITLE.match(_title(evidence))
-    if _letters(stem) not in NO_RECORDS:
+    if letters(stem) not in NO_RECORDS:
         yield set(map(str.casefold, evidence.tags)).intersection(map(str.casefold, rules.tags))
         yield _place(rules, evidence, named, stem)
 
@@ -230,11 +217,11 @@ def _told(evidence: Evidence) -> _Told:
     badges = (("status", value) for value in _badges(head))
     for key, given in (*evidence.front_matter.items(), *_fields(_plain(head)), *badges):
         for value in map(scalar_text, given if isinstance(given, list | tuple) else [given]):
-            if (name := _letters(key)) in KEYS and value.strip():
+            if (name := letters(key)) in KEYS and value.strip():
                 values[name].append(value.strip()[:MAX_LINE])
     ends = [heading.line for heading in evidence.headings[1:]] + [len(clean)]
     for heading, end in zip(evidence.headings, ends, strict=False):
-        if (name := _letters(heading.text)) not in KEYS:
+        if (name := letters(heading.text)) not in KEYS:
             continue
         below = clean[heading.line + 1 : end][:HEAD_LINES]
         section = [line for line in _plain(below) if line.strip()]
@@ -254,11 +241,11 @@ def _fields(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
     for index, line in enumerate(lines):
         cells = line.strip().removeprefix("|").removesuffix("|").split("|")
         under = lines[index + 1 : index + 3]
-        across = cells[1 if _letters(cells[-1]) in KEYS else 2 :]
+        across = cells[1 if letters(cells[-1]) in KEYS else 2 :]
         if across and any(map(_RULE.match, under[:1])):
             yield from zip(cells, under[-1].strip().strip("|").split("|"), strict=False)
         elif line.lstrip().startswith("|"):
-            yield from filter(lambda pair: _letters(pair[1]) not in KEYS, pairwise(cells))
+            yield from filter(lambda pair: letters(pair[1]) not in KEYS, pairwise(cells))
         else:
             # What the line says, or each of its cells; a key without a value has the list below it.
             several = all(map(_FIELD.match, cells))
@@ -325,130 +312,9 @@ def _people(values: Sequence[str]) -> str:
 
 
 def _nothing(value: str) -> bool:
-    empty = _letters(value) in {"", "na", "none", "tbd", "tba", "no", "nobody", "keine", "aucun", "todo"}
+    empty = letters(value) in {"", "na", "none", "tbd", "tba", "no", "nobody", "keine", "aucun", "todo"}
     return empty or bool(_PLACEHOLDER.match(value.strip()))
-
-
-def _letters(text: str) -> str:
-    return "".join(filter(str.isalpha, text.casefold()))
 
 
 def _alike(path: str) -> str:
     return re.sub(r"[ _]", "-", path.casefold())
-
-
-MAX_TITLE = 300
-FEWEST_PARTS = 2
-"""Headings of one level that name parts: the title stands elsewhere."""
-_ATX = re.compile(r" {0,3}(#{1,6})((?:[ \t]+.*)?)$")
-_DEEPER = re.compile(r"( {0,3})(#{1,6})(?=[ \t]|$)")
-_CLOSING = re.compile(r"(?:^|[ \t]+)#+[ \t]*$")
-_UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*$")
-_HEADING_STARTS = frozenset("#=-")
-_FENCE = re.compile(r"[ \t]*(`{3,}(?=[^`]*$)|~{3,})")
-_NO_PARAGRAPH = re.compile(r" {4}|\t|\s*$| {0,3}(?:[-*+>|]|=+[ \t]*$|\d+[.)][ \t]|#{1,6}(?:[ \t]|$))")
-_LINK = re.compile(r"!?\[([^\[\]]{0,300})\](?:\([^()\s]{0,1000}\)|\[[^\[\]]{0,100}\])?")
-_LINK_ELSEWHERE = re.compile(_LINK.pattern.removesuffix("?"))
-_MARKS = re.compile(r"`(?P<code>[^`]+)`|\\(?P<sign>[*_`\[\]])|\*\*|__|(?<!\w)[*_](?=\w)|(?<=\w)[*_](?!\w)|`")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Heading:
-    """One heading and where it is."""
-
-    level: int
-    source: str
-    """As it is written, without its own marks."""
-    line: int
-    """Index of the heading's last line, from 0."""
-
-    @cached_property
-    def text(self) -> str:
-        """Without marks for emphasis, code and links."""
-        return plain_text(self.source)
-
-    @property
-    def title(self) -> str:
-        """The same with brackets that are no link's: `fill(value[, offset])`."""
-        return plain_title(self.source)
-
-
-@lru_cache(maxsize=1)
-def code_lines(text: str) -> Sequence[bool]:
-    """For each line, whether it belongs to a fenced code block or an HTML comment.
-
-    Asked for several times of each document in turn.
-    """
-    lines = text.split("\n")
-    if not any(map(text.__contains__, ("```", "~~~", "<!--"))):
-        return [False] * len(lines)
-    return _in_code(lines)
-
-
-def _in_code(lines: Sequence[str]) -> list[bool]:
-    flags: list[bool] = []
-    fence, comment = "", False
-    for line in lines:
-        start = line.lstrip()[:4]
-        match = _FENCE.match(line) if start.startswith(("```", "~~~")) and not comment else None
-        if fence:
-            flags.append(True)
-            marks = line.lstrip(" \t").rstrip()
-            fence = "" if marks.startswith(fence) and not marks.strip(fence[0]) else fence
-        elif match:
-            flags.append(True)
-            fence = match[1]
-        else:
-            comment = comment or start == "<!--"
-            flags.append(comment)
-            comment = comment and "-->" not in line
-    return flags
-
-
-def headings_of(text: str) -> Iterator[Heading]:
-    """All headings in order, `# ATX` and underlined ones; those in code blocks are none."""
-    lines, flags = text.split("\n"), code_lines(text)
-    for index, line in enumerate(lines):
-        # Most lines begin with none of these; a look at one character is cheaper than two patterns.
-        if flags[index] or line.lstrip(" ")[:1] not in _HEADING_STARTS:
-            continue
-        atx = _ATX.match(line)
-        if atx:
-            yield Heading(level=len(atx[1]), source=_CLOSING.sub("", atx[2]), line=index)
-        elif index and not flags[index - 1] and (under := _UNDERLINE.match(line)):
-            above = lines[index - 1]
-            if not _NO_PARAGRAPH.match(above):
-                yield Heading(level=1 if under[1][0] == "=" else 2, source=above, line=index)
-
-
-def title_of(headings: Sequence[Heading]) -> str:
-    """The first heading of level 1, else the first of all; empty if there is none, or it names a part among others."""
-    named = [heading for heading in headings if heading.text]
-    first = next((heading for heading in named if heading.level == 1), named[0] if named else None)
-    if first is None:
-        return ""
-    parts = sum(heading.level == first.level and _letters(heading.text) in SECTIONS for heading in named)
-    return "" if parts >= FEWEST_PARTS and _letters(first.text) in SECTIONS else first.title
-
-
-def plain_title(text: str) -> str:
-    """The same of a title, with the brackets that are no link's: `fill(value[, offset])`."""
-    return plain_text(text, link=_LINK_ELSEWHERE)
-
-
-def plain_text(text: str, *, link: re.Pattern[str] = _LINK) -> str:
-    """One line of Markdown without its marks, at most MAX_TITLE characters."""
-    shown = _MARKS.sub(r"\g<code>\g<sign>", link.sub(r"\1", text))
-    return " ".join(shown.split())[:MAX_TITLE]
-
-
-def nested(text: str, depth: int) -> str:
-    """Markdown with its headings so much deeper that they lie below ours."""
-    if "#" not in text:
-        return text
-    lines = text.split("\n")
-    for index, in_code in enumerate(code_lines(text)):
-        if not in_code and (match := _DEEPER.match(lines[index])):
-            level = min(6, len(match[2]) + depth)
-            lines[index] = match[1] + "#" * level + lines[index][match.end() :]
-    return "\n".join(lines)

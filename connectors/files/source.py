@@ -2,55 +2,33 @@
 
 from __future__ import annotations
 
-import os
-import posixpath
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from operator import attrgetter
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import unquote
 
-import yaml
-from frontmatter.default_handlers import YAMLHandler
-
-from connectors.documents.decisions import (
-    Evidence,
-    code_lines,
-    headings_of,
-    kind_and_facts,
-    plain_title,
-    title_of,
-)
+from connectors.documents.decisions import Evidence, kind_and_facts
 from connectors.documents.options import Globs
 from connectors.documents.values import (
-    BoundedLoader,
     build_document,
-    is_blank,
-    json_able,
-    parse_time,
-    scalar_text,
-    tags_of,
 )
-from connectors.files.options import FORMATS, FileOptions, MarkdownOptions
+from connectors.files.options import FORMATS, FileOptions
 from connectors.files.walk import (
     FileListing,
     FileText,
     FoundFile,
     Skipped,
     blank,
-    external_id,
     holds_nothing,
     list_files,
     open_problem,
     read_file,
 )
-from pipeline.documents import LEVEL, Cursor, Document, Finding, Listing, Page, Problem, SourceType, plural
+from pipeline.documents import Cursor, Document, Finding, Listing, Page, Problem, SourceType, plural
 from pipeline.errors import DocumentRejected
 
 PAGE_ENTRIES = 100
@@ -189,14 +167,15 @@ class FileSource:
 
 
 def _as_markdown(file: FileText) -> FileText:
-    if not _is_converted(file):
+    if not is_converted(file):
         return file
     from connectors.files.formats import markdown_of
 
     return replace(file, text=markdown_of(file.external_id, file.text))
 
 
-def _is_converted(file: FileText) -> bool:
+def is_converted(file: FileText) -> bool:
+    """True for a file of one of the FORMATS, of which Markdown is made."""
     return PurePosixPath(file.external_id).suffix.lower() in FORMATS
 
 
@@ -245,198 +224,3 @@ def file_metadata(file: FileText) -> dict[str, str]:
     """`source_path`, and `encoding` if it is not UTF-8."""
     encoding = {} if file.encoding == "utf-8" else {"encoding": file.encoding}
     return {"source_path": file.external_id, **encoding}
-
-
-# Markdown and plain text ---------------------------------------------------------------------------
-
-MAX_LINKS = 100
-MAX_TITLE_LINE = 120
-ALWAYS_KEPT = ("author", "date", "created", "updated", "acl", LEVEL)
-_BOUNDARY = re.compile(r"^---[ \t]*$", re.MULTILINE)
-_KEY = re.compile(r"[A-Za-z_][\w .-]*:(?:\s|$)")
-# Both are anchored on characters that are rare in text, so that they cost time linear in its length.
-_INLINE = re.compile(r"(\]\(\s{0,10})(?:<([^<>\n]{1,1000})>|([^\s()<>]{1,1000}))")
-_REFERENCE = re.compile(r"( {0,3}\[[^\]\n]{1,200}\]:[ \t]*)(?:<([^<>\n]{1,1000})>|(\S{1,1000}))")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FrontMatter:
-    """What the head says and the text below it."""
-
-    values: Mapping[str, Any]
-    """As YAML gives them, keys as text; dates that no calendar has stay text."""
-    body: str
-
-
-def split_front_matter(text: str, name: str) -> FrontMatter:
-    """Front matter and body of a file; `name` is the file for messages.
-
-    Raises:
-        DocumentRejected: the block is no YAML, no mapping, or never closed; the message gives the line.
-    """
-    none = FrontMatter(values={}, body=text)
-    lines = text.split("\n", 2)
-    if lines[0].rstrip() != "---":
-        return none
-    try:
-        _, head, body = _BOUNDARY.split(text, 2)
-    except ValueError:
-        if len(lines) > 1 and _KEY.match(lines[1]):
-            found = f"{name}: the front matter opened at line 1 is never closed"
-            raise DocumentRejected(found, fix="add a line ---") from None
-        return none  # a lone ruler
-    try:
-        return FrontMatter(values=_values(head, name), body=body.strip("\n"))
-    except DocumentRejected:
-        if lines[1].strip():
-            raise
-        return none  # a ruler with a blank line below it, and the block is just text
-
-
-def _values(head: str, name: str) -> dict[str, Any]:
-    """What the block of front matter says.
-
-    Raises:
-        DocumentRejected: it is no YAML, or no mapping; the message gives the line.
-    """
-    try:
-        values = YAMLHandler().load(head, Loader=BoundedLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-        # The block starts at the end of line 1, so the parser's line 0 is ours.
-        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "line 1"
-        found = f"{name}: the front matter is not valid YAML at {where}"
-        raise DocumentRejected(found, fix="correct it") from None
-    if not isinstance(values, Mapping | None):
-        found = f"{name}: the front matter from line 1 is a {type(values).__name__}, not a mapping"
-        raise DocumentRejected(found, fix="write it as key: value lines")
-    return {str(k): v for k, v in (values or {}).items()}
-
-
-def resolve_links(text: str, relative: str, options: FileOptions) -> tuple[str, list[str]]:
-    """The text of the file at `relative`, and the files of the same root that it links to or shows.
-
-    Links are made absolute if the root has a base url, what is in code is left alone. The files are paths
-    below the root, sorted, each once, at most MAX_LINKS.
-    """
-    hits: dict[str, str] = {}  # by link as written: a text that repeats one asks the disk once
-
-    def absolute(match: re.Match[str]) -> str:
-        target = match[2] or match[3]
-        if target not in hits:
-            hits[target] = _target(target, relative, options)
-        hit = hits[target]
-        if not hit or not options.base_url:
-            return match[0]
-        return match[1] + options.url_of(hit) + target[len(_path(target)) :]
-
-    lines = text.split("\n")
-    for index, in_code in enumerate(code_lines(text)):
-        if not in_code and ("](" in lines[index] or "]:" in lines[index]):
-            lines[index] = _outside_code(lines[index], absolute)
-    links = sorted({external_id(hit) for hit in hits.values() if hit})
-    return "\n".join(lines), links[:MAX_LINKS]
-
-
-def _outside_code(line: str, absolute: Callable[[re.Match[str]], str]) -> str:
-    """Every second piece between backticks is code."""
-    pieces = line.split("`")
-    pieces[0] = _REFERENCE.sub(absolute, pieces[0], count=1) if _REFERENCE.match(pieces[0]) else pieces[0]
-    pieces[::2] = [_INLINE.sub(absolute, piece) for piece in pieces[::2]]
-    return "`".join(pieces)
-
-
-def _target(target: str, relative: str, options: FileOptions) -> str:
-    """The path below the root a link leads to; empty if it leads elsewhere or nowhere."""
-    path = unquote(_path(target))
-    if not path or path.startswith("//") or _SCHEME.match(path):
-        return ""
-    start = "" if path.startswith("/") else posixpath.dirname(relative)
-    hit = posixpath.normpath(posixpath.join(start, path.lstrip("/") if not start else path))
-    if hit.startswith(("../", "/")) or hit in ("..", "."):
-        return ""
-    return hit if os.path.isfile(options.root / hit) else ""  # noqa: PTH113 (also False for impossible names)
-
-
-def _path(target: str) -> str:
-    """The target without query and fragment."""
-    return re.split("[#?]", target, maxsplit=1)[0]
-
-
-class MarkdownSource(FileSource):
-    """One document per Markdown file; its external id is the path below the root."""
-
-    def __init__(self, options: MarkdownOptions) -> None:
-        super().__init__(options, extractor="markdown-3", convert=partial(markdown_document, options))
-
-
-def markdown_document(options: MarkdownOptions, file: FileText) -> Document | None:
-    """The document of one file; None if there is no text below the front matter.
-
-    Raises:
-        DocumentRejected: the front matter is broken.
-    """
-    front = split_front_matter(file.text, file.external_id)
-    if not front.body.strip():
-        return None
-    headings = list(headings_of(front.body))
-    tags = tags_of(front.values.get("tags"))
-    evidence = Evidence(
-        path=file.external_id,
-        above=options.root_folders,
-        text=front.body,
-        front_matter=front.values,
-        tags=tags,
-        headings=headings,
-    )
-    text, links = resolve_links(front.body, file.relative, options)
-    names = dict.fromkeys((*options.frontmatter_fields, *ALWAYS_KEPT))
-    kept = {name: json_able(front.values[name]) for name in names if front.values.get(name) is not None}
-    if "tags" in kept:
-        kept["tags"] = list(tags)
-    created, updated = _times(front.values, file.modified)
-    return file_document(
-        options,
-        file,
-        evidence,
-        SourceType.DOCUMENTATION,
-        title=plain_title(scalar_text(front.values.get("title"))) or title_of(headings),
-        text=text,
-        own={**kept, **({"links": links} if links else {})},
-        created=created,
-        updated=updated,
-    )
-
-
-def _times(values: Mapping[str, Any], modified: datetime | None) -> tuple[datetime | None, datetime | None]:
-    """Created and updated: what the author says, else the file's time, never created after updated."""
-    updated = parse_time(values.get("updated")) or modified
-    created = parse_time(values.get("created")) or parse_time(values.get("date")) or modified
-    if created and updated and created > updated:
-        created, updated = (updated, updated) if created == modified else (created, created)
-    return created, updated
-
-
-class TextSource(FileSource):
-    """One document per text file; its external id is the path below the root."""
-
-    def __init__(self, options: FileOptions) -> None:
-        super().__init__(options, extractor="text-3", convert=partial(text_document, options))
-
-
-def text_document(options: FileOptions, file: FileText) -> Document | None:
-    """The document of one file: the whole text as it is, that of other formats as Markdown."""
-    if is_blank(file.text):
-        return None
-    headings = list(headings_of(file.text)) if _is_converted(file) else []
-    evidence = Evidence(path=file.external_id, above=options.root_folders, text=file.text, headings=headings)
-    title = title_of(headings) or first_line_title(file.text)
-    return file_document(options, file, evidence, SourceType.TEXT, title=title)
-
-
-def first_line_title(text: str) -> str:
-    """The first line with text, if it stands alone and is short enough for a title; else empty."""
-    first, _, rest = text.strip().partition("\n")
-    alone = not rest.split("\n", 1)[0].strip()
-    return " ".join(first.split()) if alone and len(first.strip()) <= MAX_TITLE_LINE else ""

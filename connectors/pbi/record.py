@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from connectors.documents.decisions import MAX_TITLE, nested
+from connectors.documents.headings import MAX_TITLE, nested
 from connectors.documents.values import (
     clean_text,
     json_able,

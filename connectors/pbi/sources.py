@@ -12,7 +12,8 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from connectors.documents.decisions import Evidence, plain_text
+from connectors.documents.decisions import Evidence
+from connectors.documents.headings import plain_text
 from connectors.documents.values import (
     bounded,
     build_document,

@@ -12,11 +12,10 @@ from connectors.documents.decisions import (
     DecisionRules,
     Evidence,
     decision_facts,
-    headings_of,
     is_decision,
     kind_and_facts,
-    title_of,
 )
+from connectors.documents.headings import headings_of, title_of
 from pipeline.documents import Kind, SourceType
 from tests.complexity import assert_linear
 

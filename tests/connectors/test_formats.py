@@ -14,7 +14,7 @@ from types import MappingProxyType
 import pytest
 from pypdf import PdfWriter
 
-from connectors.documents.decisions import headings_of
+from connectors.documents.headings import headings_of
 from connectors.files.formats import MOST_BYTES
 from pipeline.documents import Document, Kind
 from tests.connectors.folders import file_options, walk

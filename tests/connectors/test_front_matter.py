@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connectors.documents.values import MAX_VALUES, clean_text, json_able, scalar_text, tags_of
-from connectors.files.source import split_front_matter
+from connectors.files.front_matter import split_front_matter
 from pipeline.errors import DocumentRejected
 from tests.connectors.notes import document, read
 

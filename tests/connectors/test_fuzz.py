@@ -23,8 +23,8 @@ from kombu.transport.virtual import Message
 
 from connectors.documents.values import build_document
 from connectors.files.formats import markdown_of
+from connectors.files.markdown import markdown_document
 from connectors.files.options import MarkdownOptions
-from connectors.files.source import markdown_document
 from connectors.files.walk import FileText
 from connectors.markup.elements import to_markdown
 from connectors.pbi.record import pbi_record

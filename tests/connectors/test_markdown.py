@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.documents.decisions import code_lines, headings_of, plain_text, title_of
+from connectors.documents.headings import code_lines, headings_of, plain_text, title_of
 from connectors.documents.values import parse_day, parse_time
 from pipeline.documents import Kind, SourceType
 from tests.complexity import assert_linear

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from connectors import open_source
-from connectors.files.source import first_line_title
+from connectors.files.markdown import first_line_title
 from pipeline.documents import Document, Kind, Page, SourceType
 from tests.connectors.folders import file_options
 

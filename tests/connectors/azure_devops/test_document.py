@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from connectors.azure_devops.document import heading_of
-from connectors.documents.decisions import nested
+from connectors.documents.headings import nested
 from connectors.documents.options import DecisionRules
 from pipeline.documents import Document, Kind, SourceType
 from tests.connectors.azure_devops.world import Store, source_for

@@ -1,0 +1,143 @@
+"""Headings and titles of Markdown text, and its lines without marks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+DECISION = frozenset({"decision", "decisionoutcome", "thedecision", "entscheidung", "décision"})
+AROUND = frozenset(
+    {
+        "status", "context", "contextandproblemstatement", "background", "decisiondrivers", "consideredoptions",
+        "alternatives", "alternativesconsidered", "rationale", "justification", "reasoning", "consequences",
+        "implications", "kontext", "begründung", "konsequenzen", "contexte", "conséquences",
+    }
+)  # fmt: skip
+"""What MADR, Nygard and others ask for; a decision with two of these is a record wherever it lies."""
+SECTIONS = DECISION | AROUND | {
+    "summary", "executivesummary", "abstract", "tldr", "motivation", "proposal", "zusammenfassung", "résumé",
+}  # fmt: skip
+"""Names of parts, by their letters."""
+
+MAX_TITLE = 300
+FEWEST_PARTS = 2
+"""Headings of one level that name parts: the title stands elsewhere."""
+_ATX = re.compile(r" {0,3}(#{1,6})((?:[ \t]+.*)?)$")
+_DEEPER = re.compile(r"( {0,3})(#{1,6})(?=[ \t]|$)")
+_CLOSING = re.compile(r"(?:^|[ \t]+)#+[ \t]*$")
+_UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*$")
+_HEADING_STARTS = frozenset("#=-")
+_FENCE = re.compile(r"[ \t]*(`{3,}(?=[^`]*$)|~{3,})")
+_NO_PARAGRAPH = re.compile(r" {4}|\t|\s*$| {0,3}(?:[-*+>|]|=+[ \t]*$|\d+[.)][ \t]|#{1,6}(?:[ \t]|$))")
+_LINK = re.compile(r"!?\[([^\[\]]{0,300})\](?:\([^()\s]{0,1000}\)|\[[^\[\]]{0,100}\])?")
+_LINK_ELSEWHERE = re.compile(_LINK.pattern.removesuffix("?"))
+_MARKS = re.compile(r"`(?P<code>[^`]+)`|\\(?P<sign>[*_`\[\]])|\*\*|__|(?<!\w)[*_](?=\w)|(?<=\w)[*_](?!\w)|`")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heading:
+    """One heading and where it is."""
+
+    level: int
+    source: str
+    """As it is written, without its own marks."""
+    line: int
+    """Index of the heading's last line, from 0."""
+
+    @cached_property
+    def text(self) -> str:
+        """Without marks for emphasis, code and links."""
+        return plain_text(self.source)
+
+    @property
+    def title(self) -> str:
+        """The same with brackets that are no link's: `fill(value[, offset])`."""
+        return plain_title(self.source)
+
+
+@lru_cache(maxsize=1)
+def code_lines(text: str) -> Sequence[bool]:
+    """For each line, whether it belongs to a fenced code block or an HTML comment.
+
+    Asked for several times of each document in turn.
+    """
+    lines = text.split("\n")
+    if not any(map(text.__contains__, ("```", "~~~", "<!--"))):
+        return [False] * len(lines)
+    return _in_code(lines)
+
+
+def _in_code(lines: Sequence[str]) -> list[bool]:
+    flags: list[bool] = []
+    fence, comment = "", False
+    for line in lines:
+        start = line.lstrip()[:4]
+        match = _FENCE.match(line) if start.startswith(("```", "~~~")) and not comment else None
+        if fence:
+            flags.append(True)
+            marks = line.lstrip(" \t").rstrip()
+            fence = "" if marks.startswith(fence) and not marks.strip(fence[0]) else fence
+        elif match:
+            flags.append(True)
+            fence = match[1]
+        else:
+            comment = comment or start == "<!--"
+            flags.append(comment)
+            comment = comment and "-->" not in line
+    return flags
+
+
+def headings_of(text: str) -> Iterator[Heading]:
+    """All headings in order, `# ATX` and underlined ones; those in code blocks are none."""
+    lines, flags = text.split("\n"), code_lines(text)
+    for index, line in enumerate(lines):
+        # Most lines begin with none of these; a look at one character is cheaper than two patterns.
+        if flags[index] or line.lstrip(" ")[:1] not in _HEADING_STARTS:
+            continue
+        atx = _ATX.match(line)
+        if atx:
+            yield Heading(level=len(atx[1]), source=_CLOSING.sub("", atx[2]), line=index)
+        elif index and not flags[index - 1] and (under := _UNDERLINE.match(line)):
+            above = lines[index - 1]
+            if not _NO_PARAGRAPH.match(above):
+                yield Heading(level=1 if under[1][0] == "=" else 2, source=above, line=index)
+
+
+def title_of(headings: Sequence[Heading]) -> str:
+    """The first heading of level 1, else the first of all; empty if there is none, or it names a part among others."""
+    named = [heading for heading in headings if heading.text]
+    first = next((heading for heading in named if heading.level == 1), named[0] if named else None)
+    if first is None:
+        return ""
+    parts = sum(heading.level == first.level and letters(heading.text) in SECTIONS for heading in named)
+    return "" if parts >= FEWEST_PARTS and letters(first.text) in SECTIONS else first.title
+
+
+def plain_title(text: str) -> str:
+    """The same of a title, with the brackets that are no link's: `fill(value[, offset])`."""
+    return plain_text(text, link=_LINK_ELSEWHERE)
+
+
+def plain_text(text: str, *, link: re.Pattern[str] = _LINK) -> str:
+    """One line of Markdown without its marks, at most MAX_TITLE characters."""
+    shown = _MARKS.sub(r"\g<code>\g<sign>", link.sub(r"\1", text))
+    return " ".join(shown.split())[:MAX_TITLE]
+
+
+def nested(text: str, depth: int) -> str:
+    """Markdown with its headings so much deeper that they lie below ours."""
+    if "#" not in text:
+        return text
+    lines = text.split("\n")
+    for index, in_code in enumerate(code_lines(text)):
+        if not in_code and (match := _DEEPER.match(lines[index])):
+            level = min(6, len(match[2]) + depth)
+            lines[index] = match[1] + "#" * level + lines[index][match.end() :]
+    return "\n".join(lines)
+
+
+def letters(text: str) -> str:
+    """The letters of a text in lower case: `Status (ADR)` is `statusadr`."""
+    return "".join(filter(str.isalpha, text.casefold()))

@@ -1,0 +1,157 @@
+"""Markdown and plain text files as documents, with what their headers say."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any
+from urllib.parse import unquote
+
+from connectors.documents.decisions import Evidence
+from connectors.documents.headings import code_lines, headings_of, plain_title, title_of
+from connectors.documents.values import is_blank, json_able, parse_time, scalar_text, tags_of
+from connectors.files.front_matter import split_front_matter
+from connectors.files.options import FileOptions, MarkdownOptions
+from connectors.files.source import FileSource, file_document, is_converted
+from connectors.files.walk import FileText, external_id
+from pipeline.documents import LEVEL, Document, SourceType
+
+MAX_LINKS = 100
+MAX_TITLE_LINE = 120
+ALWAYS_KEPT = ("author", "date", "created", "updated", "acl", LEVEL)
+# Both are anchored on characters that are rare in text, so that they cost time linear in its length.
+_INLINE = re.compile(r"(\]\(\s{0,10})(?:<([^<>\n]{1,1000})>|([^\s()<>]{1,1000}))")
+_REFERENCE = re.compile(r"( {0,3}\[[^\]\n]{1,200}\]:[ \t]*)(?:<([^<>\n]{1,1000})>|(\S{1,1000}))")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+def resolve_links(text: str, relative: str, options: FileOptions) -> tuple[str, list[str]]:
+    """The text of the file at `relative`, and the files of the same root that it links to or shows.
+
+    Links are made absolute if the root has a base url, what is in code is left alone. The files are paths
+    below the root, sorted, each once, at most MAX_LINKS.
+    """
+    hits: dict[str, str] = {}  # by link as written: a text that repeats one asks the disk once
+
+    def absolute(match: re.Match[str]) -> str:
+        target = match[2] or match[3]
+        if target not in hits:
+            hits[target] = _target(target, relative, options)
+        hit = hits[target]
+        if not hit or not options.base_url:
+            return match[0]
+        return match[1] + options.url_of(hit) + target[len(_path(target)) :]
+
+    lines = text.split("\n")
+    for index, in_code in enumerate(code_lines(text)):
+        if not in_code and ("](" in lines[index] or "]:" in lines[index]):
+            lines[index] = _outside_code(lines[index], absolute)
+    links = sorted({external_id(hit) for hit in hits.values() if hit})
+    return "\n".join(lines), links[:MAX_LINKS]
+
+
+def _outside_code(line: str, absolute: Callable[[re.Match[str]], str]) -> str:
+    """Every second piece between backticks is code."""
+    pieces = line.split("`")
+    pieces[0] = _REFERENCE.sub(absolute, pieces[0], count=1) if _REFERENCE.match(pieces[0]) else pieces[0]
+    pieces[::2] = [_INLINE.sub(absolute, piece) for piece in pieces[::2]]
+    return "`".join(pieces)
+
+
+def _target(target: str, relative: str, options: FileOptions) -> str:
+    """The path below the root a link leads to; empty if it leads elsewhere or nowhere."""
+    path = unquote(_path(target))
+    if not path or path.startswith("//") or _SCHEME.match(path):
+        return ""
+    start = "" if path.startswith("/") else posixpath.dirname(relative)
+    hit = posixpath.normpath(posixpath.join(start, path.lstrip("/") if not start else path))
+    if hit.startswith(("../", "/")) or hit in ("..", "."):
+        return ""
+    return hit if os.path.isfile(options.root / hit) else ""  # noqa: PTH113 (also False for impossible names)
+
+
+def _path(target: str) -> str:
+    """The target without query and fragment."""
+    return re.split("[#?]", target, maxsplit=1)[0]
+
+
+class MarkdownSource(FileSource):
+    """One document per Markdown file; its external id is the path below the root."""
+
+    def __init__(self, options: MarkdownOptions) -> None:
+        super().__init__(options, extractor="markdown-3", convert=partial(markdown_document, options))
+
+
+def markdown_document(options: MarkdownOptions, file: FileText) -> Document | None:
+    """The document of one file; None if there is no text below the front matter.
+
+    Raises:
+        DocumentRejected: the front matter is broken.
+    """
+    front = split_front_matter(file.text, file.external_id)
+    if not front.body.strip():
+        return None
+    headings = list(headings_of(front.body))
+    tags = tags_of(front.values.get("tags"))
+    evidence = Evidence(
+        path=file.external_id,
+        above=options.root_folders,
+        text=front.body,
+        front_matter=front.values,
+        tags=tags,
+        headings=headings,
+    )
+    text, links = resolve_links(front.body, file.relative, options)
+    names = dict.fromkeys((*options.frontmatter_fields, *ALWAYS_KEPT))
+    kept = {name: json_able(front.values[name]) for name in names if front.values.get(name) is not None}
+    if "tags" in kept:
+        kept["tags"] = list(tags)
+    created, updated = _times(front.values, file.modified)
+    return file_document(
+        options,
+        file,
+        evidence,
+        SourceType.DOCUMENTATION,
+        title=plain_title(scalar_text(front.values.get("title"))) or title_of(headings),
+        text=text,
+        own={**kept, **({"links": links} if links else {})},
+        created=created,
+        updated=updated,
+    )
+
+
+def _times(values: Mapping[str, Any], modified: datetime | None) -> tuple[datetime | None, datetime | None]:
+    """Created and updated: what the author says, else the file's time, never created after updated."""
+    updated = parse_time(values.get("updated")) or modified
+    created = parse_time(values.get("created")) or parse_time(values.get("date")) or modified
+    if created and updated and created > updated:
+        created, updated = (updated, updated) if created == modified else (created, created)
+    return created, updated
+
+
+class TextSource(FileSource):
+    """One document per text file; its external id is the path below the root."""
+
+    def __init__(self, options: FileOptions) -> None:
+        super().__init__(options, extractor="text-3", convert=partial(text_document, options))
+
+
+def text_document(options: FileOptions, file: FileText) -> Document | None:
+    """The document of one file: the whole text as it is, that of other formats as Markdown."""
+    if is_blank(file.text):
+        return None
+    headings = list(headings_of(file.text)) if is_converted(file) else []
+    evidence = Evidence(path=file.external_id, above=options.root_folders, text=file.text, headings=headings)
+    title = title_of(headings) or first_line_title(file.text)
+    return file_document(options, file, evidence, SourceType.TEXT, title=title)
+
+
+def first_line_title(text: str) -> str:
+    """The first line with text, if it stands alone and is short enough for a title; else empty."""
+    first, _, rest = text.strip().partition("\n")
+    alone = not rest.split("\n", 1)[0].strip()
+    return " ".join(first.split()) if alone and len(first.strip()) <= MAX_TITLE_LINE else ""
