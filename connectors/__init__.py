@@ -11,8 +11,14 @@ from typing import Any, NamedTuple
 
 from connectors.azure_devops.options import AzureDevOpsOptions
 from connectors.confluence.options import ConfluenceOptions
-from connectors.documents.options import NAMES, DecisionRules, SourceContext, SourceOptions
+from connectors.documents.options import (
+    NAMES,
+    DecisionRules,
+    SourceContext,
+    SourceOptions,
+)
 from connectors.documents.redaction import redact
+from connectors.documents.values import canonical_rights
 from connectors.files.options import FileOptions, MarkdownOptions, PbiOptions, TextOptions
 from pipeline.documents import LEVEL, Cursor, Document, Page, Problem, Source
 from pipeline.errors import ConfigurationError, DocumentRejected
@@ -115,6 +121,7 @@ def protected(document: Document, options: SourceOptions) -> Document:
     Raises:
         DocumentRejected: it asks for a security level that does not exist.
     """
+    document = replace(document, metadata=canonical_rights(document.metadata))
     names = names_in(document) if NAMES in options.redact else ()
     clean = partial(redact, kinds=options.redact, names=names)
     return replace(

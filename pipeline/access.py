@@ -65,7 +65,8 @@ class Caller:
     @property
     def readers(self) -> tuple[str, ...]:
         """The names by which a document's `acl` may let them in; each layer of the `acl` must hold one of them."""
-        return (f"user:{self.subject}", *(f"group:{name}" for name in self.groups))
+        admin = (documents.ADMINS_ALONE,) if ADMIN in self.permissions else ()
+        return (f"user:{self.subject}", *(f"group:{name}" for name in self.groups), *admin)
 
     @property
     def search_filter(self) -> Filter:

@@ -134,6 +134,12 @@ LEVELS = ("public", "internal", "confidential", "restricted")
 """Security levels of documents, lowest first; whoever may see one may see those before it."""
 LEVEL = "security_level"
 """Metadata in which a document itself asks for a level."""
+ACL = "acl"
+"""Metadata that say who may read a document: layers of readers, of each of which a caller must be one."""
+ADMINS_ALONE = "permission:admin"
+"""Reader in an `acl` that callers with the permission `admin` are: for documents whose rights could not be read."""
+READING_NOTE = "reading_note"
+"""Metadata of a document that was read in part: what could not be read, in a sentence."""
 
 
 DECISION_STATUSES: Mapping[str, tuple[str, ...]] = {

@@ -1,71 +1,302 @@
-"""Headers of Markdown files."""
+"""Headers of files: YAML or TOML between fences, fields at the top of a text; read in part where they are broken."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import yaml
 from frontmatter.default_handlers import YAMLHandler
 
-from connectors.documents.values import BoundedLoader
-from pipeline.errors import DocumentRejected
+from connectors.documents.values import (
+    BoundedLoader,
+    canonical_rights,
+    json_able,
+    parse_day,
+    parse_time,
+    scalar_text,
+    tags_of,
+)
+from pipeline.documents import plain_key, plain_keys
 
-_BOUNDARY = re.compile(r"^---[ \t]*$", re.MULTILINE)
-_KEY = re.compile(r"[A-Za-z_][\w .-]*:(?:\s|$)")
+_LEAD = re.compile(r"\A(?:[\s\ufeff\u200b]|<!--(?!-->).*?-->)*", re.DOTALL)
+"""Blank lines, marks and comments before a header, such as that of a licence."""
+_OPENING = re.compile(r"(---|\+\+\+)[ \t]*(?:#.*)?$")
+_CLOSING = {"---": re.compile(r"(?:---|\.\.\.)[ \t]*$"), "+++": re.compile(r"\+\+\+[ \t]*$")}
+_FIELD = re.compile(r"""(["']?)([^\W\d_][\w .-]{0,60}?)\1[ \t]*(?::(?=[ \t]|$)|=)[ \t]*(.*)$""")
+"""`key: value` or `key = value`."""
+_ATTRIBUTE = re.compile(r":([^\W\d_][\w .-]{0,60}):[ \t]+(\S.*)$")
+"""`:key: value`, as AsciiDoc and reStructuredText have it."""
+_RIGHTS = re.compile(r"""^\W{0,10}(?:security[ _-]?level|acl)["']?[ \t]*[:=]""", re.IGNORECASE | re.MULTILINE)
+_PLACEHOLDER = re.compile(r"\{\{.*\}\}|<%.*%>|\{%.*%\}")
+"""What a program fills in: it says nothing."""
+TOP_LINES = 30
+"""Of a text without fences, searched for fields."""
+FEWEST_WORDS = 4
+"""A value of so many words is a sentence where its key is none that headers have."""
+KNOWN_KEYS = frozenset(
+    "acl aliases assignee author authors category categories class created createdat createddate cssclass date"  # noqa: SIM905 (a list of words)
+    " deciders dependencies description draft excerpt id keywords kind labels lang language lastmod lastmodified"
+    " layout linktitle milestone modified name nav navorder order owner parent permalink priority published"
+    " securitylevel sidebarlabel sidebarposition slug sources status summary tags template title type updated"
+    " updatedat updateddate url version weight".split()
+)
+"""Keys of headers, by their letters."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrontMatter:
-    """What the head says and the text below it."""
+    """What the header of a file says, and the text below it."""
 
-    values: Mapping[str, Any]
-    """As YAML gives them, keys as text; dates that no calendar has stay text."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Keys as text. Numbers, dates and truth values that YAML would spell otherwise are texts as written."""
     body: str
+    note: str = ""
+    """What of the header could not be read; empty if all could."""
+    rights_unread: bool = False
+    """True if the note is about a header that says who may read the file."""
 
 
-def split_front_matter(text: str, name: str) -> FrontMatter:
-    """Front matter and body of a file; `name` is the file for messages.
+NO_HEADER = FrontMatter(body="")
 
-    Raises:
-        DocumentRejected: the block is no YAML, no mapping, or never closed; the message gives the line.
+
+class _HeaderLoader(BoundedLoader):
+    """YAML whose values are never shown in another spelling: `NO`, `1.10`, `0010` and `12:30` stay text."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Refuse a second statement about rights: the weaker one would win if it came last."""
+        names = [key.value for key, _ in node.value if _RIGHTS.match(f"{key.value}:")]
+        if len(names) != len({*names}):
+            problem = "the same key about rights twice"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return mapping
+
+
+def _as_written(kind: str) -> Callable[[Any, yaml.ScalarNode], Any]:
+    construct = BoundedLoader.yaml_constructors[f"tag:yaml.org,2002:{kind}"]
+
+    def value(loader: Any, node: yaml.ScalarNode) -> Any:
+        typed = construct(loader, node)
+        return typed if scalar_text(typed) == node.value else node.value
+
+    return value
+
+
+for _kind in ("timestamp", "int", "float", "bool"):
+    _HeaderLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", _as_written(_kind))
+
+
+def read_front_matter(text: str) -> FrontMatter:
+    """The header and the body of a file's text. A header that is not valid is read line by line, and noted.
+
+    A rule as the first line, with prose below it, is no header: the whole text is the body.
     """
-    none = FrontMatter(values={}, body=text)
-    lines = text.split("\n", 2)
-    if lines[0].rstrip() != "---":
-        return none
-    try:
-        _, head, body = _BOUNDARY.split(text, 2)
-    except ValueError:
-        if len(lines) > 1 and _KEY.match(lines[1]):
-            found = f"{name}: the front matter opened at line 1 is never closed"
-            raise DocumentRejected(found, fix="add a line ---") from None
-        return none  # a lone ruler
-    try:
-        return FrontMatter(values=_values(head, name), body=body.strip("\n"))
-    except DocumentRejected:
-        if lines[1].strip():
-            raise
-        return none  # a ruler with a blank line below it, and the block is just text
+    lead = _LEAD.match(text)
+    start = lead.end() if lead else 0
+    lines = text[start:].split("\n")
+    opening = _OPENING.match(lines[0])
+    if opening is None:
+        return _unfenced(text, lines)
+    fence, first = opening[1], text.count("\n", 0, start) + 1
+    closing = _CLOSING[fence]
+    end = next((n for n, line in enumerate(lines) if n and closing.match(line)), 0)
+    if not end:
+        return _never_closed(text, lines, fence, first)
+    head, body = "\n".join(lines[1:end]), "\n".join(lines[end + 1 :]).strip("\n")
+    values, problem = _parsed(head, fence)
+    note = ""
+    if problem:
+        values = _by_lines(lines[1:end], fence)
+        note = f"header not valid {problem[0]} at line {first + problem[1]}; read as lines"
+    rights_unread = bool(note) and bool(_RIGHTS.search(head))
+    if rights_unread or _is_header(values) or not head.strip():
+        return FrontMatter(values=canonical_rights(values), body=body, note=note, rights_unread=rights_unread)
+    return FrontMatter(body=text)
 
 
-def _values(head: str, name: str) -> dict[str, Any]:
-    """What the block of front matter says.
+def _never_closed(text: str, lines: list[str], fence: str, first: int) -> FrontMatter:
+    """A header without its last line is read up to the first line that is none of its fields."""
+    end = next((n for n, line in enumerate(lines) if n and not _continues(line)), len(lines))
+    values = _by_lines(lines[1:end], fence)
+    rights_unread = bool(_RIGHTS.search("\n".join(lines[1:end])))
+    if not (rights_unread or _has_known_key(values)):
+        return FrontMatter(body=text)
+    note = f"header opened at line {first} is never closed; read as lines"
+    body = "\n".join(lines[end:]).strip("\n")
+    return FrontMatter(values=canonical_rights(values), body=body, note=note, rights_unread=rights_unread)
 
-    Raises:
-        DocumentRejected: it is no YAML, or no mapping; the message gives the line.
-    """
+
+def _continues(line: str) -> bool:
+    return bool(_FIELD.match(line)) or line.startswith((" ", "\t", "- "))
+
+
+def _unfenced(text: str, lines: list[str]) -> FrontMatter:
+    """Fields at the top of a text, which stay part of it: attributes, and a paragraph of fields with rights in it."""
+    above = lines[:TOP_LINES]
+    attributes = {m[1]: m[2].strip() for m in map(_ATTRIBUTE.match, above) if m}
+    if _has_known_key(attributes):
+        return FrontMatter(values=canonical_rights(attributes), body=text)
+    paragraph = above[: next((n for n, line in enumerate(above) if not line.strip()), len(above))]
+    if not _RIGHTS.search("\n".join(paragraph)) or paragraph[0].startswith(("#", "```", "~~~")):
+        return FrontMatter(body=text)
+    fields = [line.strip() for line in paragraph if line.strip(" \t-+")]
+    if all(map(_FIELD.match, fields)):
+        return FrontMatter(values=canonical_rights(_by_lines(fields, "---")), body=text)
+    note = "fields at the top of the text are no header that can be read"
+    return FrontMatter(body=text, note=note, rights_unread=True)
+
+
+def _parsed(head: str, fence: str) -> tuple[dict[str, Any], tuple[str, int] | None]:
+    """The values of a header; with them, where it is broken: the name of its form, and the line below the fence."""
+    if fence == "+++":
+        try:
+            return tomllib.loads(head), None
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            line = re.search(r"at line (\d+)", str(error))
+            return {}, ("TOML", int(line[1]) if line else 1)
     try:
-        values = YAMLHandler().load(head, Loader=BoundedLoader)
+        values = YAMLHandler().load(head, Loader=_HeaderLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-        # The block starts at the end of line 1, so the parser's line 0 is ours.
-        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "line 1"
-        found = f"{name}: the front matter is not valid YAML at {where}"
-        raise DocumentRejected(found, fix="correct it") from None
-    if not isinstance(values, Mapping | None):
-        found = f"{name}: the front matter from line 1 is a {type(values).__name__}, not a mapping"
-        raise DocumentRejected(found, fix="write it as key: value lines")
-    return {str(k): v for k, v in (values or {}).items()}
+        return {}, ("YAML", mark.line + 1 if mark else 1)
+    if isinstance(values, Mapping | None):
+        return {str(key): value for key, value in (values or {}).items()}, None
+    return {}, ("YAML", 1)
+
+
+def _by_lines(lines: list[str], fence: str) -> dict[str, Any]:
+    """Each field on its own: as YAML where it is some, else as the text behind its sign, or as the list below it."""
+    values: dict[str, Any] = {}
+    for block in _fields(lines):
+        match = _FIELD.match(block[0])
+        if match is None:
+            continue
+        parsed, problem = _parsed("\n".join(block), fence)
+        values[match[2]] = _text_or_list(match[3], block[1:]) if problem else parsed.get(match[2], "")
+    return values
+
+
+def _text_or_list(first: str, below: list[str]) -> str | list[str]:
+    """A value that is no YAML: the text behind its key with the lines below it, or the items that stand there."""
+    items = [line.strip().removeprefix("-") for line in below if line.lstrip().startswith("- ")]
+    if not items and first.startswith("[") and first.rstrip().endswith("]"):
+        items = first.strip()[1:-1].split(",")
+    texts = [text for text in map(_unquoted, items or [first, *below]) if text and not text.startswith("# ")]
+    return texts if items else " ".join(texts)
+
+
+def _unquoted(text: str) -> str:
+    text = text.strip()
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
+
+
+def _fields(lines: list[str]) -> Iterator[list[str]]:
+    """Lines of a header, each field with those that go on below it."""
+    block: list[str] = []
+    for line in lines:
+        if block and not _FIELD.match(line):
+            block.append(line)
+            continue
+        if block:
+            yield block
+        block = [line]
+    if block:
+        yield block
+
+
+def _has_known_key(values: Mapping[str, Any]) -> bool:
+    return any(plain_key(key) in KNOWN_KEYS for key in values)
+
+
+def _is_header(values: Mapping[str, Any]) -> bool:
+    """False for prose with a colon between two rules."""
+    if _has_known_key(values) or not values:
+        return bool(values)
+    texts = [value for value in values.values() if isinstance(value, str)]
+    if len(values) == 1:
+        return next(iter(values))[:1].islower() and all(len(text.split()) <= 1 for text in texts)
+    sentences = sum(len(text.split()) >= FEWEST_WORDS for text in texts)
+    return sentences < len(values)
+
+
+CREATED = (
+    "created",
+    "createdat",
+    "createddate",
+    "createdon",
+    "datecreated",
+    "creationdate",
+    "date",
+    "published",
+)
+UPDATED = (
+    "updated", "updatedat", "updateddate", "updatedon", "dateupdated", "lastmod", "lastmodified", "lastupdated",
+    "lastmodifiedat", "lastupdatedat", "modified", "modifieddate", "datemodified",
+)  # fmt: skip
+TAGS = ("tags", "tag", "labels", "label", "keywords")
+"""Keys of headers, by their letters, the surest first."""
+KEPT: Mapping[str, tuple[str, ...]] = {
+    "author": ("author", "authors"),
+    "date": ("date",),
+    "created": ("created",),
+    "updated": ("updated",),
+    "status": ("status", "state"),
+    "assignee": ("assignee", "assignees", "assignedto"),
+    "labels": ("labels", "label"),
+    "priority": ("priority",),
+    "dependencies": ("dependencies", "dependson"),
+    "parent": ("parent", "parentid", "parenttaskid"),
+    "type": ("type",),
+}
+"""Metadata of every file -> keys of its header, by their letters."""
+
+
+def header_tags(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Tags, labels and keywords, each once."""
+    keys = plain_keys(values)
+    return tuple(dict.fromkeys(tag for key in TAGS for tag in tags_of(keys.get(key))))
+
+
+def header_times(
+    values: Mapping[str, Any], modified: datetime | None, *, still: bool
+) -> tuple[datetime | None, datetime | None]:
+    """When it was created and updated: as the header says, else the time of the file; never created after updated.
+
+    `still`: what says when it was created, and of no update, has had none, whatever the time of the file.
+    """
+    keys = plain_keys(values)
+    created, updated = (
+        next(filter(None, map(_time, map(keys.get, names))), None) for names in (CREATED, UPDATED)
+    )
+    stated = created is not None
+    updated = updated or (created if still else None) or modified
+    created = created or modified
+    if created and updated and created > updated:
+        created, updated = (created, created) if stated else (updated, updated)
+    return created, updated
+
+
+def _time(value: Any) -> datetime | None:
+    return parse_time(value) or (parse_time(parse_day(value)) if isinstance(value, str) and value else None)
+
+
+def header_fields(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Fields as metadata: those of `names` as they are spelled, and those that every file may have."""
+    keys = plain_keys(values)
+    fields = {
+        name: next((keys[key] for key in spellings if key in keys), None) for name, spellings in KEPT.items()
+    }
+    fields |= {name: values[name] for name in names if name in values}
+    kept = {name: json_able(value) for name, value in fields.items() if value not in (None, "", [])}
+    return {**kept, **({"tags": list(header_tags(values))} if "tags" in kept else {})}
+
+
+def header_text(value: Any) -> str:
+    """A value of a header as text; empty for none, for collections, and for what a program was to fill in."""
+    text = scalar_text(value)
+    return "" if _PLACEHOLDER.fullmatch(text) else text

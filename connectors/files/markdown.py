@@ -5,24 +5,19 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Callable, Mapping
-from datetime import datetime
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 from urllib.parse import unquote
 
-from connectors.documents.decisions import Evidence
-from connectors.documents.headings import code_lines, headings_of, plain_title, title_of
-from connectors.documents.values import is_blank, json_able, parse_time, scalar_text, tags_of
-from connectors.files.front_matter import split_front_matter
+from connectors.documents.headings import code_lines, headings_of, title_of
+from connectors.documents.values import is_blank
 from connectors.files.options import FileOptions, MarkdownOptions
 from connectors.files.source import FileSource, file_document, is_converted
 from connectors.files.walk import FileText, external_id
-from pipeline.documents import LEVEL, Document, SourceType
+from pipeline.documents import Document, SourceType
 
 MAX_LINKS = 100
 MAX_TITLE_LINE = 120
-ALWAYS_KEPT = ("author", "date", "created", "updated", "acl", LEVEL)
 # Both are anchored on characters that are rare in text, so that they cost time linear in its length.
 _INLINE = re.compile(r"(\]\(\s{0,10})(?:<([^<>\n]{1,1000})>|([^\s()<>]{1,1000}))")
 _REFERENCE = re.compile(r"( {0,3}\[[^\]\n]{1,200}\]:[ \t]*)(?:<([^<>\n]{1,1000})>|(\S{1,1000}))")
@@ -83,61 +78,31 @@ class MarkdownSource(FileSource):
     """One document per Markdown file; its external id is the path below the root."""
 
     def __init__(self, options: MarkdownOptions) -> None:
-        super().__init__(options, extractor="markdown-3", convert=partial(markdown_document, options))
+        super().__init__(options, extractor="markdown-4", convert=partial(markdown_document, options))
 
 
 def markdown_document(options: MarkdownOptions, file: FileText) -> Document | None:
-    """The document of one file; None if there is no text below the front matter.
-
-    Raises:
-        DocumentRejected: the front matter is broken.
-    """
-    front = split_front_matter(file.text, file.external_id)
-    if not front.body.strip():
+    """The document of one file; None if there is no text below its header."""
+    if not file.text.strip():
         return None
-    headings = list(headings_of(front.body))
-    tags = tags_of(front.values.get("tags"))
-    evidence = Evidence(
-        path=file.external_id,
-        above=options.root_folders,
-        text=front.body,
-        front_matter=front.values,
-        tags=tags,
-        headings=headings,
-    )
-    text, links = resolve_links(front.body, file.relative, options)
-    names = dict.fromkeys((*options.frontmatter_fields, *ALWAYS_KEPT))
-    kept = {name: json_able(front.values[name]) for name in names if front.values.get(name) is not None}
-    if "tags" in kept:
-        kept["tags"] = list(tags)
-    created, updated = _times(front.values, file.modified)
+    headings = list(headings_of(file.text))
+    text, links = resolve_links(file.text, file.relative, options)
     return file_document(
         options,
         file,
-        evidence,
         SourceType.DOCUMENTATION,
-        title=plain_title(scalar_text(front.values.get("title"))) or title_of(headings),
+        title=title_of(headings),
         text=text,
-        own={**kept, **({"links": links} if links else {})},
-        created=created,
-        updated=updated,
+        headings=headings,
+        metadata={"links": links} if links else {},
     )
-
-
-def _times(values: Mapping[str, Any], modified: datetime | None) -> tuple[datetime | None, datetime | None]:
-    """Created and updated: what the author says, else the file's time, never created after updated."""
-    updated = parse_time(values.get("updated")) or modified
-    created = parse_time(values.get("created")) or parse_time(values.get("date")) or modified
-    if created and updated and created > updated:
-        created, updated = (updated, updated) if created == modified else (created, created)
-    return created, updated
 
 
 class TextSource(FileSource):
     """One document per text file; its external id is the path below the root."""
 
     def __init__(self, options: FileOptions) -> None:
-        super().__init__(options, extractor="text-3", convert=partial(text_document, options))
+        super().__init__(options, extractor="text-4", convert=partial(text_document, options))
 
 
 def text_document(options: FileOptions, file: FileText) -> Document | None:
@@ -145,9 +110,8 @@ def text_document(options: FileOptions, file: FileText) -> Document | None:
     if is_blank(file.text):
         return None
     headings = list(headings_of(file.text)) if is_converted(file) else []
-    evidence = Evidence(path=file.external_id, above=options.root_folders, text=file.text, headings=headings)
     title = title_of(headings) or first_line_title(file.text)
-    return file_document(options, file, evidence, SourceType.TEXT, title=title)
+    return file_document(options, file, SourceType.TEXT, title=title, headings=headings)
 
 
 def first_line_title(text: str) -> str:

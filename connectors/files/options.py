@@ -12,7 +12,8 @@ import annotated_types
 from pydantic import Field
 
 from connectors.documents.options import SourceContext, SourceOptions
-from connectors.sections import Expected, Flag, Folder, Size, Texts, WebUrl
+from connectors.sections import Expected, Flag, Folder, OneOf, Size, Texts, WebUrl
+from pipeline.documents import Kind
 
 FORMATS: Mapping[str, str] = {
     **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
@@ -24,6 +25,9 @@ FORMATS: Mapping[str, str] = {
 """End of a file's name -> its format, of which `connectors.files.formats` makes Markdown."""
 BINARY = (".pdf", ".docx")
 """Those that are no text."""
+
+
+KindName = Annotated[Kind, OneOf(Kind)]
 
 
 class FileOptions(SourceOptions):
@@ -42,6 +46,8 @@ class FileOptions(SourceOptions):
     """Look for changed files every few seconds."""
     max_bytes: Size = Field(default="10m", validate_default=True)
     """Larger files are skipped and reported."""
+    kind: KindName | None = Field(default=None, examples=["work"])
+    """What all its files are: work (tasks, stories), decision or reference. Empty: by header, folder and headings."""
 
     def with_context(self, context: SourceContext) -> Self:
         """The same, its root absolute."""
@@ -63,6 +69,11 @@ class FileOptions(SourceOptions):
         """The last folders of the root's own path, for rules that look at the names of folders."""
         return "/".join(Path(os.path.abspath(self.root)).parts[1:][-2:])  # noqa: PTH100 (keeps links as given)
 
+    @property
+    def kept_fields(self) -> tuple[str, ...]:
+        """Fields of headers that are kept as metadata, beside the usual ones."""
+        return ()
+
     def url_of(self, relative: str) -> str:
         """The address of the file at `relative` (slashes, below the root)."""
         path = quote_from_bytes(os.fsencode(relative))
@@ -78,7 +89,13 @@ class MarkdownOptions(FileOptions):
     """Markdown files with front matter."""
 
     frontmatter_fields: Texts = ("title", "tags", "category")
-    """Fields of the front matter that are kept."""
+    """Fields of the header that are kept, beside author, dates, status, assignee, labels, priority, dependencies,
+    parent and type."""
+
+    @property
+    def kept_fields(self) -> tuple[str, ...]:
+        """Fields of headers that are kept as metadata, beside the usual ones."""
+        return self.frontmatter_fields
 
     example: ClassVar = {
         "name": "project_docs",

@@ -5,18 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from operator import attrgetter
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
-from connectors.documents.decisions import Evidence, kind_and_facts
+from connectors.documents.decisions import Evidence, decision_facts, kind_and_facts
+from connectors.documents.headings import Heading, plain_title
 from connectors.documents.options import Globs
 from connectors.documents.values import (
     build_document,
+    json_able,
 )
-from connectors.files.options import FORMATS, FileOptions
+from connectors.files.front_matter import (
+    header_fields,
+    header_tags,
+    header_text,
+    header_times,
+    read_front_matter,
+)
+from connectors.files.options import BINARY, FORMATS, FileOptions
 from connectors.files.walk import (
     FileListing,
     FileText,
@@ -28,7 +36,23 @@ from connectors.files.walk import (
     open_problem,
     read_file,
 )
-from pipeline.documents import Cursor, Document, Finding, Listing, Page, Problem, SourceType, plural
+from connectors.pbi.tasks import backlog_item_facts, is_backlog_item
+from pipeline.documents import (
+    ACL,
+    ADMINS_ALONE,
+    LEVEL,
+    READING_NOTE,
+    Cursor,
+    Document,
+    Finding,
+    Kind,
+    Listing,
+    Page,
+    Problem,
+    SourceType,
+    plain_keys,
+    plural,
+)
 from pipeline.errors import DocumentRejected
 
 PAGE_ENTRIES = 100
@@ -160,10 +184,20 @@ class FileSource:
         if not isinstance(file, FileText):
             return file
         try:
-            document = build_document(lambda: self._convert(_as_markdown(file)), file.external_id)
+            document = build_document(
+                lambda: self._convert(_as_markdown(_without_header(file))), file.external_id
+            )
             return document or blank(file.external_id, file.url)
         except DocumentRejected as error:
             return Problem(external_id=file.external_id, reason=str(error), url=file.url)
+
+
+def _without_header(file: FileText) -> FileText:
+    """The text below the header, and what that says."""
+    if file.external_id.lower().endswith(BINARY):
+        return file
+    header = read_front_matter(file.text)
+    return replace(file, text=header.body, header=header)
 
 
 def _as_markdown(file: FileText) -> FileText:
@@ -182,45 +216,76 @@ def is_converted(file: FileText) -> bool:
 def file_document(
     options: FileOptions,
     file: FileText,
-    evidence: Evidence,
     source_type: SourceType,
     *,
     title: str,
     text: str = "",
-    own: Mapping[str, Any] = MappingProxyType({}),
-    created: datetime | None = None,
-    updated: datetime | None = None,
+    headings: Sequence[Heading] = (),
+    metadata: Mapping[str, Any] = MappingProxyType({}),
 ) -> Document:
-    """The document of one file.
+    """The document of one file; its header gives tags, times, rights and what decides about the kind.
 
     Args:
-        options: `source_type` and `metadata` of the source.
-        file: gives id, address, and the times if there are no others.
-        evidence: decides about the kind; also text and tags.
+        options: `source_type`, `kind` and `metadata` of the source.
+        file: also its id and address, and the times if the header tells none.
         source_type: where the source is given none.
-        title: the file's name without its suffix if empty.
-        text: replaces that of the evidence.
-        own: metadata the file gives of itself; it goes before that of the source.
-        created: what the file says.
-        updated: what the file says.
+        title: where the header gives none; the file's name without its ending if empty.
+        text: replaces that of the file.
+        headings: of the text.
+        metadata: of the file; goes before that of the source.
     """
     source_type = options.source_type or source_type
-    kind, facts = kind_and_facts(options.decisions, evidence, source_type)
+    header = file.header.values
+    evidence = Evidence(
+        path=file.external_id,
+        above=options.root_folders,
+        text=file.text,
+        front_matter=header,
+        tags=header_tags(header),
+        headings=headings,
+    )
+    kind, facts = _kind_and_facts(options, evidence, source_type)
+    created, updated = header_times(header, file.modified, still=kind is Kind.WORK)
     return Document(
         external_id=file.external_id,
-        title=title or PurePosixPath(file.external_id).stem,
-        text=text or evidence.text,
+        title=plain_title(header_text(plain_keys(header).get("title")))
+        or title
+        or PurePosixPath(file.external_id).stem,
+        text=text or file.text,
         source_type=source_type,
         kind=kind,
         url=file.url,
         tags=tuple(evidence.tags),
-        metadata=options.metadata_of({**own, **facts, **file_metadata(file)}),
-        created_at=created or file.modified,
-        updated_at=updated or file.modified,
+        metadata=options.metadata_of(
+            {**header_fields(header, options.kept_fields), **metadata, **facts, **file_metadata(file)}
+        ),
+        created_at=created,
+        updated_at=updated,
     )
 
 
-def file_metadata(file: FileText) -> dict[str, str]:
-    """`source_path`, and `encoding` if it is not UTF-8."""
-    encoding = {} if file.encoding == "utf-8" else {"encoding": file.encoding}
-    return {"source_path": file.external_id, **encoding}
+def _kind_and_facts(
+    options: FileOptions, evidence: Evidence, source_type: SourceType
+) -> tuple[Kind, dict[str, Any]]:
+    """The kind that the source is given, else work by its header, else by the rules of decisions."""
+    header = evidence.front_matter
+    if options.kind is Kind.WORK or (options.kind is None and is_backlog_item(evidence.path, header)):
+        return Kind.WORK, backlog_item_facts(header, evidence.text)
+    if options.kind is Kind.DECISION:
+        return Kind.DECISION, dict(decision_facts(evidence))
+    kind, facts = kind_and_facts(options.decisions, evidence, source_type)
+    return (options.kind, {}) if options.kind else (kind, dict(facts))
+
+
+def file_metadata(file: FileText) -> dict[str, Any]:
+    """`source_path`, `encoding` if it is not UTF-8, a note on what was not read of the header, and its rights."""
+    header = file.header
+    rights = {key: json_able(header.values[key]) for key in (LEVEL, ACL) if key in header.values}
+    if header.rights_unread:
+        rights = {ACL: [[ADMINS_ALONE]]}
+    return {
+        "source_path": file.external_id,
+        **({} if file.encoding == "utf-8" else {"encoding": file.encoding}),
+        **({READING_NOTE: header.note} if header.note else {}),
+        **rights,
+    }

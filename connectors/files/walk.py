@@ -13,6 +13,7 @@ from operator import attrgetter
 
 from connectors.documents.options import Globs, Pattern
 from connectors.documents.values import Unreadable, decode, from_epoch, is_blank
+from connectors.files.front_matter import NO_HEADER, FrontMatter
 from connectors.files.options import BINARY, FileOptions
 from pipeline.documents import Problem
 from pipeline.errors import ConfigurationError, IndexingError, SourceDenied, SourceUnavailable
@@ -264,6 +265,8 @@ class FileText:
     encoding: str
     """`utf-8` unless the file says or shows otherwise."""
     modified: datetime | None
+    header: FrontMatter = NO_HEADER
+    """What stood above the text, which is taken out of it once it is read."""
 
 
 def read_file(file: FoundFile, root: str, options: FileOptions) -> FileText | Problem | None:

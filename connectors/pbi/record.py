@@ -147,26 +147,42 @@ def pbi_record(item: PbiItem, run: Mapping[str, Any]) -> PbiRecord | None:
     if not title:
         return None
     digest = hashlib.sha256(" ".join(title.casefold().split()).encode()).hexdigest()
-    labels = tuple(dict.fromkeys((*tags_of(pbi.get("labels")), *tags_of(pbi.get("tags")))))
     sections = {
         heading: text for heading, keys in TEXTS.items() if (text := _section(heading, _value(pbi, keys)))
     }
-    facts = {name: json_able(_value(pbi, keys)) for name, keys in FACTS.items()}
-    sentences = [name for name in SHORT_FACTS if not 1 <= len(scalar_text(facts[name]).split()) <= MOST_WORDS]
-    facts |= dict.fromkeys(sentences)
-    facts |= {"labels": list(labels), **effort_facts(item.pbi), **course_facts(pbi)}
-    facts["duplicate_of"] = _duplicate_of(pbi, own_id, filter(None, map(sections.get, ENDINGS)))
+    facts = work_facts(item.pbi, own_id, filter(None, map(sections.get, ENDINGS)))
     return PbiRecord(
         id=own_id or f"title-{digest[:16]}",
         title=title,
         text="\n\n".join((f"# {title}", *(f"## {heading}\n\n{text}" for heading, text in sections.items()))),
-        tags=labels,
+        tags=_labels(pbi),
         timestamp=_time("created", pbi, run),
         updated=_time("updated", pbi),
         url=_own_url(pbi),
         score=_score((pbi, "score"), (plain_keys(item.scores), "score beside it")),
-        facts={name: value for name, value in facts.items() if value not in (None, "", [], {})},
+        facts=facts,
     )
+
+
+def work_facts(item: Mapping[Any, Any], own_id: str, endings: Iterable[str]) -> dict[str, Any]:
+    """What the fields of a backlog item say as metadata: status, priority, labels, effort, the item it repeats.
+
+    Args:
+        item: its fields as they are spelled.
+        own_id: its id, which it cannot repeat.
+        endings: texts about how it ended, which may name the item that it repeats.
+    """
+    pbi = plain_keys(item)
+    facts = {name: json_able(_value(pbi, keys)) for name, keys in FACTS.items()}
+    sentences = [name for name in SHORT_FACTS if not 1 <= len(scalar_text(facts[name]).split()) <= MOST_WORDS]
+    facts |= dict.fromkeys(sentences)
+    facts |= {"labels": list(_labels(pbi)), **effort_facts(item), **course_facts(pbi)}
+    facts["duplicate_of"] = _duplicate_of(pbi, own_id, endings)
+    return {name: value for name, value in facts.items() if value not in (None, "", [], {})}
+
+
+def _labels(pbi: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*tags_of(pbi.get("labels")), *tags_of(pbi.get("tags")))))
 
 
 def _value(pbi: Mapping[str, Any], keys: Iterable[str]) -> Any:

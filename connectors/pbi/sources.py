@@ -12,22 +12,22 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from connectors.documents.decisions import Evidence
 from connectors.documents.headings import plain_text
 from connectors.documents.values import (
     bounded,
     build_document,
+    canonical_rights,
     json_text,
     parse_json,
     parse_time,
     scalar_text,
-    tags_of,
 )
+from connectors.files.front_matter import FrontMatter
 from connectors.files.options import FileOptions
 from connectors.files.source import Entry, FileSource, file_document, file_metadata
 from connectors.files.walk import FileListing, FileText, FoundFile, Skipped, holds_nothing, read_file
 from connectors.pbi.record import PbiRecord, pbi_record
-from connectors.pbi.shapes import holds_pbis, pbi_items, run_facts, top_level
+from connectors.pbi.shapes import holds_pbis, pbi_items, run_facts, text_of, top_level
 from pipeline.documents import DEFAULT_KIND, Cursor, Document, Listing, Problem, SourceType, plain_keys
 from pipeline.errors import DocumentRejected
 
@@ -319,16 +319,12 @@ def json_document(options: FileOptions, file: FileText) -> Document | None:
         raise DocumentRejected(found, fix="flatten it, or exclude it") from None
     if not text:
         return None
-    keys = plain_keys(data) if isinstance(data, Mapping) else {}
-    tags = tags_of(keys.get("tags"))
-    category = scalar_text(keys.get("category"))
+    fields = {str(key): value for key, value in data.items()} if isinstance(data, Mapping) else {}
+    category = scalar_text(plain_keys(fields).get("category"))
     return file_document(
         options,
-        file,
-        Evidence(path=file.external_id, above=options.root_folders, text=text, front_matter=keys, tags=tags),
+        replace(file, text=text, header=FrontMatter(values=canonical_rights(fields), body=text)),
         SourceType.DOCUMENTATION,
-        title=next((text for key in TITLE_KEYS if (text := plain_text(scalar_text(keys.get(key))))), ""),
-        own={"category": category} if category else {},
-        created=parse_time(keys.get("createdat")),
-        updated=parse_time(keys.get("updatedat")),
+        title=plain_text(text_of(plain_keys(fields), TITLE_KEYS)),
+        metadata={"category": category} if category else {},
     )

@@ -37,11 +37,11 @@ def documents_beside(root: Path, text: str) -> tuple[list[str], dict[str, str]]:
     return sorted(documents), {name: problem.reason for name, problem in failed.items()}
 
 
-def test_merge_keys_that_multiply_fail_their_file_at_once(tmp_path: Path) -> None:
+def test_merge_keys_that_multiply_are_read_as_lines_at_once(tmp_path: Path) -> None:
     begun = time.monotonic()
-    found, failed = documents_beside(tmp_path, f"---\n{MERGES}---\ntext")
-    assert found == ["good.md"]
-    assert "bad.md: the front matter is not valid YAML" in failed["bad.md"]
+    assert documents_beside(tmp_path, f"---\ntitle: Merged\n{MERGES}---\ntext") == (["bad.md", "good.md"], {})
+    note = read(tmp_path)[0]["bad.md"].metadata["reading_note"]
+    assert "header not valid YAML" in note
     assert time.monotonic() - begun < 5
 
 
@@ -64,10 +64,12 @@ def test_a_value_that_is_not_what_its_tag_says_stays_text(tmp_path: Path, value:
 
 
 @pytest.mark.parametrize("nested", ["[" * 200_000 + "]" * 200_000, "- " * 200_000 + "x", "{a: " * 200_000])
-def test_a_head_that_is_nested_without_end_fails_its_file_and_no_process(tmp_path: Path, nested: str) -> None:
-    found, failed = documents_beside(tmp_path, f"---\nx:\n  {nested}\n---\ntext")
-    assert found == ["good.md"]
-    assert "bad.md: the front matter is not valid YAML at line 3" in failed["bad.md"]
+def test_a_header_that_is_nested_without_end_is_read_as_lines(tmp_path: Path, nested: str) -> None:
+    text = f"---\ntitle: Nested\nx:\n  {nested}\n---\ntext"
+    assert documents_beside(tmp_path, text) == (["bad.md", "good.md"], {})
+    bad = read(tmp_path)[0]["bad.md"]
+    assert (bad.title, bad.text) == ("Nested", "text")
+    assert bad.metadata["reading_note"] == "header not valid YAML at line 4; read as lines"
 
 
 @pytest.mark.parametrize("html", ["<p>a&#{};b</p>", "<p>a<a href='x&#{};'>y</a>b</p>", "a&#{}"])

@@ -89,13 +89,14 @@ class TestContent:
         assert ids.complete
 
     def test_messages_hold_no_text_of_the_file(self, tmp_path: Path) -> None:
-        write(tmp_path, "front.md", text="---\nkey: [topsecret\n---\n\ntopsecret")
+        write(tmp_path, "front.md", text="---\ntitle: [topsecret\n---\n\ntopsecret")
         (tmp_path / "binary.md").write_bytes(b"topsecret\0")
 
-        _, failed, _ = walk(options(tmp_path))
+        documents, failed, _ = walk(options(tmp_path))
 
-        assert len(failed) == 2
-        assert not any("topsecret" in reason for reason in failed.values())
+        notes = [document.metadata["reading_note"] for document in documents.values()]
+        assert len(failed) == len(notes) == 1
+        assert not any("topsecret" in reason for reason in (*failed.values(), *notes))
 
 
 class TestSpecialFiles:

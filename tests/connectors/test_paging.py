@@ -59,7 +59,7 @@ class TestPaging:
 
     def test_what_is_read_again_and_fails_is_not_gone(self, tmp_path: Path) -> None:
         write(tmp_path, "a.md")
-        write(tmp_path, "broken.md", text="---\nkey: [\n---\n\ntext\n")
+        (tmp_path / "broken.md").write_bytes(b"binary\0")
 
         pages = list(open_source(options(tmp_path)).read(["a.md", "broken.md", "gone.md"]))
 

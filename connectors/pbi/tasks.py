@@ -1,0 +1,72 @@
+"""Backlog items written as text files: a header with id, title and status above their description and notes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from connectors.documents.values import scalar_text
+from connectors.pbi.record import work_facts
+from connectors.pbi.shapes import ID_KEYS, text_of
+from pipeline.documents import plain_keys
+
+_TYPES = frozenset(
+    "bug chore defect epic feature featurerequest improvement initiative issue pbi productbacklogitem spike story"  # noqa: SIM905 (a list of words)
+    " subtask task tasks ticket todo userstory workitem".split()
+)
+"""Values of `type` in the header of a backlog item, by their letters."""
+_FIELDS = frozenset(
+    "assignee assignees assignedto blockedby dependencies dependson duedate epic estimate iteration labels milestone"  # noqa: SIM905 (a list of words)
+    " ordinal parent parentid parenttaskid points priority reporter severity sprint storypoints subtasks".split()
+)
+"""Keys that headers of backlog items have and those of pages do not."""
+_STATES = frozenset(
+    "active backlog blocked canceled cancelled closed complete completed doing done fixed icebox inprogress inreview"  # noqa: SIM905 (a list of words)
+    " merged new next notstarted onhold open pending planned ready readyfordev resolved review shipped started testing"
+    " todo triage unstarted verified wontdo wontfix".split()
+)
+"""Values of `status` that work has and pages do not, by their letters."""
+_FOLDERS = frozenset(
+    "backlog bugs epics features issues pbis stories tasks tickets todos userstories workitems".split()  # noqa: SIM905 (a list of words)
+)
+_OTHER_FOLDERS = re.compile(r"adrs?|.*decisions?|rfcs?|keps|proposals|docs?|templates?")
+"""Folders below those of a backlog whose files are none of its items."""
+_NOT_LETTERS = re.compile(r"[\W\d_]+")
+PARENT_KEYS = ("parent", "parentid", "parenttaskid", "epic")
+
+
+def is_backlog_item(path: str, header: Mapping[str, Any]) -> bool:
+    """True for a file whose header is that of a task, a story or another piece of work.
+
+    Two of these: an id, a state of work, a field that only work has, a folder of work items; or a type that is one.
+    """
+    keys = plain_keys(header)
+    folders = [_letters(name) for name in PurePosixPath(path).parts[:-1]]
+    if not keys or (folders and _OTHER_FOLDERS.fullmatch(folders[-1])):
+        return False
+    status = text_of(keys, ("status", "state"))
+    if _letters(text_of(keys, ("type", "kind", "issuetype"))) in _TYPES:
+        return bool(status or text_of(keys, ID_KEYS))
+    signs = (
+        text_of(keys, ID_KEYS) != "",
+        _letters(status) in _STATES,
+        not _FIELDS.isdisjoint(keys),
+        not _FOLDERS.isdisjoint(folders),
+    )
+    return status != "" and sum(signs) > 1
+
+
+def backlog_item_facts(header: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """Metadata of a backlog item, named as those of items in JSON: `pbi_id`, status, priority, parent, effort."""
+    keys = plain_keys(header)
+    item_id = text_of(keys, ID_KEYS)
+    facts = work_facts(header, item_id, [text])
+    if parent := next((item for key in PARENT_KEYS if (item := scalar_text(keys.get(key)))), ""):
+        facts["parent"] = parent
+    return {**facts, **({"pbi_id": item_id} if item_id else {})}
+
+
+def _letters(text: str) -> str:
+    return _NOT_LETTERS.sub("", text.casefold())
