@@ -232,6 +232,14 @@ class Page:
     """External ids the source itself says are gone."""
 
     @property
+    def noted(self) -> tuple[Problem, ...]:
+        """What of its documents could not be read, of those that were read in part."""
+        notes = ((d, d.metadata.get(READING_NOTE)) for d in self.documents)
+        return tuple(
+            Problem(external_id=d.external_id, reason=str(note), url=d.url) for d, note in notes if note
+        )
+
+    @property
     def all_left_out(self) -> Counter[str]:
         """What was left out on purpose, named or not, counted by reason."""
         return Counter(self.left_out) + Counter(problem.because for problem in self.skipped)

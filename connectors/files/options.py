@@ -27,7 +27,7 @@ BINARY = (".pdf", ".docx")
 """Those that are no text."""
 
 
-KindName = Annotated[Kind, OneOf(Kind)]
+KindName = Annotated[Kind, OneOf(tuple(map(str, Kind)))]
 
 
 class FileOptions(SourceOptions):

@@ -126,6 +126,7 @@ def admit(connection: Connection, where: Admission, page: Page) -> Counts:
     deleted = remove(connection, [document_id(where.source_id, e) for e in gone])
     runs.note_problems(connection, where.run_id, "failed", failed)
     runs.note_problems(connection, where.run_id, "skipped", page.skipped)
+    runs.note_problems(connection, where.run_id, "noted", page.noted)
     left_out = page.all_left_out
     runs.note_left_out(connection, where.run_id, left_out)
     return Counts(
@@ -135,6 +136,7 @@ def admit(connection: Connection, where: Admission, page: Page) -> Counts:
         failed=len(failed),
         skipped=left_out.total(),
         deleted=deleted,
+        noted=len(page.noted),
     )
 
 

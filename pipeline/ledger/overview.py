@@ -41,6 +41,8 @@ _SOURCES = text("""
            greatest(s.next_sync_at, s.retry_at) as next_sync, s.paused_at is not null as paused, s.held, s.failures,
            s.schedule, s.timezone, s.last_sync_at,
            s.left_out,
+           coalesce((select noted from sync_run r where r.source_id = s.id and r.walk and r.state = 'finished'
+                     order by id desc limit 1), 0) as noted,
            s.removed_at is not null as removed
     from source s join tenant t on t.id = s.tenant_id
     left join (
@@ -63,7 +65,8 @@ def sources(connection: Connection) -> list[Json]:
 
     `documents` are done, neither hidden nor deleted; `dead` are those whose dead letter waits for a person; `held` are
     deletions that wait for `larder sources release`; `freshness_seconds` count from the last complete sync;
-    `left_out` are the items that the last walk over all saw and left out, by reason; `failures` are syncs that failed
+    `left_out` are the items that the last walk over all saw and left out, by reason; `noted` are the documents that it
+    read in part; `failures` are syncs that failed
     one after another. `schedule`, `timezone` and `last_sync_at` (a datetime) tell when the next one was promised.
     `running` is the oldest run that is not through.
     """

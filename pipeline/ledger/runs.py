@@ -29,6 +29,8 @@ class Counts:
     hidden: int = 0
     deleted: int = 0
     restored: int = 0
+    noted: int = 0
+    """Documents that were read in part; they are among the others."""
 
 
 COUNTED = tuple(Counts.__dataclass_fields__)
@@ -413,7 +415,7 @@ def close(connection: Connection, run_ids: Sequence[int]) -> list[Json]:
     closed = [dict(row) for row in connection.execute(statement, {"runs": ids}).mappings()]
     statement = text("""
         delete from sync_run where id = any(:runs) and state = 'finished' and trigger not in ('manual', 'reconcile')
-          and queued - superseded + skipped + failed + hidden + deleted + restored = 0""")
+          and queued - superseded + skipped + failed + hidden + deleted + restored + noted = 0""")
     connection.execute(statement, {"runs": ids})
     statement = text("""
         delete from sync_run o using sync_run r

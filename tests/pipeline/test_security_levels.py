@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from pipeline.access import PERMISSIONS, UNNAMED, Caller
+from pipeline.documents import ADMINS_ALONE
 from pipeline.ledger import admission
 from pipeline.search import RetrievalOptions, Retriever, SearchRequest, cache
 from pipeline.search.records import Filter
@@ -107,3 +109,17 @@ def test_old_text_is_shown_to_nobody_who_may_not_read_both(shop: Workshop, befor
     admit("The kestrel came back.", [])
     shop.index()
     assert seen() == [ANN, BOB]
+
+
+def test_what_has_rights_that_nobody_could_read_is_for_admins_alone(shop: Workshop) -> None:
+    shop.admit(document("a", "The kestrel of the board.", metadata={"acl": [[ADMINS_ALONE]]}))
+    shop.index()
+    callers = {
+        permission: Caller(
+            tenant=shop.tenant, tenant_name="t", subject="ann", permissions=frozenset({permission})
+        )
+        for permission in PERMISSIONS
+    }
+    seen = {name for name, c in callers.items() if found(shop, *c.levels, readers=c.readers)}
+    assert seen == {"admin"}
+    assert found(shop, readers=UNNAMED.readers) == []

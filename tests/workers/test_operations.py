@@ -281,6 +281,7 @@ def test_status_has_the_promised_keys(parts: Runtime, omniscient: SQL) -> None:
             "problems",
             "last_run",
             "left_out",
+            "noted",
         ),
         *("failures", "late_seconds", "running"),
     }
@@ -327,6 +328,7 @@ def calm(**changes: Any) -> dict[str, Any]:
         "dead": 0,
         "held": 0,
         "left_out": {},
+        "noted": 0,
         "problems": [],
         "documents": 3,
         "pending": 0,

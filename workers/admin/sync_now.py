@@ -305,6 +305,7 @@ def preview(parts: Runtime, one: Configured, *, force: bool) -> Json:
     source = open_source(parts, one.settings)
     where = sync.admission_of(parts, one, source, run=0, force=force)
     counts = dict.fromkeys(("listed", "unchanged", "queued", "skipped", "failed"), 0)
+    noted = 0
     items: list[str] = []
     problems: list[Json] = []
     left_out = Counter[str]()
@@ -321,10 +322,13 @@ def preview(parts: Runtime, one: Configured, *, force: bool) -> Json:
         counts["unchanged"] += len(verdicts) - len(changed) - dead
         problems += [{**p.to_json(), "outcome": "failed"} for p in page.failed]
         problems += [{**p.to_json(), "outcome": "skipped"} for p in page.skipped]
+        problems += [{**p.to_json(), "outcome": "noted"} for p in page.noted]
+        noted += len(page.noted)
     counts["listed"] = sum(counts.values())
     return {
         "source": one.settings.name,
         **counts,
+        "noted": noted,
         "left_out": left_out,
         "would_index": items,
         "problems": problems,

@@ -67,7 +67,7 @@ def _would_do(previews: Sequence[Json]) -> Iterator[RenderableType]:
     """The lines of a dry run."""
     for run in previews:
         counts = f"{run['listed']} listed, {run['unchanged']} unchanged, {run['queued']} would be indexed"
-        yield f"{run['source']}: {counts}, {run['skipped']} skipped, {run['failed']} failed"
+        yield f"{run['source']}: {counts}, {run['skipped']} skipped, {run['failed']} failed, {run['noted']} noted"
         problems = [f"{p['outcome']} {item_and_reason(p['item'], p['reason'])}" for p in run["problems"]]
         for lines in (run["would_index"], problems):
             yield from (f"  {line}" for line in first_lines(lines, MOST_SHOWN, "; --json has all"))
@@ -131,7 +131,7 @@ _COLUMNS = {
     "reused": ("texts_reused",),
 }
 """Column of the summary -> the counts it adds up; eighty characters hold no more."""
-_COLOURS = {"failed": "red", "skipped": "yellow"}
+_COLOURS = {"failed": "red", "skipped": "yellow", "noted": "cyan"}
 
 
 def summary(result: Json) -> Iterator[RenderableType]:
@@ -152,6 +152,9 @@ def summary(result: Json) -> Iterator[RenderableType]:
             "beginning alone, search by words knows all of it (embedding.oversize)"
         )
         yield Text.assemble(("cut", "yellow"), said)
+    if noted := sum(run["noted"] for run in runs):
+        in_part = f" {plural(noted, 'document was', 'documents were')} read in part"
+        yield Text.assemble(("noted", _COLOURS["noted"]), in_part)
     errors = []
     for e in stats["errors"]:
         said = f" {e['source']}: {item_and_reason(e['item'], e['reason'])}"

@@ -319,7 +319,7 @@ def runs(
     from workers.admin import operations
 
     found = operations.newest_runs(context.parts, names or [], number)
-    heads = ("run", "source", "began", "took", "state", "listed", "indexed", "failed")
+    heads = ("run", "source", "began", "took", "state", "listed", "indexed", "failed", "noted")
     rows = []
     for one in found:
         times = {"began": minute(one["started_at"]), "took": duration_text(one["seconds"])}

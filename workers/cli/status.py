@@ -27,6 +27,7 @@ CUT_WORTH_SAYING = 0.01
 """Of the texts of the last load."""
 MOST_ALERTS = 3
 """Named on the screen, the oldest first."""
+_COLOURS = {"failed": "red", "skipped": "yellow", "noted": "cyan"}
 MOST_LINES = 5
 """Of errors and of problems: the screen is 24 lines high."""
 
@@ -144,7 +145,12 @@ def _troubles(sources: list[Json]) -> list[Text | str]:
     for s in sources:
         for p in s["problems"]:
             said = f"{p['outcome']} {item_and_reason(p['item'], p['reason'])}"
-            every.append(("red" if p["outcome"] == "failed" else "yellow", s["name"], said))
+            every.append((_COLOURS[p["outcome"]], s["name"], said))
+    every += [
+        ("cyan", s["name"], f"{plural(s['noted'], 'document was', 'documents were')} read in part")
+        for s in sources
+        if s["noted"]
+    ]
     # What is named is not counted once more.
     every += [
         ("yellow", s["name"], left_out_in_words(s["left_out"]))

@@ -215,6 +215,7 @@ def _counts(found: Json) -> _Values:
         for state in _STATES:
             yield (s["tenant"], s["name"], state), s[state]
         yield (s["tenant"], s["name"], "left_out"), sum(s["left_out"].values())
+        yield (s["tenant"], s["name"], "noted"), s["noted"]
 
 
 def _runs(found: Json) -> _Values:

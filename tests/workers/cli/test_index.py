@@ -15,6 +15,7 @@ def screen(*errors: Json, sources: tuple[str, ...] = ("docs", "more"), **counts:
     run = {
         **dict.fromkeys((c for counted in _COLUMNS.values() for c in counted), 0),
         "texts_cut": 0,
+        "noted": 0,
         **counts,
     }
     stats = {"documents_processed": 1, "vectors_indexed": 3, "time_elapsed": 0.5, "errors": errors}
@@ -35,6 +36,14 @@ def test_what_failed_is_named_an_item_or_the_source_as_a_whole() -> None:
     shown = screen(whole, {**whole, "item": "a.md", "reason": "not [b]UTF-8[/]"})
     assert "failed docs: no such folder" in shown
     assert "failed docs: a.md: not [b]UTF-8[/]" in shown
+
+
+def test_what_was_read_in_part_is_counted_and_named() -> None:
+    one = {"source": "docs", "item": "a.md", "reason": "header not valid YAML at line 5", "outcome": "noted"}
+    shown = screen(one, sources=("docs",), noted=1)
+    assert "noted 1 document was read in part" in shown
+    assert "noted docs: a.md: header not valid YAML at line 5" in shown
+    assert "read in part" not in screen()
 
 
 def test_a_run_before_that_left_its_work_to_the_command_is_no_line() -> None:

@@ -1,0 +1,1 @@
+alter table sync_run drop column noted;
