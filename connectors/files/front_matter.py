@@ -296,6 +296,14 @@ def header_fields(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, 
     return {**kept, **({"tags": list(header_tags(values))} if "tags" in kept else {})}
 
 
+def header_description(values: Mapping[str, Any]) -> str:
+    """The text of a file that has none but its header: what that says it is about, below its title."""
+    keys = plain_keys(values)
+    texts = [text for key in ("description", "summary", "abstract") if (text := header_text(keys.get(key)))]
+    title = header_text(keys.get("title"))
+    return "\n\n".join([f"# {title}"] * bool(title) + texts) if texts or (title and "status" in keys) else ""
+
+
 def header_text(value: Any) -> str:
     """A value of a header as text; empty for none, for collections, and for what a program was to fill in."""
     text = scalar_text(value)

@@ -6,11 +6,13 @@ import os
 import posixpath
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from urllib.parse import unquote
 
 from connectors.documents.headings import code_lines, headings_of, title_of
 from connectors.documents.values import is_blank
+from connectors.files.front_matter import header_description
 from connectors.files.options import FileOptions, MarkdownOptions
 from connectors.files.source import FileSource, file_document, is_converted
 from connectors.files.walk import FileText, external_id
@@ -82,8 +84,10 @@ class MarkdownSource(FileSource):
 
 
 def markdown_document(options: MarkdownOptions, file: FileText) -> Document | None:
-    """The document of one file; None if there is no text below its header."""
+    """The document of one file; None if there is no text, neither below its header nor in a description there."""
     if not file.text.strip():
+        file = replace(file, text=header_description(file.header.values))
+    if not file.text:
         return None
     headings = list(headings_of(file.text))
     text, links = resolve_links(file.text, file.relative, options)

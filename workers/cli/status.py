@@ -146,22 +146,26 @@ def _troubles(sources: list[Json]) -> list[Text | str]:
         for p in s["problems"]:
             said = f"{p['outcome']} {item_and_reason(p['item'], p['reason'])}"
             every.append((_COLOURS[p["outcome"]], s["name"], said))
-    every += [
-        ("cyan", s["name"], f"{plural(s['noted'], 'document was', 'documents were')} read in part")
-        for s in sources
-        if s["noted"]
-    ]
     # What is named is not counted once more.
     every += [
         ("yellow", s["name"], left_out_in_words(s["left_out"]))
         for s in sources
-        if sum(s["left_out"].values()) > sum(p["outcome"] == "skipped" for p in s["problems"])
+        if sum(s["left_out"].values()) > _named(s, "skipped")
+    ]
+    every += [
+        ("cyan", s["name"], f"{plural(s['noted'], 'document was', 'documents were')} read in part")
+        for s in sources
+        if s["noted"] > _named(s, "noted")
     ]
     lines = [
         Text.assemble((name, colour), f" {said}", no_wrap=True, overflow="ellipsis")
         for colour, name, said in every
     ]
     return first_lines(lines, MOST_LINES, "; see larder status --json")
+
+
+def _named(source: Json, outcome: str) -> int:
+    return sum(problem["outcome"] == outcome for problem in source["problems"])
 
 
 def _figures(found: Json) -> Iterator[tuple[str, str]]:
