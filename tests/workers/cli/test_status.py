@@ -122,6 +122,7 @@ def source(name: str, **changes: Any) -> dict[str, Any]:
         "paused": False,
         "held": 0,
         "left_out": {},
+        "noted": 0,
         "removed": False,
         "dead_letters": [],
         "problems": [],
