@@ -270,6 +270,8 @@ def header_times(
     `still`: what says when it was created, and of no update, has had none, whatever the time of the file.
     """
     keys = plain_keys(values)
+    if isinstance(keys.get("date"), Mapping):  # `date: {created: ..., updated: ...}`
+        keys = {**plain_keys(keys.pop("date")), **keys}
     created, updated = (
         next(filter(None, map(_time, map(keys.get, names))), None) for names in (CREATED, UPDATED)
     )
@@ -296,12 +298,22 @@ def header_fields(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, 
     return {**kept, **({"tags": list(header_tags(values))} if "tags" in kept else {})}
 
 
-def header_description(values: Mapping[str, Any]) -> str:
-    """The text of a file that has none but its header: what that says it is about, below its title."""
+DESCRIPTIONS = ("description", "summary", "abstract", "excerpt")
+
+
+def with_description(values: Mapping[str, Any], body: str) -> str:
+    """The body below what the header says it is about, unless the body says so too.
+
+    Without a body: title and description, or the title of a piece of work; empty if there is neither.
+    """
     keys = plain_keys(values)
-    texts = [text for key in ("description", "summary", "abstract") if (text := header_text(keys.get(key)))]
+    texts = dict.fromkeys(header_text(keys.get(key)) for key in DESCRIPTIONS)
+    words = " ".join(body.split())
+    new = [text for text in texts if text and " ".join(text.split()) not in words]
+    if body.strip():
+        return "\n\n".join([*new, body])
     title = header_text(keys.get("title"))
-    return "\n\n".join([f"# {title}"] * bool(title) + texts) if texts or (title and "status" in keys) else ""
+    return "\n\n".join([f"# {title}"] * bool(title) + new) if new or (title and "status" in keys) else ""
 
 
 def header_text(value: Any) -> str:

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from connectors.documents.headings import code_lines, headings_of, title_of
 from connectors.documents.values import is_blank
-from connectors.files.front_matter import header_description
+from connectors.files.front_matter import with_description
 from connectors.files.options import FileOptions, MarkdownOptions
 from connectors.files.source import FileSource, file_document, is_converted
 from connectors.files.walk import FileText, external_id
@@ -85,8 +85,7 @@ class MarkdownSource(FileSource):
 
 def markdown_document(options: MarkdownOptions, file: FileText) -> Document | None:
     """The document of one file; None if there is no text, neither below its header nor in a description there."""
-    if not file.text.strip():
-        file = replace(file, text=header_description(file.header.values))
+    file = replace(file, text=with_description(file.header.values, file.text))
     if not file.text:
         return None
     headings = list(headings_of(file.text))

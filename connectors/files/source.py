@@ -246,11 +246,11 @@ def file_document(
     )
     kind, facts = _kind_and_facts(options, evidence, source_type)
     created, updated = header_times(header, file.modified, still=kind is Kind.WORK)
+    own, name = (plain_title(header_text(plain_keys(header).get(key))) for key in ("title", "name"))
+    titles = (own, title, name, PurePosixPath(file.external_id).stem)
     return Document(
         external_id=file.external_id,
-        title=plain_title(header_text(plain_keys(header).get("title")))
-        or title
-        or PurePosixPath(file.external_id).stem,
+        title=next(filter(None, titles)),
         text=text or file.text,
         source_type=source_type,
         kind=kind,
