@@ -7,17 +7,33 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-DECISION = frozenset({"decision", "decisionoutcome", "thedecision", "entscheidung", "décision"})
+DECISION = frozenset(
+    {
+        "decision", "decisions", "decisionoutcome", "thedecision", "entscheidung", "ergebnisderentscheidung",
+        "entscheidungsergebnis", "décision", "résultatdeladécision", "decisión", "ladecisión", "resultadodeladecisión",
+        "decisão", "resultadodadecisão", "decisione", "esitodelladecisione", "beslissing", "besluit", "karar", "alınankarar",
+        "решение", "决策", "決策", "决定", "決定", "决策结果", "決定事項",
+    }
+)  # fmt: skip
 AROUND = frozenset(
     {
         "status", "context", "contextandproblemstatement", "background", "decisiondrivers", "consideredoptions",
-        "alternatives", "alternativesconsidered", "rationale", "justification", "reasoning", "consequences",
-        "implications", "kontext", "begründung", "konsequenzen", "contexte", "conséquences",
+        "alternatives", "alternativesconsidered", "rationale", "justification", "reasoning", "consequences", "implications",
+        "kontext", "kontextundproblemstellung", "ausgangslage", "betrachteteoptionen", "alternativen", "begründung",
+        "konsequenzen", "auswirkungen", "statut", "contexte", "contexteeténoncéduproblème", "optionsenvisagées",
+        "optionsconsidérées", "conséquences", "estado", "contexto", "contextoyplanteamientodelproblema",
+        "opcionesconsideradas", "alternativasconsideradas", "alternativas", "justificación", "consecuencias", "situação",
+        "contextoedescriçãodoproblema", "opçõesconsideradas", "justificativa", "consequências", "stato", "contesto",
+        "conseguenze", "alternative", "overwogenopties", "gevolgen", "durum", "bağlam", "gerekçe", "sonuçlar", "alternatifler",
+        "değerlendirilenseçenekler", "değerlendirilenalternatifler", "статус", "контекст", "обоснование", "последствия",
+        "альтернативы", "状态", "狀態", "背景", "上下文", "理由", "后果", "影响", "備選方案", "备选方案", "ステータス", "状態",
+        "コンテキスト", "文脈", "結果", "影響", "代替案", "検討した選択肢",
     }
 )  # fmt: skip
 """What MADR, Nygard and others ask for; a decision with two of these is a record wherever it lies."""
 SECTIONS = DECISION | AROUND | {
-    "summary", "executivesummary", "abstract", "tldr", "motivation", "proposal", "zusammenfassung", "résumé",
+    "summary", "executivesummary", "abstract", "tldr", "motivation", "proposal", "zusammenfassung", "résumé", "resumen",
+    "resumo", "özet",
 }  # fmt: skip
 """Names of parts, by their letters."""
 
@@ -141,3 +157,10 @@ def nested(text: str, depth: int) -> str:
 def letters(text: str) -> str:
     """The letters of a text in lower case: `Status (ADR)` is `statusadr`."""
     return "".join(filter(str.isalpha, text.casefold()))
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    """The letters of a heading, and of what stands before its brackets: `1. Karar (Decision)` is `karar` as well."""
+    return tuple(
+        dict.fromkeys((letters(text), letters(text.split("(", 1)[0]), letters(text.split("/", 1)[0])))
+    )

@@ -1,0 +1,173 @@
+"""What a record says of itself in its head: status, successor, date and people, wherever they stand.
+
+Keys are compared by their letters: `Superseded-By` and `superseded_by` are `supersededby`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from connectors.documents.headings import Heading, code_lines, letters, names_of
+from connectors.documents.values import parse_day, scalar_text
+
+# The surest first.
+STATUS = (
+    "status", "decisionstatus", "adrstatus", "rfcstatus", "state", "stand", "statut", "état", "estado", "durum", "situação",
+    "situacao", "stato", "статус", "状态", "狀態", "状態", "ステータス",
+)  # fmt: skip
+SUCCESSOR = (
+    "supersededby", "supercededby", "superseededby", "replacedby", "replacedwith", "obsoletedby", "ersetztdurch",
+    "abgelöstdurch", "remplacépar", "remplacéepar", "reemplazadopor", "reemplazadapor", "sustituidopor", "sustituidapor",
+    "substituídopor", "substituídapor", "substituidopor", "sostituitoda", "sostituitada", "vervangendoor",
+)  # fmt: skip
+DATE = (
+    "decidedat", "decidedon", "decided", "decisiondate", "dateofdecision", "datedecided", "entscheidungsdatum",
+    "date", "datum", "fecha", "data", "tarih", "дата", "日期", "日付",
+)  # fmt: skip
+DECIDERS = (
+    "deciders", "decider", "decisionmakers", "decisionmaker", "decidedby", "approvers", "approver", "approvedby",
+    "entscheider", "décideurs", "décisionnaires", "decisores", "decididopor", "kararvericiler", "besluitvormers",
+)  # fmt: skip
+AUTHORS = (
+    "authors", "author", "owners", "owner", "autoren", "autor", "auteurs", "auteur", "autores", "yazar",
+)  # fmt: skip
+KEYS = frozenset((*STATUS, *SUCCESSOR, *DATE, *DECIDERS, *AUTHORS))
+
+HEAD_LINES = 60
+LIST_LINES = 12
+MAX_LINE = 500
+"""Of a line that is searched; a longer one is cut."""
+_FIELD = re.compile(r"[^\w|#]*([^\W\d_][\w ()/-]{1,24}?)[*_`]*(?:\s*[:：=]|\s+[–—-]\s)[*_`]*(.*)")
+_KEY_ALONE = re.compile(r"\s*[*_]{2}([^\W\d_][\w ]{1,24})[*_]{2}\s*$|([^\W\d_][\w ]{1,24})$")
+_HEADING_FIELD = re.compile(r"[^\w]*([^\W\d_][\w ()]{1,24}?)\s*(?:[:：]|\s[–—-]\s)\s*(.+)")
+_RULE = re.compile(r"[\s|:-]*--[\s|:-]*$")
+_NESTED_ITEM = re.compile(r"\s+[-*+]\s+(.*)")
+_UNTICKED = re.compile(r"\s*[-*+]\s+\[ \]")
+_BADGE = re.compile(
+    r"(?:badge/|!\[|alt=[\"'])(?:(?:adr(?:%20|[ _-]))?status(?:%20|[\s:_/-])+|adr[/-])((?:\w|%20| |--)+)",
+    re.IGNORECASE,
+)
+_BADGE_OF_STATUS = re.compile(rf"{_BADGE.pattern}|badge/-?((?:(?!-)\w|%20|--)+)[-/][a-z]+\b", re.IGNORECASE)
+"""Below a heading `Status` a badge needs no label."""
+_MARKUP = (
+    (re.compile(r"<!--.*?(?:-->|\Z)|~~[^~\n]+~~", re.DOTALL), ""),
+    (re.compile(r"\s*</t[dh]>\s*", re.IGNORECASE), "|"),
+    (re.compile(r"<tr\b[^<>]*>\s*", re.IGNORECASE), "\n|"),
+    (re.compile(r"<br\s*/?>", re.IGNORECASE), ", "),
+    (re.compile(r"</?[a-z][^<>@]*>", re.IGNORECASE), ""),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordFields:
+    """Values by the letters of their key, the lines of the head and those of the section on the status."""
+
+    values: Mapping[str, Sequence[str]]
+    head: Sequence[str]
+    history: Sequence[str]
+
+    def of(self, keys: Sequence[str]) -> list[str]:
+        """The values of several keys, in the order of the keys."""
+        return [value for key in keys for value in self.values.get(key, ())]
+
+
+def record_fields(front_matter: Mapping[str, Any], text: str, headings: Sequence[Heading]) -> RecordFields:
+    """Front matter first, then tables, lines and badges of the head, then headings and sections called so."""
+    lines, marks = text.split("\n"), code_lines(text)
+    clean = [line[:MAX_LINE] if not mark else "" for line, mark in zip(lines, marks, strict=True)]
+    below_title = (heading.line for heading in headings[1:] if heading.level > 1)
+    source = clean[: min(next(below_title, len(clean)), HEAD_LINES)]
+    head = _plain(source)
+    badges = (("status", value) for value in _badges(_BADGE, source))
+    values: defaultdict[str, list[str]] = defaultdict(list)
+    for key, given in (*front_matter.items(), *_fields(head), *badges):
+        for value in map(scalar_text, given if isinstance(given, list | tuple) else [given]):
+            if (name := letters(key)) in KEYS and value.strip():
+                values[name].append(value.strip()[:MAX_LINE])
+    history: list[str] = []
+    ends = [heading.line for heading in headings[1:]] + [len(clean)]
+    for heading, end in zip(headings, ends, strict=False):
+        if (inline := _HEADING_FIELD.match(heading.text)) and (name := letters(inline[1])) in KEYS:
+            values[name].append(inline[2])
+            continue
+        name = next((name for name in names_of(heading.text) if name in KEYS), "")
+        below = clean[heading.line + 1 : end][:HEAD_LINES]
+        if name in STATUS:
+            history = history or [*_plain(below), *_badges(_BADGE_OF_STATUS, below)]
+        elif name:
+            values[name] += (line.strip(" -*+>") for line in _plain(below) if line.strip())
+    return RecordFields(values=values, head=head, history=history)
+
+
+def _badges(pattern: re.Pattern[str], lines: Sequence[str]) -> list[str]:
+    texts = (next(filter(None, match.groups())) for match in pattern.finditer("\n".join(lines)))
+    return [re.sub("%20|_", " ", text).replace("--", "-") for text in texts]
+
+
+def _fields(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Keys and values of tables and of lines such as `* Status: accepted`."""
+    for index, line in enumerate(lines):
+        cells = _cells(line)
+        below = lines[index + 1 : index + 1 + LIST_LINES]
+        if any(map(_RULE.match, below[:1])) and len(cells) > 1:
+            yield from _columns(cells, below[1:])
+        elif line.lstrip().startswith("|"):
+            yield from _pairs(cells)
+        elif alone := _KEY_ALONE.match(line):
+            key = alone[1] or alone[2]
+            if letters(key) in STATUS and (alone[1] or _is_definition(below)):
+                yield key, _first_line(below)
+        else:
+            # What the line says, or each of its cells; a key without a value has the list below it.
+            separated = cells if all(map(_FIELD.match, cells)) else re.split("[·•]", line)
+            several = all(map(_FIELD.match, separated))
+            for match in filter(None, map(_FIELD.match, separated if several else [line])):
+                key, value = match[1], match[2].strip()
+                listed = ", ".join(item[1] for item in map(_NESTED_ITEM.match, below) if item)
+                yield key, value or listed or (_first_line(below) if letters(key) in STATUS else "")
+
+
+def _columns(cells: Sequence[str], below: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Pairs of a table with a row of names: those of its first row, of a history with days those of the latest."""
+    rows: list[str] = []
+    for line in below:
+        if "|" not in line:
+            break
+        rows.append(line)
+    if len(cells) == 2 and letters(cells[-1]) not in KEYS:  # noqa: PLR2004 - the first row may be a pair like the others
+        yield from _pairs(cells)
+        if letters(cells[0]) not in STATUS:
+            return
+    if rows:
+        latest = max(reversed(rows), key=parse_day) if all(map(parse_day, rows)) else rows[0]
+        yield from zip(cells, _cells(latest), strict=False)
+
+
+def _pairs(cells: Sequence[str]) -> Iterator[tuple[str, str]]:
+    return filter(lambda pair: letters(pair[1]) not in KEYS, pairwise(cells))
+
+
+def _cells(line: str) -> list[str]:
+    return line.strip().removeprefix("|").removesuffix("|").split("|")
+
+
+def _is_definition(below: Sequence[str]) -> bool:
+    return bool(below) and below[0].lstrip().startswith((": ", ":\t"))
+
+
+def _first_line(below: Sequence[str]) -> str:
+    """The value of a key that stands alone on its line: the line below it, or the one below a blank line."""
+    text = next((line for line in below[:2] if line.strip()), "")
+    return "" if _FIELD.match(text.lstrip(": ")) or text.startswith("#") else text.lstrip(" \t:-*+>")
+
+
+def _plain(lines: Sequence[str]) -> list[str]:
+    text = "\n".join(lines)
+    for pattern, instead in _MARKUP:
+        text = pattern.sub(instead, text)
+    return text.split("\n")
