@@ -148,7 +148,7 @@ DECISION_STATUSES: Mapping[str, tuple[str, ...]] = {
         "obsoleted", "ersetzt", "abgelöst", "überholt", "remplacé", "remplacée", "reemplazado", "reemplazada",
         "sustituido", "sustituida", "supersedido", "supersedida", "substituído", "substituída", "substituido", "substituida",
         "superado", "superada", "sostituito", "sostituita", "superato", "superata", "vervangen", "değiştirildi",
-        "yerine geçildi", "заменено", "заменён", "заменен", "заменена", "被取代", "已取代", "已被取代", "已替代", "已被替代",
+        "yerine geçti", "заменено", "заменён", "заменен", "заменена", "被取代", "已取代", "已被取代", "已替代", "已被替代",
         "置き換え", "置換済み", "代替済み",
     ),
     "rejected": (

@@ -43,6 +43,12 @@ NO_RECORDS = frozenset(
     }
 )  # fmt: skip
 """Names of pages about records, by their letters."""
+NOTHING = frozenset(
+    {
+        "na", "none", "null", "tbd", "tba", "no", "false", "nobody", "nothing", "unknown", "keine", "keiner", "nein", "aucun",
+        "non", "ninguno", "ninguna", "nenhum", "nessuno", "geen", "yok", "нет", "无", "なし", "todo",
+    }
+)  # fmt: skip
 MAX_TITLE_LINE = 500
 MAX_FACT = 200
 MAX_NAME = 50
@@ -55,10 +61,11 @@ _NUMBERED = re.compile(
 _TITLE = re.compile(
     r"\W*(?:architectur(?:e|al) )?decision record(?: \(adr\))?\W*(?::|for\b|[-–])|\W*adr[\s#-]*\d"
 )
-_TEMPLATE = re.compile(
-    r"(?:^|.*[-_ ])(?:template|vorlage|modèle)$|(?:template|vorlage|modèle)[-_ ]|adr[-_ ]template"
+_FORM = "template|vorlage|modèle|plantilla|modelo|modello|sjabloon|şablon|sablon|шаблон|模板|テンプレート"
+_TEMPLATE = re.compile(rf"(?:^|.*[-_ ])(?:{_FORM})$|(?:{_FORM})[-_ ]|adr[-_ ]template")
+_TEMPLATE_FOLDERS = frozenset(
+    {"templates", "vorlagen", "modèles", "_templates", "plantillas", "modelos", *_FORM.split("|")}
 )
-_TEMPLATE_FOLDERS = frozenset({"template", "templates", "vorlagen", "modèles", "_templates"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,9 +127,12 @@ def decision_facts(evidence: Evidence) -> dict[str, str]:
     fields = evidence.fields
     history = statements_of_section(fields.history)
     statuses = [one for one in (*_field_statements(fields), latest(history)) if one]
-    successors = (*_successors(fields), *(one.successor for one in statuses), *map(banner, fields.head))
+    status = next((one.status for one in statuses), "")
+    successors = [*_successors(fields), *(one.successor for one in statuses)]
+    if status not in OUTDATED_STATUSES:
+        successors += map(banner, fields.head)
     successor = next(filter(None, successors), "")
-    status = "superseded" if successor else next((one.status for one in statuses), "")
+    status = "superseded" if successor else status
     days = (parse_day(plain_text(value)) for value in fields.of(DATE))
     facts = {
         "decision_status": status,
@@ -217,8 +227,8 @@ def _people(values: Sequence[str]) -> str:
 
 
 def _nothing(value: str) -> bool:
-    empty = letters(value) in {"", "na", "none", "tbd", "tba", "no", "nobody", "keine", "aucun", "todo"}
-    return empty or bool(_PLACEHOLDER.match(value.strip()))
+    blank = not any(map(str.isalnum, value))
+    return blank or letters(value) in NOTHING or bool(_PLACEHOLDER.match(value.strip()))
 
 
 def _alike(path: str) -> str:

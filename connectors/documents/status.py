@@ -190,8 +190,11 @@ def statements_of_section(lines: Sequence[str]) -> list[Statement]:
 
 
 def banner(line: str) -> str:
-    """The successor that a line names which says nothing else: `> Superseded by ADR-7`."""
-    return next((one.successor for one in _statements(line, None) if one.successor), "")
+    """The record that a line names which says nothing else: `> Superseded by ADR-7`; empty if it names no record."""
+    shown = _shown(line[:MAX_LINE])
+    if not (_GLUE in shown or _RECORD.search(shown)):
+        return ""
+    return next((one.successor for one in _statements(line, None) if one.status == "superseded"), "")
 
 
 def offers_choices(line: str) -> bool:
@@ -250,13 +253,21 @@ def _statements(text: str, words: re.Pattern[str] | None, *, value: bool = False
         return
     leads = [_lead(line, 0, words, value=value) or (words and _predicate(line, words))]
     leads += [_lead(line, at, sentence=stop) for at, stop in _boundaries(line)]
-    kept = [lead for lead in leads if lead]
-    for place, lead in enumerate(kept):
-        end = kept[place + 1].start if place + 1 < len(kept) else len(line)
+    told: list[_Lead] = []
+    for lead in filter(None, leads):
+        if not told or _follows(told[-1], lead):
+            told.append(lead)
+    for place, lead in enumerate(told):
+        end = told[place + 1].start if place + 1 < len(told) else len(line)
         if lead.partly and lead.status in PARTLY and (place or not words):
-            continue  # it tells of a status that was told before
+            continue  # the whole has a status of its own
         if statement := _statement(lead, line[:end]):
             yield replace(statement, day=parse_day(line[lead.start if place else 0 : end]))
+
+
+def _follows(before: _Lead, lead: _Lead) -> bool:
+    """True if a second status in one entry can be news: `Accepted (rejected: Kafka)` stays accepted."""
+    return before.status == "proposed" or lead.status in ("superseded", "deprecated")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -106,7 +106,7 @@ _RST_SAFE = {
     "embed_stylesheet": False, "stylesheet_path": "",
 }  # fmt: skip
 _DIRECTIVE = re.compile(r"^[ \t]*\.\.[ \t]+(?:\|[^|\n]+\|[ \t]+)?([\w.+:-]+?)[ \t]?::(?=\s|$)", re.MULTILINE)
-_MAIL_HEAD = re.compile(r"\A(?:[A-Z][\w-]*:[ \t].*\n(?:[ \t]+\S.*\n)*){2,}(?=\s*\n)")
+_MAIL_HEAD = re.compile(r"\A(?:[A-Z][\w-]*:(?:[ \t].*)?\n(?:[ \t]+\S.*\n)*){2,}(?=\s*\n)")
 _ROLE = re.compile(r":([A-Za-z][\w.+:-]*):(?=`)|(?<=`):([A-Za-z][\w.+:-]*):")
 _CODE = frozenset({"code-block", "sourcecode", "code", "doctest", "testcode", "productionlist", "prompt"})
 _SILENT = frozenset(

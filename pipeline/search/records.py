@@ -333,13 +333,15 @@ class SearchResults:
 
 # -- whether a document still holds: replaced decisions, abandoned work, and what to say of them -------
 
-_NO_LETTERS = re.compile(r"[^a-z]+")
+_NO_LETTERS = re.compile(r"[\W\d_]+")
 _ENDED = re.compile(r"(?:closed|resolved|done)(?:as)?")
 _REPEATS = re.compile(r"(?:closed|resolved|done)?(?:asan?|as|an?)?dup(?:e|licated?)?(?:of.*)?")
 
 # Words as they are written in trackers and front matter, letters only.
 _DECISIONS: Mapping[str, str] = {
-    word: status for status in ("superseded", "rejected", "deprecated") for word in DECISION_STATUSES[status]
+    _NO_LETTERS.sub("", word): status
+    for status in ("superseded", "rejected", "deprecated")
+    for word in DECISION_STATUSES[status]
 }
 _ENDS: Mapping[str, str] = {
     "closed without being done": "wontfix wontdo willnotfix notplanned abandoned cancelled canceled cut",
