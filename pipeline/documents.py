@@ -144,12 +144,12 @@ READING_NOTE = "reading_note"
 
 DECISION_STATUSES: Mapping[str, tuple[str, ...]] = {
     "superseded": (
-        "superseded", "superceded", "superseeded", "superceeded", "supersceded", "replaced",
-        "obsoleted", "ersetzt", "abgelöst", "überholt", "remplacé", "remplacée", "reemplazado", "reemplazada",
-        "sustituido", "sustituida", "supersedido", "supersedida", "substituído", "substituída", "substituido", "substituida",
-        "superado", "superada", "sostituito", "sostituita", "superato", "superata", "vervangen", "değiştirildi",
-        "yerine geçti", "заменено", "заменён", "заменен", "заменена", "被取代", "已取代", "已被取代", "已替代", "已被替代",
-        "置き換え", "置換済み", "代替済み",
+        "superseded", "superceded", "superseeded", "superceeded", "supersceded", "replaced", "obsoleted", "ersetzt",
+        "abgelöst", "überholt", "remplacé", "remplacée", "reemplazado", "reemplazada", "sustituido", "sustituida",
+        "supersedido", "supersedida", "substituído", "substituída", "substituido", "substituida", "superado",
+        "superada", "sostituito", "sostituita", "superato", "superata", "vervangen", "değiştirildi", "yerine geçti",
+        "заменено", "заменён", "заменен", "заменена", "被取代", "已取代", "已被取代", "已替代", "已被替代", "置き換え",
+        "置換済み", "代替済み",
     ),
     "rejected": (
         "rejected", "declined", "withdrawn", "abandoned", "abgelehnt", "verworfen", "zurückgezogen", "rejeté",
@@ -159,18 +159,18 @@ DECISION_STATUSES: Mapping[str, tuple[str, ...]] = {
         "отклонен", "отклонена", "отозвано", "已拒绝", "拒绝", "已否决", "却下", "却下済み", "棄却",
     ),
     "deprecated": (
-        "deprecated", "obsolete", "veraltet", "obsolète", "déprécié", "dépréciée", "obsoleto", "obsoleta", "deprecado",
-        "deprecada", "descontinuado", "descontinuada", "depreciado", "depreciada", "deprecato", "deprecata", "verouderd",
-        "kullanımdan kaldırıldı", "geçersiz", "устарело", "устарел", "устарела", "已弃用", "弃用", "已废弃", "废弃",
-        "非推奨", "廃止",
+        "deprecated", "depreciated", "obsolete", "veraltet", "obsolète", "déprécié", "dépréciée", "obsoleto",
+        "obsoleta", "deprecado", "deprecada", "descontinuado", "descontinuada", "depreciado", "depreciada",
+        "deprecato", "deprecata", "verouderd", "kullanımdan kaldırıldı", "geçersiz", "устарело", "устарел", "устарела",
+        "已弃用", "弃用", "已废弃", "废弃", "非推奨", "廃止",
     ),
     "proposed": (
         "proposed", "proposal", "draft", "draught", "review", "pending", "last call", "vorgeschlagen", "entwurf",
-        "in prüfung", "proposé", "proposée", "brouillon", "en attente", "propuesto", "propuesta", "borrador", "pendiente",
-        "en revisión", "en evaluación", "proposto", "proposta", "rascunho", "pendente", "em revisão", "em análise",
-        "em avaliação", "bozza", "in revisione", "voorgesteld", "concept", "önerildi", "öneri", "önerilen", "taslak",
-        "beklemede", "incelemede", "предложено", "предложен", "предложена", "черновик", "на рассмотрении", "提议",
-        "已提议", "提案中", "提案", "草案", "草稿", "待定", "レビュー中", "検討中", "下書き",
+        "in prüfung", "proposé", "proposée", "brouillon", "en attente", "propuesto", "propuesta", "borrador",
+        "pendiente", "en revisión", "en evaluación", "proposto", "proposta", "rascunho", "pendente", "em revisão",
+        "em análise", "em avaliação", "bozza", "in revisione", "voorgesteld", "concept", "önerildi", "öneri",
+        "önerilen", "taslak", "beklemede", "incelemede", "предложено", "предложен", "предложена", "черновик",
+        "на рассмотрении", "提议", "已提议", "提案中", "提案", "草案", "草稿", "待定", "レビュー中", "検討中", "下書き",
     ),
     "implementing": ("implementing", "in implementation", "in umsetzung", "en implementación", "em implementação"),
     "implemented": (
@@ -181,11 +181,11 @@ DECISION_STATUSES: Mapping[str, tuple[str, ...]] = {
     "accepted": (
         "accepted", "approved", "adopted", "agreed", "decided", "ratified", "angenommen", "beschlossen", "entschieden",
         "akzeptiert", "genehmigt", "accepté", "acceptée", "adopté", "adoptée", "approuvé", "approuvée", "validé",
-        "validée", "aceptado", "aceptada", "aprobado", "aprobada", "adoptado", "adoptada", "aceito", "aceita", "aceite",
-        "aprovado", "aprovada", "adotado", "adotada", "accettato", "accettata", "approvato", "approvata", "adottato",
-        "adottata", "geaccepteerd", "aanvaard", "goedgekeurd", "kabul edildi", "kabul", "onaylandı", "принято", "принят",
-        "принята", "утверждено", "утвержден", "утверждён", "одобрено", "已接受", "接受", "已采纳", "采纳", "已通过",
-        "已批准", "承認済み", "承認", "採用", "採択", "決定済み",
+        "validée", "aceptado", "aceptada", "aprobado", "aprobada", "adoptado", "adoptada", "aceito", "aceita",
+        "aceite", "aprovado", "aprovada", "adotado", "adotada", "accettato", "accettata", "approvato", "approvata",
+        "adottato", "adottata", "geaccepteerd", "aanvaard", "goedgekeurd", "kabul edildi", "kabul", "onaylandı",
+        "принято", "принят", "принята", "утверждено", "утвержден", "утверждён", "одобрено", "已接受", "接受", "已采纳",
+        "采纳", "已通过", "已批准", "承認済み", "承認", "採用", "採択", "決定済み",
     ),
 }  # fmt: skip
 """`decision_status` of a decision's metadata -> words that say so; of several in one place the first row counts."""

@@ -45,8 +45,8 @@ NO_RECORDS = frozenset(
 """Names of pages about records, by their letters."""
 NOTHING = frozenset(
     {
-        "na", "none", "null", "tbd", "tba", "no", "false", "nobody", "nothing", "unknown", "keine", "keiner", "nein", "aucun",
-        "non", "ninguno", "ninguna", "nenhum", "nessuno", "geen", "yok", "нет", "无", "なし", "todo",
+        "na", "none", "null", "tbd", "tba", "no", "false", "nobody", "nothing", "unknown", "keine", "keiner", "nein",
+        "aucun", "non", "ninguno", "ninguna", "nenhum", "nessuno", "geen", "yok", "нет", "无", "なし", "todo",
     }
 )  # fmt: skip
 MAX_TITLE_LINE = 500
@@ -62,7 +62,7 @@ _TITLE = re.compile(
     r"\W*(?:architectur(?:e|al) )?decision record(?: \(adr\))?\W*(?::|for\b|[-–])|\W*adr[\s#-]*\d"
 )
 _FORM = "template|vorlage|modèle|plantilla|modelo|modello|sjabloon|şablon|sablon|шаблон|模板|テンプレート"
-_TEMPLATE = re.compile(rf"(?:^|.*[-_ ])(?:{_FORM})$|(?:{_FORM})[-_ ]|adr[-_ ]template")
+_TEMPLATE = re.compile(rf"(?:^|.*[-_. ])(?:{_FORM})$|(?:{_FORM})[-_ ]|adr[-_ ]template")
 _TEMPLATE_FOLDERS = frozenset(
     {"templates", "vorlagen", "modèles", "_templates", "plantillas", "modelos", *_FORM.split("|")}
 )

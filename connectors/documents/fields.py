@@ -17,13 +17,14 @@ from connectors.documents.values import parse_day, scalar_text
 
 # The surest first.
 STATUS = (
-    "status", "decisionstatus", "adrstatus", "rfcstatus", "state", "stand", "statut", "état", "estado", "durum", "situação",
-    "situacao", "stato", "статус", "状态", "狀態", "状態", "ステータス",
+    "status", "decisionstatus", "adrstatus", "rfcstatus", "state", "stand", "statut", "état", "estado", "durum",
+    "situação", "situacao", "stato", "статус", "状态", "狀態", "状態", "ステータス",
 )  # fmt: skip
 SUCCESSOR = (
     "supersededby", "supercededby", "superseededby", "replacedby", "replacedwith", "obsoletedby", "ersetztdurch",
-    "abgelöstdurch", "remplacépar", "remplacéepar", "reemplazadopor", "reemplazadapor", "sustituidopor", "sustituidapor",
-    "substituídopor", "substituídapor", "substituidopor", "sostituitoda", "sostituitada", "vervangendoor",
+    "abgelöstdurch", "remplacépar", "remplacéepar", "reemplazadopor", "reemplazadapor", "sustituidopor",
+    "sustituidapor", "substituídopor", "substituídapor", "substituidopor", "sostituitoda", "sostituitada",
+    "vervangendoor",
 )  # fmt: skip
 DATE = (
     "decidedat", "decidedon", "decided", "decisiondate", "dateofdecision", "datedecided", "entscheidungsdatum",
@@ -124,7 +125,7 @@ def _fields(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
                 yield key, _first_line(below)
         else:
             # What the line says, or each of its cells; a key without a value has the list below it.
-            separated = cells if all(map(_FIELD.match, cells)) else re.split("[·•]", line)
+            separated = cells if len(cells) > 1 else re.split("[·•]", line)
             several = all(map(_FIELD.match, separated))
             for match in filter(None, map(_FIELD.match, separated if several else [line])):
                 key, value = match[1], match[2].strip()

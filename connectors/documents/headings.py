@@ -11,23 +11,24 @@ DECISION = frozenset(
     {
         "decision", "decisions", "decisionoutcome", "thedecision", "entscheidung", "ergebnisderentscheidung",
         "entscheidungsergebnis", "décision", "résultatdeladécision", "decisión", "ladecisión", "resultadodeladecisión",
-        "decisão", "resultadodadecisão", "decisione", "esitodelladecisione", "beslissing", "besluit", "karar", "alınankarar",
-        "решение", "决策", "決策", "决定", "決定", "决策结果", "決定事項",
+        "decisão", "resultadodadecisão", "decisione", "esitodelladecisione", "beslissing", "besluit", "karar",
+        "alınankarar", "решение", "决策", "決策", "决定", "決定", "决策结果", "決定事項",
     }
 )  # fmt: skip
 AROUND = frozenset(
     {
         "status", "context", "contextandproblemstatement", "background", "decisiondrivers", "consideredoptions",
-        "alternatives", "alternativesconsidered", "rationale", "justification", "reasoning", "consequences", "implications",
-        "kontext", "kontextundproblemstellung", "ausgangslage", "betrachteteoptionen", "alternativen", "begründung",
-        "konsequenzen", "auswirkungen", "statut", "contexte", "contexteeténoncéduproblème", "optionsenvisagées",
-        "optionsconsidérées", "conséquences", "estado", "contexto", "contextoyplanteamientodelproblema",
-        "opcionesconsideradas", "alternativasconsideradas", "alternativas", "justificación", "consecuencias", "situação",
-        "contextoedescriçãodoproblema", "opçõesconsideradas", "justificativa", "consequências", "stato", "contesto",
-        "conseguenze", "alternative", "overwogenopties", "gevolgen", "durum", "bağlam", "gerekçe", "sonuçlar", "alternatifler",
-        "değerlendirilenseçenekler", "değerlendirilenalternatifler", "статус", "контекст", "обоснование", "последствия",
-        "альтернативы", "状态", "狀態", "背景", "上下文", "理由", "后果", "影响", "備選方案", "备选方案", "ステータス", "状態",
-        "コンテキスト", "文脈", "結果", "影響", "代替案", "検討した選択肢",
+        "alternatives", "alternativesconsidered", "rationale", "justification", "reasoning", "consequences",
+        "implications", "kontext", "kontextundproblemstellung", "ausgangslage", "betrachteteoptionen", "alternativen",
+        "begründung", "konsequenzen", "auswirkungen", "statut", "contexte", "contexteeténoncéduproblème",
+        "optionsenvisagées", "optionsconsidérées", "conséquences", "estado", "contexto",
+        "contextoyplanteamientodelproblema", "opcionesconsideradas", "alternativasconsideradas", "alternativas",
+        "justificación", "consecuencias", "situação", "contextoedescriçãodoproblema", "opçõesconsideradas",
+        "justificativa", "consequências", "stato", "contesto", "conseguenze", "alternative", "overwogenopties",
+        "gevolgen", "durum", "bağlam", "gerekçe", "sonuçlar", "alternatifler", "değerlendirilenseçenekler",
+        "değerlendirilenalternatifler", "статус", "контекст", "обоснование", "последствия", "альтернативы", "状态",
+        "狀態", "背景", "上下文", "理由", "后果", "影响", "備選方案", "备选方案", "ステータス", "状態", "コンテキスト",
+        "文脈", "結果", "影響", "代替案", "検討した選択肢",
     }
 )  # fmt: skip
 """What MADR, Nygard and others ask for; a decision with two of these is a record wherever it lies."""

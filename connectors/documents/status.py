@@ -26,26 +26,28 @@ FEWEST_CHOICES = 3
 LIFECYCLE: Mapping[str, tuple[str, ...]] = {
     "superseded": ("obsoleted by",),
     "rejected": (
-        "won't do", "wont do", "won’t do", "will not do", "won't fix", "wontfix", "not doing", "cancelled", "canceled", "denied",
-        "dismissed", "dropped", "discarded", "dead", "iptal edildi", "cancelado", "cancelada", "annulé", "annulée",
+        "won't do", "wont do", "won’t do", "will not do", "won't fix", "wontfix", "not doing", "cancelled", "canceled",
+        "denied", "dismissed", "dropped", "discarded", "dead", "iptal edildi", "cancelado", "cancelada", "annulé",
+        "annulée",
     ),
     "deprecated": (
         "retired", "archived", "historical", "historic", "outdated", "expired", "inactive", "legacy", "sunset",
-        "no longer valid", "no longer relevant", "no longer in force", "no longer active", "no longer used", "archiviert",
+        "no longer valid", "no longer relevant", "no longer in force", "no longer active", "no longer used",
+        "archiviert",
     ),
     "proposed": (
         "deferred", "postponed", "on hold", "on-hold", "parked", "paused", "stagnant", "provisional", "wip",
         "work in progress", "work-in-progress", "in progress", "in-progress", "in discussion", "under discussion",
         "discussion", "undecided", "open", "new", "idea", "trial", "zurückgestellt", "aufgeschoben", "in arbeit",
-        "in bearbeitung", "in diskussion", "offen", "reporté", "reportée", "en cours", "aplazado", "aplazada", "pospuesto",
-        "en progreso", "en discusión", "adiado", "adiada", "em andamento", "em discussão", "ertelendi", "rinviato",
-        "отложено",
+        "in bearbeitung", "in diskussion", "offen", "reporté", "reportée", "en cours", "aplazado", "aplazada",
+        "pospuesto", "en progreso", "en discusión", "adiado", "adiada", "em andamento", "em discussão", "ertelendi",
+        "rinviato", "отложено",
     ),
     "implemented": ("done", "completed", "complete", "shipped", "delivered", "erledigt", "terminé", "concluído"),
     "accepted": (
-        "active", "final", "living", "current", "valid", "implementable", "in force", "in effect", "effective", "aktiv",
-        "gültig", "in kraft", "actif", "active", "en vigueur", "activo", "activa", "vigente", "en vigor", "ativo", "ativa",
-        "em vigor", "attivo", "actief", "yürürlükte", "действует", "有效", "生效", "有効",
+        "active", "final", "living", "current", "valid", "implementable", "in force", "in effect", "effective",
+        "aktiv", "gültig", "in kraft", "actif", "active", "en vigueur", "activo", "activa", "vigente", "en vigor",
+        "ativo", "ativa", "em vigor", "attivo", "actief", "yürürlükte", "действует", "有效", "生效", "有効",
     ),
 }  # fmt: skip
 """Status -> words of other meanings that are a status only as a value, or at the start of the section on it."""
@@ -89,8 +91,8 @@ _DAY = (
 _MARKS = re.compile(rf"(?:{_DAY}|[\W_])*+")
 _FILLER = re.compile(
     r"(?:(?P<negated>not(?: yet)?|never|be|nicht|noch nicht|non|no|não|niet|не)"
-    r"|(?P<partly>part(?:ly|ially)|in part|teilweise|zum teil|partiellement|parcialmente|parzialmente|gedeeltelijk|kısmen"
-    r"|частично)"
+    r"|(?P<partly>part(?:ly|ially)|in part|teilweise|zum teil|partiellement|parcialmente|parzialmente|gedeeltelijk"
+    r"|kısmen|частично)"
     r"|in|under|en|em|for|ready|now|currently|already|then|later|formally|finally|officially|unanimously|provisionally"
     r"|conditionally|tentatively|dann|jetzt|später|puis|luego|depois"
     r"|(?P<auxiliary>is|was|has|have|had|been|will|wurde|wird|ist|est|été|a|fue|ha|sido|foi|está|queda|è|stata|stato|status"
@@ -112,13 +114,14 @@ _GOES_ON = re.compile(
     r"|avec|après|et|mais|por|el|desde|con|para|pero|y|pelo|pela|em|com|da|dal|il|door|op|met|ile|на)(?!\w)"
 )
 _ONLY_FOR = re.compile(
-    r"\s+(?:for|in parts?|partly|partially|regarding|concerning|with (?:respect|regard) to|as far as|where|für|teilweise"
-    r"|pour|en partie|para|parcialmente)(?!\w)",
+    r"\s+(?:for|in parts?|partly|partially|regarding|concerning|with (?:respect|regard) to|as far as|where|für"
+    r"|teilweise|pour|en partie|para|parcialmente)(?!\w)",
     re.IGNORECASE,
 )
 """Behind `superseded` when only a part of the record is."""
 _BY = re.compile(
-    rf"\W*(?:(?:on|am|le|el|em)\s+{_DAY}\W*)?(?P<by>by|with|in favou?r of|durch|von|par|por|pel[oa]|da|dal|dalla|door|на)"
+    rf"\W*(?:(?:on|am|le|el|em)\s+{_DAY}\W*)?"
+    r"(?:by|with|in favou?r of|durch|von|par|por|pel[oa]|da|dal|dalla|door|на)"
     r"(?![^\W_])[\s:*_]*(?P<name>.+)",
     re.IGNORECASE,
 )
@@ -174,8 +177,11 @@ def latest(statements: Sequence[Statement]) -> Statement | None:
 
 
 def statements_of_value(text: str, *, lifecycle: bool = True) -> list[Statement]:
-    """What a cell, a value of front matter or the rest of a line `Status: ...` says, with the words of `LIFECYCLE` or
-    without.
+    """What a cell, a value of front matter or the rest of a line `Status: ...` says.
+
+    Args:
+        text: one line.
+        lifecycle: whether the words of `LIFECYCLE` count.
     """
     return [*_statements(text, _ANY_WORD if lifecycle else _WORD, value=True)]
 
