@@ -354,7 +354,7 @@ def successor_name(text: str) -> str:
     text = _WHEN.sub("", _shown(text))
     if text.startswith(_GLUE):
         text = text.split(" ", 1)[0]
-    return text.replace(_GLUE, " ").strip(" .,;:()|*_[]")
+    return text.replace(_GLUE, " ").strip(" .,;:()|*_[]'\"")
 
 
 def _sentence(text: str) -> str:

@@ -365,7 +365,26 @@ class TestDeciders:
         assert facts(text, **front).get("deciders", "") == names
 
 
-@pytest.mark.parametrize("piece", ["| ", "\n", " ", "<tr ", "~", "<!--", "Status: ", "a@", "[", "*"])
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "| ",
+        "\n",
+        " ",
+        "<tr ",
+        "~",
+        "<!--",
+        "Status: ",
+        "a@",
+        "[",
+        "*",
+        "not ",
+        "in ",
+        "by ",
+        "accepted, ",
+        "superseded by ",
+    ],
+)
 def test_hostile_heads_cost_linear_time(piece: str) -> None:
     def read(text: str) -> None:
         for head in (f"# T\n\n{text}x", f"# T\n\n## Status\n{text}x"):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from uuid import UUID
 
 import pytest
 from sqlalchemy import Connection
 
+from connectors import open_source
+from connectors.documents.options import DecisionRules, SourceContext
+from connectors.files.options import MarkdownOptions
 from pipeline.documents import Json, Kind
 from pipeline.enrichment.found import DocumentText, DocumentTexts, FoundDocument, LikelyDocument
 from pipeline.enrichment.prompt import prompt_block
@@ -296,3 +300,33 @@ def test_the_library_of_these_tests_is_complete(shop: Workshop) -> None:
     assert {d.external_id for d in LIBRARY} == {
         r["external_id"] for r in shop.sql("select external_id from document")
     }
+
+
+def test_a_record_that_its_tool_marked_as_superceded_comes_after_the_one_in_force(
+    shop: Workshop, tmp_path: Path
+) -> None:
+    record = "# {}\n\nDate: 2025-01-02\n\n## Status\n\n{}\n\n## Context\n\nInvoices.\n\n## Decision\n\n{}\n"
+    old = record.format(
+        "4. Export invoices as CSV by mail",
+        "Superceded by [5. Stream the export of invoices](0005-stream.md)",
+        "Invoices are exported as CSV and mailed by a clerk every night.",
+    )
+    new = record.format(
+        "5. Stream the export of invoices",
+        "Accepted\n\nSupercedes [4. Export invoices as CSV by mail](0004-mail.md)",
+        "Every export is streamed row by row.",
+    )
+    for name, text in (("0004-mail.md", old), ("0005-stream.md", new)):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    options = MarkdownOptions(name="adr", type="markdown", paths=("*.md",), root=tmp_path)
+    rules = DecisionRules(paths=("*.md",))
+    source = open_source(options.with_context(SourceContext(decisions=rules)))
+    shop.admit(*(document for page in source.pages(None) for document in page.documents))
+    shop.index()
+    pbi = {"title": "Export of invoices as CSV by mail", "description": "Export invoices as CSV by mail."}
+
+    first, second = answer(shop, pbi)["past_decisions"]
+
+    assert (first["ref"], first["status"]) == ("0005-stream.md", "accepted")
+    assert (second["ref"], second["status"]) == ("0004-mail.md", "superseded")
+    assert second["superseded_by"] == "5. Stream the export of invoices"
