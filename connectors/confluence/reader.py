@@ -34,7 +34,8 @@ from connectors.confluence.document import (
     readers_of,
 )
 from connectors.confluence.options import MOST_PER_PAGE, PRODUCT, ConfluenceOptions
-from connectors.documents.values import Unreadable, build_document, decode
+from connectors.documents.encodings import Unreadable, decode
+from connectors.documents.values import build_document
 from connectors.web.answers import AnswerTooLarge, ServerFault
 from pipeline.documents import Cursor, Document, Page, Problem
 from pipeline.errors import DocumentRejected, SourceDenied

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import itertools
 import json
 import math
@@ -13,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from functools import cache
 from pathlib import Path
@@ -52,65 +51,6 @@ def parse_json(text: str, name: str) -> Any:
         raise DocumentRejected(
             f"{name} holds a number with too many digits", fix="write it as text"
         ) from None
-
-
-BOMS: tuple[tuple[bytes, str, str], ...] = (
-    (codecs.BOM_UTF8, "utf-8", "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le", "utf-32"),  # begins like UTF-16, so it is asked for first
-    (codecs.BOM_UTF32_BE, "utf-32-be", "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16-le", "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16-be", "utf-16"),
-)
-"""Byte order mark, codec of what follows, name of the encoding."""
-CONTROLS = bytes({*range(32), 127} - {*b"\t\n\r\f\b\x1b"})
-CONTROL_SHARE = 0.1
-"""A text with more control characters than this is a binary file."""
-
-
-class Unreadable(Exception):
-    """These bytes are no text; the message says why. Never leaves the connectors."""
-
-
-def decode(data: bytes) -> tuple[str, str]:
-    """Text and encoding of a file's bytes.
-
-    Raises:
-        Unreadable: they are binary or in no encoding we know; the message gives the byte position.
-    """
-    for bom, codec, name in BOMS:
-        if data.startswith(bom):
-            try:
-                text = data[len(bom) :].decode(codec)
-            except UnicodeDecodeError as error:
-                at = len(bom) + error.start
-                raise Unreadable(f"is not valid {name} at byte {at}; save it as UTF-8") from None
-            _refuse_binary(text.encode())
-            return _plain_lines(text), name
-    _refuse_binary(data)
-    try:
-        return _plain_lines(data.decode()), "utf-8"
-    except UnicodeDecodeError as error:
-        position = error.start
-    # Any byte is a letter of some old encoding; control characters show that this is not one of them.
-    if data.translate(None, CONTROLS) == data:
-        with suppress(UnicodeDecodeError):
-            return _plain_lines(data.decode("cp1252")), "windows-1252"
-    raise Unreadable(f"is not valid UTF-8 at byte {position}; save it as UTF-8")
-
-
-def _refuse_binary(data: bytes) -> None:
-    at = data.find(b"\0")
-    if at >= 0:
-        raise Unreadable(f"is a binary file: NUL character at byte {at}; exclude it, or save it as UTF-8")
-    controls = len(data) - len(data.translate(None, CONTROLS))
-    if controls > CONTROL_SHARE * len(data):
-        raise Unreadable(
-            f"is a binary file: {controls} of {len(data)} bytes are control characters; exclude it"
-        )
-
-
-def _plain_lines(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def is_blank(text: str) -> bool:

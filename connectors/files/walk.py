@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
 
+from connectors.documents.encodings import Unreadable, decode
 from connectors.documents.options import Globs, Pattern
-from connectors.documents.values import Unreadable, decode, from_epoch, is_blank
+from connectors.documents.values import from_epoch, is_blank
 from connectors.files.front_matter import NO_HEADER, FrontMatter
 from connectors.files.options import BINARY, FileOptions
 from pipeline.documents import Problem

@@ -208,7 +208,7 @@ class PbiJsonSource(FileSource):
         self,
         options: FileOptions,
         *,
-        extractor: str = "pbi-json-3",
+        extractor: str = "pbi-json-4",
         holds_pbis: Callable[[Any], bool] = lambda _data: True,
     ) -> None:
         super().__init__(options, extractor=extractor, convert=partial(json_document, options))
@@ -294,7 +294,7 @@ class JsonSource(PbiJsonSource):
     """One document per JSON file, except for files of PBIs, which give one per PBI."""
 
     def __init__(self, options: FileOptions) -> None:
-        super().__init__(options, extractor="json-2", holds_pbis=holds_pbis)
+        super().__init__(options, extractor="json-3", holds_pbis=holds_pbis)
         # What is a PBI stays one, whatever the other files of the folder are called.
         self._pbi_type = SourceType.PBI
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from connectors import open_source
-from connectors.documents.values import CONTROLS, Unreadable, decode
+from connectors.documents.encodings import CONTROLS, Unreadable, decode
 from connectors.files.walk import FileText, read_file
 from pipeline.documents import Problem
 from tests.connectors.folders import listing, options, walk, write
