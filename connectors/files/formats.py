@@ -1,36 +1,23 @@
-"""HTML, reStructuredText, AsciiDoc, PDF and DOCX as Markdown, so that titles, headings and decisions are found in them.
-
-PDF and DOCX are read by this file as a program of its own: what a hostile one does ends with that process.
-"""
+"""HTML, reStructuredText, AsciiDoc, PDF and DOCX as Markdown, so that titles, headings, decisions are found in them."""
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import subprocess
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from functools import partial
 from html import escape
 from importlib.util import find_spec
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, ClassVar
-from unicodedata import normalize
+from typing import Any, ClassVar
 
-if TYPE_CHECKING:  # nothing of ours is imported at the top: the program runs without our packages
-    from connectors.markup.parsing import Element
+from connectors.files import office
+from connectors.files.office import MOST_BYTES, MOST_SECONDS
 
-MOST_SECONDS = 60
-"""Of processor time for one PDF or DOCX."""
-MOST_BYTES = 768 * 1024**2
-"""Of address space, Python and the libraries included."""
 MOST_CHARACTERS = 5_000_000
-MOST_UNPACKED = 200_000_000
-"""Bytes of a DOCX's entries; none gives more than it says."""
-_EDGES = 2
-"""Lines at the top and at the bottom of a page that may be the same on all pages."""
 
 
 class NotReadable(Exception):
@@ -65,36 +52,14 @@ def markdown_of(name: str, text: str) -> str:
 
 # HTML -----------------------------------------------------------------------------------------------
 
-_ASIDE = frozenset({"nav", "footer", "button", "select", "noscript", "svg", "dialog"})
-_ASIDE_ROLES = frozenset({"navigation", "search", "contentinfo", "complementary"})
-
 
 def _html(text: str) -> str:
-    from connectors.markup.elements import to_markdown
+    from connectors.files.web_page import page_markdown
 
-    titles: list[str] = []
-
-    def content(page: Element) -> Element:
-        """What the page is about; the rest is on every page of its site."""
-        every = [page, *page.within()]
-        titles.extend(one.content(300) for one in every if one.name == "title")
-        for one in every:
-            one.children = [child for child in one.children if isinstance(child, str) or not _aside(child)]
-        mains = (one for one in page.within() if one.name == "main" or one.get("role") == "main")
-        return next(mains, page)
-
-    found = to_markdown(text, most_characters=MOST_CHARACTERS, content=content)
-    if found.capped:
+    found, capped = page_markdown(text, MOST_CHARACTERS)
+    if capped:
         raise NotReadable("is too large to read; split it, or exclude it")
-    title = " ".join(" ".join(titles[:1]).split())
-    headed = found.text.startswith("# ") or "\n# " in found.text
-    return f"# {title}\n\n{found.text}" if title and found.text and not headed else found.text
-
-
-def _aside(element: Element) -> bool:
-    hidden = "hidden" in element.attributes or element.get("aria-hidden") == "true"
-    anchor = element.name == "a" and "headerlink" in element.get("class")
-    return hidden or anchor or element.name in _ASIDE or element.get("role") in _ASIDE_ROLES
+    return found
 
 
 # reStructuredText -----------------------------------------------------------------------------------
@@ -261,9 +226,9 @@ def _adoc_line(line: str) -> str:
 
 
 def _apart(kind: str, text: str) -> str:
-    command = [sys.executable, "-I", __file__, kind]
+    command = [sys.executable, "-I", office.__file__, kind]
     try:
-        done = subprocess.run(  # noqa: S603 (this very file)
+        done = subprocess.run(  # noqa: S603 (a file of ours)
             command, input=text.encode("latin-1"), capture_output=True, timeout=2 * MOST_SECONDS, env={},
             check=False,
         )  # fmt: skip
@@ -276,96 +241,6 @@ def _apart(kind: str, text: str) -> str:
     return _html(told["html"]) if "html" in told else str(told["text"])
 
 
-def _docx(data: bytes) -> Mapping[str, str]:
-    from zipfile import BadZipFile, ZipFile
-
-    import mammoth
-
-    try:
-        with ZipFile(io.BytesIO(data)) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-        if size > MOST_UNPACKED:
-            much = f"unpacks to {size // 10**6} MB, and the most is {MOST_UNPACKED // 10**6} MB"
-            raise NotReadable(f"{much}; split it, or exclude it")
-        found = mammoth.convert_to_html(
-            io.BytesIO(data), style_map="p[style-name='Title'] => h1:fresh", convert_image=lambda _: [],
-            external_file_access=False,
-        )  # fmt: skip
-    except BadZipFile:
-        raise NotReadable(
-            "is no DOCX: it has a password or an old format; save it as DOCX without one"
-        ) from None
-    return {"html": found.value}
-
-
-def _pdf(data: bytes) -> Mapping[str, str]:
-    from pypdf import PdfReader
-
-    reader = PdfReader(io.BytesIO(data))
-    if reader.is_encrypted and not reader.decrypt(""):
-        raise NotReadable("has a password; save it without one, or exclude it")
-    marks: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)
-    for level, mark in _outline(reader.outline, 2):
-        marks[reader.get_destination_page_number(mark) or 0].append(
-            (level, " ".join(str(mark.title).split()))
-        )
-    found: list[str] = []
-    for number, kept in enumerate(_pages(reader)):
-        for level, title in reversed(marks[number]):
-            places = ((at, at + 1) for at, line in enumerate(kept) if _is_title(line, title))
-            start, end = next(places, (0, 0))
-            kept[start:end] = ["", f"{'#' * level} {title}", ""]
-        found += [*kept, ""]
-    title = _title(reader)
-    text = re.sub(r"(?<=[a-z])-\n(?=[a-z])", "", "\n".join(found)).strip()
-    text = re.sub("[\ufb00-\ufb06]", lambda m: normalize("NFKC", m[0]), text)  # ligatures, which nobody types
-    return {"text": f"# {title}\n\n{text}" if title and text else text}
-
-
-def _pages(reader: Any) -> Iterator[list[str]]:
-    """The lines of each page, without what most pages have at their edges."""
-    pages = [page.extract_text().split("\n") for page in reader.pages]
-    usual = Counter(_bare(line) for page in pages for line in {*page[:_EDGES], *page[-_EDGES:]})
-    often = {line for line, count in usual.items() if count > max(3, len(pages) / 2)}
-    for page in pages:
-        inner = range(_EDGES, len(page) - _EDGES)
-        yield [_literal(line) for at, line in enumerate(page) if at in inner or _bare(line) not in often]
-
-
-def _is_title(line: str, title: str) -> bool:
-    """Whether a line is the title of a bookmark, perhaps with a number before it."""
-    return _letters(line).endswith(_letters(title)) and len(line) < len(title) + 12
-
-
-def _title(reader: Any) -> str:
-    """That of the document; empty if a program named it after a file, or not at all."""
-    title = str(getattr(reader.metadata, "title", None) or "").strip()
-    made = re.search(r"\.\w{2,4}$|^untitled|^microsoft|^slide \d|[/\\]", title, re.IGNORECASE)
-    return "" if made else title
-
-
-def _outline(items: Any, level: int) -> Iterator[tuple[int, Any]]:
-    for item in items:
-        if isinstance(item, list):
-            yield from _outline(item, min(level + 1, 6))
-        else:
-            yield level, item
-
-
-def _bare(line: str) -> str:
-    """A line of which pages may have the same but for their number."""
-    return re.sub(r"\d+", "#", line.strip())
-
-
-def _letters(text: str) -> str:
-    return "".join(filter(str.isalnum, text.casefold()))
-
-
-def _literal(line: str) -> str:
-    """A line that Markdown would not take for a heading, a rule or a fence."""
-    return re.sub(r"^\s*(?=#{1,6}(?:\s|$)|[=-]+\s*$|`{3}|~{3})", r"\\", line.rstrip())
-
-
 READERS: Mapping[str, tuple[str, Callable[[str], str]]] = {
     "html": ("", _html),
     "rst": ("docutils", _rst),
@@ -374,24 +249,3 @@ READERS: Mapping[str, tuple[str, Callable[[str], str]]] = {
     "docx": ("mammoth", partial(_apart, "docx")),
 }
 """Format -> the library that it takes, and what reads it."""
-
-
-def main() -> None:
-    """Read standard input within bounds, and write what it says as JSON."""
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS))
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
-    try:
-        told = {"pdf": _pdf, "docx": _docx}[sys.argv[1]](sys.stdin.buffer.read())
-    except NotReadable as error:
-        told = {"why": str(error)}
-    except MemoryError:
-        return  # nothing said: the bounds are passed
-    except Exception as error:  # noqa: BLE001 (its words may quote the file)
-        told = {"why": f"cannot be read: it is damaged ({type(error).__name__}); mend it, or exclude it"}
-    json.dump(told, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()

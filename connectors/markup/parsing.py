@@ -27,7 +27,7 @@ BLOCKS = frozenset(
 )
 HIDDEN = frozenset(
     "head template iframe xml noframes datalist at:declarations ac:parameter ac:default-parameter "  # noqa: SIM905 (a list of words)
-    "ac:adf-attribute ac:placeholder ac:task-id ac:task-status ac:task-uuid".split()
+    "rp ac:adf-attribute ac:placeholder ac:task-id ac:task-status ac:task-uuid".split()
 )
 """Elements whose text is not the page's text."""
 _VOID = frozenset(
@@ -173,7 +173,9 @@ def _pieces(html: str) -> Iterator[_Tag | str]:
             yield _Tag(name, rest[:-1] if closed else rest, bool(tag[1]), closed)
             if name in _RAW_TEXT and not closed and not tag[1]:
                 raw_end = _RAW_TEXT[name].search(html, at)
-                at = raw_end.start() if raw_end else length
+                begin, at = at, raw_end.start() if raw_end else length
+                if name == "script" and "math/tex" in rest[:200]:  # a formula, as MathJax keeps it
+                    yield html[begin:at]
 
 
 class _Tree:
