@@ -257,7 +257,7 @@ PAGES_AT_ONCE = 400
 class ConfluenceSource:
     """Pages with their comments, and text files attached to them; external ids are those of Confluence."""
 
-    extractor = "confluence-2"
+    extractor = "confluence-3"
     walks_all = False
 
     def __init__(self, options: ConfluenceOptions) -> None:

@@ -233,6 +233,24 @@ class Conversion:
         with self.inline.mark(LINK, lambda body: link(body, url)):
             self.text(label)
 
+    def box(self, text: str) -> None:
+        """A piece of the line in a box of its own, such as a status."""
+        if text.strip():
+            with self.inline.box():
+                self.text(text.strip())
+
+    def formula(self, tex: str, *, block: bool = False) -> None:
+        """A formula as TeX, in the line or as a block of its own."""
+        tex = " ".join(tex.split()).strip("$ ").removeprefix("\\(").removesuffix("\\)")
+        if not tex:
+            return
+        sign = "$$" if block else "$"
+        if block:
+            self.flush(PARAGRAPH)
+        self.literal(f"{sign}{tex}{sign}")
+        if block:
+            self.flush(PARAGRAPH)
+
     def flush(self, gap: int) -> None:
         """Ends the block, within code the line; at least `gap` lies before the next block."""
         if self.code is not None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import NamedTuple
+from urllib.parse import unquote_plus
 
 from connectors.markup import inline
 from connectors.markup.conversion import (
@@ -64,15 +65,19 @@ def _anchor(page: Conversion, element: Element) -> None:
     if "data-vss-mention" in element.attributes or not href:
         page.render(element.children)
         return
-    url = page.links.href(href)
+    url, before = page.links.href(href), page.words
     with page.inline.mark(inline.LINK, lambda body: inline.link(body, url)):
         page.render(element.children)
+        if (
+            page.words == before and "data-card-appearance" in element.attributes
+        ):  # its title is asked for later
+            page.text(href)
 
 
 def _image(page: Conversion, element: Element) -> None:
     emoji, source = element.get("data-emoji-fallback"), element.get("src")
     if emoji or "emoticon" in element.get("class"):
-        page.text(emoji or element.get("alt"))
+        page.box(emoji or element.get("alt"))
     else:
         label = element.get("alt").strip() or element.get("title").strip() or file_name(source)
         page.literal(inline.picture(label, page.links.href(source)))
@@ -85,10 +90,99 @@ def _input(page: Conversion, element: Element) -> None:
 
 def _time(page: Conversion, element: Element) -> None:
     date, before = element.get("datetime").strip(), page.words
-    with page.inline.mark("time", lambda body: body if date in body else f"{body} ({date})"):
+    with (
+        page.inline.box(),
+        page.inline.mark("time", lambda body: body if date in body else f"{body} ({date})"),
+    ):
         page.render(element.children)
         if page.words == before:
             page.text(date)
+
+
+_TYPESET = frozenset({"katex-html", "mathjax", "mathjax_svg", "mathjax_preview", "mathjax_display"})
+"""Classes of a formula as it is drawn, beside which its source stands."""
+
+
+def _span(page: Conversion, element: Element) -> None:
+    if not _TYPESET & {*element.get("class").lower().split()}:
+        page.render(element.children)
+
+
+def _typeset(page: Conversion, element: Element) -> None:
+    """What MathJax makes: glyphs, and the formula for those who cannot see them."""
+    formulas = [one for one in element.within() if one.name == "math"]
+    for one in formulas:
+        _math(page, one)
+    if not formulas:
+        page.render(element.children)
+
+
+def _script(page: Conversion, element: Element) -> None:
+    kind = element.get("type").lower()
+    if kind.startswith("math/tex"):
+        page.formula(element.content(MOST_PARAMETER), block="mode=display" in kind)
+
+
+def _math(page: Conversion, element: Element) -> None:
+    """A formula: its TeX if it says it, else what it shows on one line."""
+    sources = (
+        one.content(MOST_PARAMETER)
+        for one in element.within()
+        if one.name == "annotation" and "tex" in one.get("encoding").lower()
+    )
+    tex = next(filter(str.strip, sources), "") or element.get("alttext")
+    if tex.strip():
+        page.formula(tex, block=element.get("display") == "block")
+    else:
+        page.text(_linear(element))
+
+
+_LINEAR: dict[str, str] = {
+    "mfrac": "{}/{}", "msup": "{}^{}", "mover": "{}^{}", "msub": "{}_{}", "munder": "{}_{}", "mroot": "root({}, {})",
+    "msubsup": "{}_{}^{}", "munderover": "{}_{}^{}",
+}  # fmt: skip
+"""Elements of MathML that put their children above or beside each other."""
+_GAPS = {"mtr": "; ", "mtd": ", "}
+
+
+def _linear(element: Element) -> str:
+    """A formula of MathML on one line, such as `(a+b)/2`."""
+    pieces = [
+        " ".join(child.split()) if isinstance(child, str) else _linear(child) + _GAPS.get(child.name, "")
+        for child in element.children
+        if isinstance(child, str) or not child.name.startswith("annotation")
+    ]
+    pieces = list(filter(None, pieces))
+    form = _LINEAR.get(element.name, "")
+    if form and len(pieces) == form.count("{}"):
+        return form.format(*(piece if piece.isalnum() else f"({piece})" for piece in pieces))
+    text = "".join(pieces)
+    return f"sqrt({text})" if element.name == "msqrt" else text
+
+
+def _drawing(page: Conversion, element: Element) -> None:
+    """The words of a drawing; a symbol has none."""
+    words = [one.content(1000) for one in element.within() if one.name in ("text", "foreignobject")]
+    words = [word for word in map(str.strip, words) if word]
+    if element.get("role") == "img" or words:
+        titles = (one.content(1000) for one in _elements(element, "title", "desc"))
+        words = [*filter(str.strip, titles), *words]
+    if words:
+        page.flush(LINE)
+        page.text(", ".join(words))
+        page.flush(LINE)
+
+
+def _reading(page: Conversion, element: Element) -> None:
+    """How the characters before are read, behind them in brackets."""
+    page.literal("(")
+    page.render(element.children)
+    page.literal(")")
+
+
+def _quotation(page: Conversion, element: Element) -> None:
+    with page.inline.mark("q", lambda body: f"“{body}”"):
+        page.render(element.children)
 
 
 def _numbers(page: Conversion, element: Element) -> None:
@@ -156,6 +250,13 @@ HTML: dict[str, Handler] = {
     "img": _image,
     "input": _input,
     "time": _time,
+    "span": _span,
+    "math": _math,
+    "mjx-container": _typeset,
+    "script": _script,
+    "svg": _drawing,
+    "rt": _reading,
+    "q": _quotation,
     "br": lambda page, _: page.line_break(),
     "hr": lambda page, _: page.rule(),
     "pre": _pre,
@@ -182,10 +283,31 @@ _QUOTED = {
     **dict.fromkeys(("panel", "expand", "ui-expand", "custom"), ""),
 }
 """What is shown as a quote, and the word that heads it."""
-_WRITTEN_IN = frozenset({"mermaid", "plantuml", "html", "latex", "markdown", "sql"})
+_WRITTEN_IN = frozenset({"mermaid", "plantuml", "html", "markdown", "sql"})
 """Macros whose plain text is in the language they are named after."""
+_FORMULA = re.compile(r"math|latex|katex|\btex\b|equation")
+"""In the name of a macro that shows a formula; there are a dozen of several makers."""
+_SOURCES = (
+    "body",
+    "equation",
+    "latex",
+    "formula",
+    "tex",
+    "code",
+    "content",
+    "value",
+    "default-parameter",
+    "",
+)
+"""Parameters that hold the formula if its macro has no body."""
+_TITLE = re.compile(r'"title"\s*:\s*"((?:[^"\\]|\\.){1,300})"')
 _BODIES = frozenset({"ac:rich-text-body", "ac:plain-text-body"})
 _PARAMETERS = frozenset({"ac:parameter", "ac:default-parameter", "ac:adf-attribute"})
+_ADF_BOXES = {
+    "status": ("text",), "mention": ("text",), "emoji": ("text", "short-name", "shortname"), "date": ("timestamp",),
+    "inlinecard": ("url",), "inline-card": ("url",),
+}  # fmt: skip
+"""Nodes of the new editor that stand in the line, and where their words are."""
 _FILES = frozenset("drawio inc-drawio drawio-sketch gliffy view-file viewpdf viewdoc viewxls viewppt".split())  # noqa: SIM905 (a list of words)
 
 
@@ -216,7 +338,8 @@ def _in_macro(page: Conversion, element: Element, name: str) -> Macro:
 
 def _rich_body(page: Conversion, element: Element) -> None:
     macro = page.macro
-    title, head = macro.first("title"), _QUOTED.get(macro.name)
+    label = macro.first("label") if macro.name in ("card", "tab") else ""
+    title, head = macro.first("title") or label, _QUOTED.get(macro.name)
     if head is not None:
         page.quoted(element, ": ".join(filter(None, (head, title))))
         return
@@ -230,6 +353,9 @@ def _rich_body(page: Conversion, element: Element) -> None:
 
 def _plain_body(page: Conversion, element: Element) -> None:
     macro = page.macro
+    if _FORMULA.search(macro.name):
+        page.formula(element.content(MOST_PARAMETER), block=not macro.inline and "inline" not in macro.name)
+        return
     language = macro.name if macro.name in _WRITTEN_IN else ""
     if macro.name == "code":
         language = macro.first("language", "lang", "default-parameter", "")
@@ -240,17 +366,31 @@ def _without_body(page: Conversion, element: Element, macro: Macro) -> None:
     """What stands for a macro that is made when somebody looks at the page."""
     first = macro.first
     if macro.name == "status":
-        page.text(first("title"))
+        page.box(first("title"))
     elif macro.name in ("jira", "jiraissues"):
-        page.text(first("key"))
+        page.box(first("key"))
         page.literal("" if first("key") else inline.code_span(first("jqlquery", "jql")))
+    elif _FORMULA.search(macro.name):
+        page.formula(first(*_SOURCES), block="block" in macro.name)
+    elif macro.name == "roadmap":
+        for title in (first("title"), *_TITLE.findall(unquote_plus(first("source")))):
+            page.flush(LINE)
+            page.text(title)
+        page.flush(LINE)
     else:
-        target = _target(page, element, macro)
-        if target.label and not macro.inline:
-            page.flush(LINE)
-        page.link(target.label, target.url)
-        if target.label and not macro.inline:
-            page.flush(LINE)
+        _led_to(page, _target(page, element, macro), macro)
+
+
+def _led_to(page: Conversion, target: inline.Target, macro: Macro) -> None:
+    if target.label.startswith("@"):
+        page.box(target.label)
+        return
+    label = target.label or macro.first("title", "buttonlabel")
+    if label and not macro.inline:
+        page.flush(LINE)
+    page.link(label, target.url or page.links.href(macro.first("url")))
+    if label and not macro.inline:
+        page.flush(LINE)
 
 
 def _target(page: Conversion, element: Element, macro: Macro) -> inline.Target:
@@ -275,16 +415,38 @@ def _adf_extension(page: Conversion, element: Element) -> None:
 
 
 def _adf_node(page: Conversion, element: Element) -> None:
+    kind = element.get("type").lower()
+    facts = {
+        one.get("key"): one.content(MOST_PARAMETER).strip() for one in _elements(element, "ac:adf-attribute")
+    }
+    if kind in _ADF_BOXES:
+        page.box(next(filter(None, map(facts.get, _ADF_BOXES[kind])), ""))
+        return
     page.flush(LINE)
-    _in_macro(page, element, "")
+    if kind not in ("extension", "inlineextension", "bodiedextension"):
+        _in_macro(page, element, "")
+        return
+    settings = {
+        one.get("key"): one.content(MOST_PARAMETER)
+        for one in element.within()
+        if one.name == "ac:adf-parameter" and not _elements(one)
+    }
+    macro = Macro(name=facts.get("extension-key", "").rpartition("/")[2].lower(), parameters=settings)
+    if _FORMULA.search(macro.name):
+        page.formula(macro.first(*_SOURCES), block="inline" not in kind + macro.name)
+    else:
+        _in_macro(page, element, "")
+        page.text(macro.first("diagram-display-name", "diagram-name", "title"))
+    page.flush(LINE)
 
 
 def _link(page: Conversion, element: Element) -> None:
     target, before = page.links.target(_elements(element)), page.words
-    with page.inline.mark(inline.LINK, lambda body: inline.link(body, target.url)):
+    box = page.inline.box() if target.label.startswith("@") else nullcontext()
+    with box, page.inline.mark(inline.LINK, lambda body: inline.link(body, target.url)):
         page.render(element.children)
         if page.words == before:
-            page.text(target.label)
+            page.text(target.label or element.get("ac:anchor"))
 
 
 def _picture(page: Conversion, element: Element) -> None:
@@ -297,7 +459,7 @@ def _picture(page: Conversion, element: Element) -> None:
 
 def _emoticon(page: Conversion, element: Element) -> None:
     name = element.get("ac:name").strip()
-    page.text(element.get("ac:emoji-fallback", "ac:emoji-shortname") or (f":{name}:" if name else ""))
+    page.box(element.get("ac:emoji-fallback", "ac:emoji-shortname") or (f":{name}:" if name else ""))
 
 
 def _task(page: Conversion, element: Element) -> None:

@@ -112,6 +112,7 @@ class Inline:
         self._marks: list[_Mark] = []
         self._blank = True  # the last character is white space, or there is none
         self._ended = (0, "")  # length and kind after the last merged mark, for `<b>a</b><b>b</b>`
+        self._boxed = False  # the last piece is a box
 
     @property
     def at_line_start(self) -> bool:
@@ -138,7 +139,9 @@ class Inline:
         if not self.within(CODE):
             emphasised = self.within(STRONG) or self.within(EMPHASIS)
             piece = escape_text(piece, in_emphasis=emphasised, in_label=self.within(LINK))
-        before = " " if data[0].isspace() and not self._blank else ""
+        apart = data[0].isspace() or (self._boxed and data[0].isalnum())
+        before = " " if apart and not self._blank else ""
+        self._boxed = False
         self._blank = data[-1].isspace()
         self._parts.append(f"{before}{piece} " if self._blank else before + piece)
         return True
@@ -148,6 +151,16 @@ class Inline:
         if markdown:
             self._parts.append(markdown)
             self._blank = markdown[-1].isspace()
+            self._boxed = False
+
+    @contextmanager
+    def box(self) -> Iterator[None]:
+        """What is taken meanwhile is shown in a box of its own: a blank keeps it from words and boxes beside it."""
+        if self._boxed or self.ends_with_word():
+            self.literal(" ")
+        before = len(self._parts)
+        yield
+        self._boxed = len(self._parts) > before and not self._blank
 
     def ends_with_word(self) -> bool:
         """True if a letter, digit or bracket came last, so that `2` behind it may be an exponent."""
@@ -195,7 +208,7 @@ class Inline:
         self._parts.clear()
         for mark in self._marks:
             mark.start = 0
-        self._blank, self._ended = True, (0, "")
+        self._blank, self._ended, self._boxed = True, (0, ""), False
         return text
 
 
