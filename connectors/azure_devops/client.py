@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from connectors.azure_devops.document import BoardsComment, Relation, WorkItem, person
+from connectors.azure_devops.document import BoardsComment, Relation, WorkItem, person, whole_number
 from connectors.azure_devops.options import PRODUCT, AzureDevOpsOptions
 from connectors.azure_devops.sdk import TooManyHits, open_library, sdk_models, translated
 from connectors.documents.values import parse_time, scalar_text
@@ -63,7 +63,8 @@ class BoardsClient:
         answer = self._query(project, wiql)
         if not isinstance(answer.work_items, list):
             raise _shapeless("a query without its list of items")
-        return [item.id for item in answer.work_items if item is not None and isinstance(item.id, int)]
+        ids = [whole_number(item.id) for item in answer.work_items if item is not None]
+        return [one for one in ids if one is not None]
 
     def items(self, ids: Sequence[int], fields: Sequence[str] = ()) -> dict[int, WorkItem]:
         """At most BATCH items with these fields only, or with all and their relations; unreadable ones are absent."""
@@ -74,7 +75,8 @@ class BoardsClient:
             raise _shapeless("a batch without its list")
         wanted = set(ids)
         # Unreadable ones are null at their place.
-        return {item.id: _work_item(item) for item in found if item is not None and item.id in wanted}
+        read = [_work_item(item) for item in found if item is not None and whole_number(item.id) is not None]
+        return {item.id: item for item in read if item.id in wanted}
 
     def feed(self, project: str, *, token: str | None = None, start: datetime | None = None) -> FeedPage:
         """The newest revision of each item, deleted ones too, that changed behind `token`, or since `start`.
@@ -103,7 +105,9 @@ class BoardsClient:
             raise _shapeless("a feed that does not move on")
         rows = [row for v in values if isinstance(v, dict) and isinstance(row := v.get("fields"), dict)]
         deleted = {
-            row["System.Id"]: row.get("System.IsDeleted") is True for row in rows if "System.Id" in row
+            one: row.get("System.IsDeleted") is True
+            for row in rows
+            if (one := whole_number(row.get("System.Id"))) is not None
         }
         return FeedPage(deleted=deleted, token=after, last=last)
 
@@ -167,8 +171,8 @@ def _work_item(item: Any) -> WorkItem:
     formats = _more(item).get("multilineFieldsFormat")
     html = _more(item._links).get("html")  # noqa: SLF001 (the library's name for it)
     return WorkItem(
-        id=item.id,
-        rev=item.rev if isinstance(item.rev, int) else 0,
+        id=whole_number(item.id) or 0,
+        rev=whole_number(item.rev) or 0,
         fields=item.fields or {},
         relations=tuple(
             Relation(kind=scalar_text(link.rel), url=scalar_text(link.url), attributes=link.attributes or {})

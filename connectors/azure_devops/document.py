@@ -10,11 +10,13 @@ from typing import Any
 from urllib.parse import quote, urljoin
 
 from connectors.azure_devops.options import AzureDevOpsOptions
+from connectors.azure_devops.steps import structured_text
 from connectors.documents.decisions import Evidence, kind_and_facts
 from connectors.documents.headings import headings_of, nested
 from connectors.documents.values import clean_text, number_of, number_within, parse_time, scalar_text
 from connectors.markup.elements import to_markdown
 from connectors.markup.inline import Links
+from connectors.markup.parsing import resolved
 from pipeline.documents import Document, SourceType
 
 OPEN_END = 9999
@@ -24,12 +26,21 @@ LONG_FIELDS = {
     "Microsoft.VSTS.Common.AcceptanceCriteria": "Acceptance criteria",
     "Microsoft.VSTS.TCM.ReproSteps": "Steps to reproduce",
     "Microsoft.VSTS.TCM.SystemInfo": "System info",
+    "Microsoft.VSTS.TCM.Steps": "Steps",
+    "Microsoft.VSTS.TCM.Parameters": "Parameters",
+    "Microsoft.VSTS.TCM.LocalDataSource": "Test data",
     "Microsoft.VSTS.Common.Resolution": "Resolution",
     "System.History": "Discussion",
 }
 """HTML, unless the item says Markdown. Of other fields the value tells."""
-ALWAYS = ("Microsoft.VSTS.TCM.ReproSteps", "Microsoft.VSTS.Common.Resolution")
-"""Read without being configured: bugs have their text in the first, and nobody looks for the second."""
+TEST_FIELDS = (
+    "Microsoft.VSTS.TCM.Steps",
+    "Microsoft.VSTS.TCM.Parameters",
+    "Microsoft.VSTS.TCM.LocalDataSource",
+)
+"""XML in test cases and shared steps."""
+ALWAYS = ("Microsoft.VSTS.TCM.ReproSteps", *TEST_FIELDS, "Microsoft.VSTS.Common.Resolution")
+"""Read without being configured: bugs and test cases have their text in them, and nobody looks for the last."""
 SHOWN_ELSEWHERE = frozenset(
     ("System.Title", "System.Tags", "System.CommentCount", "System.Parent", "System.Id", "System.Rev")
 )
@@ -71,9 +82,22 @@ DATES = {"started_at": "ActivatedDate", "resolved_at": "ResolvedDate", "closed_a
 """Metadata by field of `Microsoft.VSTS.Common`."""
 
 _MAIL = re.compile(r"\s*<[^<>]*>\s*$")
-_TARGET = re.compile(r"/(\d{1,12})/?$")
+_IDENTITY = re.compile(r"[^<>\n]{1,200}<[^<>\s]{1,200}[@\\][^<>\s]{1,200}>\s*")
+_TARGET = re.compile(r"/(\d{1,12})(?:\.0+)?/?$")
+LARGEST_ID = 10**12
 _HTML = re.compile(r"</?[a-zA-Z][^<>]*>|&(?:[a-zA-Z]{2,8}|#\d{1,6});")
-_DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+_BLOCK = re.compile(
+    r"</?(?:p|div|ul|ol|li|table|tr|td|th|h[1-6]|pre|blockquote|hr|dl|section|details)\b[^<>]*>",
+    re.IGNORECASE,
+)
+_TAG = re.compile(
+    r"</?(?:a|b|i|u|s|em|strong|span|font|code|br|img|sub|sup|del|ins|mark|small|big|strike|input|label)\b[^<>]*>",
+    re.IGNORECASE,
+)
+_MARKDOWN = re.compile(
+    r"^(?:#{1,6}[ \t]|[ \t]*(?:[-*+]|\d{1,3}[.)])[ \t]+\S|```|~~~|>|\|.*\|[ \t]*$)", re.MULTILINE
+)
+_DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(?:Z|[+-]\d\d:\d\d)?")
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_+")
 
 
@@ -121,7 +145,10 @@ class WorkItem:
     def text(self, name: str) -> str:
         """A field as text: a person's name, a number, a date as given; empty if there is none."""
         value = self.fields.get(name)
-        return person(value) if isinstance(value, Mapping) else scalar_text(value)
+        is_person = isinstance(value, Mapping) or (isinstance(value, str) and _IDENTITY.fullmatch(value))
+        if isinstance(value, float) and value.is_integer():  # as tools that copy items write numbers
+            value = int(value)
+        return person(value) if is_person else scalar_text(value)
 
     def moment(self, name: str) -> datetime | None:
         """A field's point in time; None for none, and for the open end."""
@@ -161,6 +188,12 @@ class WorkItem:
     def tags(self) -> tuple[str, ...]:
         """Each once; the service joins them with semicolons."""
         return tuple(dict.fromkeys(tag.strip() for tag in self.text("System.Tags").split(";") if tag.strip()))
+
+
+def whole_number(value: Any) -> int | None:
+    """An id or a count, also as `12.0` or as text; None for all else."""
+    number = number_within(number_of(value), LARGEST_ID)
+    return number if isinstance(number, int) else None
 
 
 def person(value: Any) -> str:
@@ -225,12 +258,12 @@ def document_of(
 def _metadata(item: WorkItem) -> dict[str, Any]:
     found: dict[str, Any] = {"rev": item.rev, "work_item_type": item.type, "project": item.project}
     found |= {key: clean_text(item.text(name)) for key, name in METADATA.items() if item.text(name)}
-    priority = item.fields.get("Microsoft.VSTS.Common.Priority")
-    if isinstance(priority, int):
+    priority = whole_number(item.fields.get("Microsoft.VSTS.Common.Priority"))
+    if priority is not None:
         found["priority"] = priority
-    parent = item.fields.get("System.Parent")
+    parent = whole_number(item.fields.get("System.Parent"))
     links = {
-        "parent_id": parent if isinstance(parent, int) else item.linked(PARENT),
+        "parent_id": item.linked(PARENT) if parent is None else parent,
         "duplicate_of": item.linked(DUPLICATE_OF),
     }
     found |= {key: str(target) for key, target in links.items() if target is not None}
@@ -253,6 +286,13 @@ def heading_of(name: str) -> str:
         return LONG_FIELDS[name]
     first, *rest = _WORDS.sub(" ", name.rpartition(".")[2]).split() or [name]
     return " ".join([first, *(word if word.isupper() else word.lower() for word in rest)])
+
+
+def is_plain(text: str) -> bool:
+    """Whether a field that should hold HTML holds Markdown or plain text, as scripts and old items leave it."""
+    if _BLOCK.search(text):
+        return False
+    return not _TAG.search(text) or ("\n" in text and _MARKDOWN.search(text) is not None)
 
 
 class BoardLinks(Links):
@@ -307,9 +347,11 @@ class _TextWriter:
         if isinstance(value, str) and _DATE.fullmatch(value):
             return item.day(name)
         text = item.text(name)
+        if name in TEST_FIELDS and (structured := structured_text(text, self._label)):
+            return nested(structured, 2)
         if item.formats.get(name) == "markdown":
             return nested(text, 2)
-        if name in LONG_FIELDS or _HTML.search(text):
+        if name in LONG_FIELDS or "\n" in text or _HTML.search(text):
             return nested(self._converted(text), 2)
         return text
 
@@ -319,6 +361,10 @@ class _TextWriter:
         return f"### {head}\n\n{nested(text, 3)}"
 
     def _converted(self, html: str) -> str:
+        if is_plain(html):
+            return resolved(html).strip()
+        if not _BLOCK.search(html) and "<br" not in html.lower():  # its lines are all that divides it
+            html = html.replace("\n", "<br>")
         rendered = to_markdown(html, self._links)
         self.capped = self.capped or rendered.capped
         return rendered.text.strip()

@@ -206,7 +206,7 @@ Steps = Generator[Page, None, BoardsCursor]
 class AzureDevOpsSource:
     """Work items of one or more projects; the external id is the item's id."""
 
-    extractor = "azure_devops-2"
+    extractor = "azure_devops-3"
     walks_all = False
 
     def __init__(self, options: AzureDevOpsOptions, *, client: BoardsClient | None = None) -> None:

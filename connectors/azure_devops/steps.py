@@ -1,0 +1,101 @@
+"""What test cases and shared steps hold as XML: steps, parameters and the rows of their values."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from contextlib import suppress
+
+from connectors.markup.elements import to_markdown
+from connectors.markup.parsing import Element, parse
+
+MOST_TEXT = 100_000
+"""Characters of one step."""
+MOST_ROWS = 500
+_XML = re.compile(r"\s*(?:<\?xml[^>]*>\s*)?<(?:steps|parameters|parameterSet|NewDataSet)\b", re.IGNORECASE)
+
+
+def structured_text(text: str, label: Callable[[int], str]) -> str:
+    """The steps as a numbered list, or the parameters or their values as a table; empty if it is nothing of these.
+
+    `label` names another work item, whose steps are done at this place.
+    """
+    if text.lstrip().startswith("{"):
+        return _shared_values(text, label)
+    if not _XML.match(text):
+        return ""
+    page, _ = parse(text)
+    elements = list(page.within())
+    if steps := _steps(elements, label):
+        return steps
+    names = [one.get("name") for one in elements if one.name == "param" and one.get("name")]
+    return _rows(elements) or ", ".join(f"@{name}" for name in dict.fromkeys(names))
+
+
+def _steps(elements: list[Element], label: Callable[[int], str]) -> str:
+    lines: list[str] = []
+    count = 0
+    for one in elements:
+        if one.name == "compref" and one.get("ref").isdecimal():  # what follows may stand in it
+            said = [f"Shared steps: {label(int(one.get('ref')[:12]))}"]
+        elif one.name == "step":
+            strings = [child for child in one.children if isinstance(child, Element)]
+            said = [_text(child) for child in strings if child.name == "parameterizedstring"]
+        else:
+            continue
+        action, *expected = said or [""]
+        if action or any(expected):
+            count += 1
+            number = f"{count}. "
+            lines.append(number + _inset(action or "(no action)", len(number)))
+            lines += [
+                f"{' ' * len(number)}- Expected: {_inset(text, len(number) + 2)}" for text in expected if text
+            ]
+    return "\n".join(lines)
+
+
+def _text(string: Element) -> str:
+    """HTML within XML; the parser has resolved the entities of the XML."""
+    html = string.content(MOST_TEXT)
+    return to_markdown(html if "<" in html else html.replace("\n", "<br>")).text.strip()
+
+
+def _inset(text: str, width: int) -> str:
+    return re.sub(r"\n(?=.)", f"\n{' ' * width}", text)
+
+
+def _rows(elements: list[Element]) -> str:
+    """Rows of values: elements named after the parameters, or pairs of key and value."""
+    rows: list[dict[str, str]] = []
+    for one in elements:
+        inner = [child for child in one.children if isinstance(child, Element)]
+        if re.fullmatch(r"table\d*", one.name):
+            rows.append({child.name: " ".join(child.content(MOST_TEXT).split()) for child in inner})
+        elif one.name == "datarow":
+            rows.append({child.get("key"): child.get("value") for child in inner if child.name == "kvp"})
+    return _table([row for row in rows if any(row.values())])
+
+
+def _shared_values(text: str, label: Callable[[int], str]) -> str:
+    """Values that are kept in work items of their own."""
+    with suppress(ValueError, RecursionError, AttributeError, TypeError):
+        told = json.loads(text)
+        ids = [int(one) for one in told.get("sharedParameterDataSetIds") or []]
+        names = [str(one["localParamName"]) for one in told.get("parameterMap") or []]
+        shown = [*(f"- @{name}" for name in names), *(f"- Shared parameters: {label(one)}" for one in ids)]
+        return "\n".join(dict.fromkeys(shown))
+    return ""
+
+
+def _table(rows: list[dict[str, str]]) -> str:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if not names:
+        return ""
+    lines = [
+        names,
+        ["---"] * len(names),
+        *([row.get(name, "") for name in names] for row in rows[:MOST_ROWS]),
+    ]
+    cells = ([text.replace("|", "\\|") for text in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
