@@ -309,7 +309,7 @@ def _pdf(data: bytes) -> Mapping[str, str]:
     return {"text": f"# {title}\n\n{text}" if title and text else text}
 
 
-_BROKEN = re.compile(r"(?<![^\W\d_])([^\W\d_]++)([-\u2010\xad])[ \t]*+\n{1,2}[ \t]*+(?=([^\W_]++))")
+_BROKEN = re.compile(r"(?<![^\W\d_])([^\W\d_]++)([-\u2010\xad])(?:[ \t]*+\n){1,3}[ \t]*+(?=([^\W_]++))")
 """A word with a hyphen at the end of a line or page, and how the next line begins."""
 _WORD = re.compile(r"(?<![^\W\d_])[^\W\d_]++(?:[-\u2010][^\W_]++)*+(?![-\u2010\xad][ \t]*+\n)")
 """One that is whole."""
