@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote, urljoin
 
 from connectors.azure_devops.options import AzureDevOpsOptions
-from connectors.azure_devops.steps import structured_text
+from connectors.azure_devops.structured import structured_text
 from connectors.documents.decisions import Evidence, kind_and_facts
 from connectors.documents.headings import headings_of, nested
 from connectors.documents.values import clean_text, number_of, number_within, parse_time, scalar_text

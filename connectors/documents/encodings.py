@@ -89,6 +89,8 @@ _ODD = re.compile(
     r"|[^\W\d_][\xa7\xb6\xb9\xb3\xa9\xae\xb1\u2020\u2021\u2030](?=[^\W\d_])"
 )
 """Signs where none stands in any language: right behind a letter, before one, or between two."""
+_SURE = frozenset("éëàáäâçíîïóôöúüßåÉËÀÁÄÇÖÜÅ")
+"""Those of Western Europe whose bytes are no usual letters of Central Europe."""
 _WORD = re.compile(r"[^\W\d_]+")
 
 
@@ -168,7 +170,7 @@ def _detected(data: bytes, position: int) -> tuple[str, str]:
         western
         and western.chaos < _MUCH
         and western.coherence >= most - 3 * _CLOSE
-        and _is_western(str(western))
+        and _is_western(str(western), known=western.coherence > 0)
     ):
         codec = "cp1252"
     elif len(others) == 1 and _is_sure(others[0].encoding, str(others[0]), others[0].coherence):
@@ -189,9 +191,12 @@ def _is_sure(codec: str, text: str, coherence: float) -> bool:
     return sum(not letter.isascii() and letter.isalpha() for letter in text) >= _FEWEST_LETTERS
 
 
-def _is_western(text: str) -> bool:
-    """Whether its words are of ASCII with some letters of Western Europe in between."""
-    if {"õ", "û"} <= {*text}:  # Hungarian in another encoding
+def _is_western(text: str, *, known: bool) -> bool:
+    """Whether its words are of ASCII with some letters of Western Europe in between.
+
+    `known`: it is a language's; what is too short for that has only letters that are sure.
+    """
+    if not known and any(letter.isalpha() and letter not in _SURE for letter in text if not letter.isascii()):
         return False
     for word in _WORD.findall(text):
         other = [letter for letter in word if not letter.isascii()]

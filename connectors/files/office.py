@@ -305,7 +305,7 @@ def _pdf(data: bytes) -> Mapping[str, str]:
     text = re.sub(
         "[\ufb00-\ufb06]", lambda m: normalize("NFKC", m[0]), "\n".join(found)
     )  # nobody types ligatures
-    text = _with_whole_words(text).strip()
+    text = with_whole_words(text).strip()
     return {"text": f"# {title}\n\n{text}" if title and text else text}
 
 
@@ -323,7 +323,7 @@ _AND = frozenset({"and", "or", "und", "oder", "bzw", "et", "ou", "y", "o", "e", 
 """Behind a part of a word whose rest follows: `Unter- und Obergrenze`."""
 
 
-def _with_whole_words(text: str) -> str:
+def with_whole_words(text: str) -> str:
     """`text` without the hyphens by which words are broken at the ends of lines, and with those that are theirs."""
     whole = {word.casefold().replace("\u2010", "-") for word in _WORD.findall(text)}
 

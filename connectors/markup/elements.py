@@ -19,6 +19,7 @@ from connectors.markup.conversion import (
     Macro,
     Table,
 )
+from connectors.markup.formulas import FORMULA, FORMULAS, SOURCES
 from connectors.markup.inline import LinkResolver, Links, around, file_name
 from connectors.markup.parsing import BLOCKS, Element, parse
 
@@ -97,67 +98,6 @@ def _time(page: Conversion, element: Element) -> None:
         page.render(element.children)
         if page.words == before:
             page.text(date)
-
-
-_TYPESET = frozenset({"katex-html", "mathjax", "mathjax_svg", "mathjax_preview", "mathjax_display"})
-"""Classes of a formula as it is drawn, beside which its source stands."""
-
-
-def _span(page: Conversion, element: Element) -> None:
-    if not _TYPESET & {*element.get("class").lower().split()}:
-        page.render(element.children)
-
-
-def _typeset(page: Conversion, element: Element) -> None:
-    """What MathJax makes: glyphs, and the formula for those who cannot see them."""
-    formulas = [one for one in element.within() if one.name == "math"]
-    for one in formulas:
-        _math(page, one)
-    if not formulas:
-        page.render(element.children)
-
-
-def _script(page: Conversion, element: Element) -> None:
-    kind = element.get("type").lower()
-    if kind.startswith("math/tex"):
-        page.formula(element.content(MOST_PARAMETER), block="mode=display" in kind)
-
-
-def _math(page: Conversion, element: Element) -> None:
-    """A formula: its TeX if it says it, else what it shows on one line."""
-    sources = (
-        one.content(MOST_PARAMETER)
-        for one in element.within()
-        if one.name == "annotation" and "tex" in one.get("encoding").lower()
-    )
-    tex = next(filter(str.strip, sources), "") or element.get("alttext")
-    if tex.strip():
-        page.formula(tex, block=element.get("display") == "block")
-    else:
-        page.text(_linear(element))
-
-
-_LINEAR: dict[str, str] = {
-    "mfrac": "{}/{}", "msup": "{}^{}", "mover": "{}^{}", "msub": "{}_{}", "munder": "{}_{}", "mroot": "root({}, {})",
-    "msubsup": "{}_{}^{}", "munderover": "{}_{}^{}",
-}  # fmt: skip
-"""Elements of MathML that put their children above or beside each other."""
-_GAPS = {"mtr": "; ", "mtd": ", "}
-
-
-def _linear(element: Element) -> str:
-    """A formula of MathML on one line, such as `(a+b)/2`."""
-    pieces = [
-        " ".join(child.split()) if isinstance(child, str) else _linear(child) + _GAPS.get(child.name, "")
-        for child in element.children
-        if isinstance(child, str) or not child.name.startswith("annotation")
-    ]
-    pieces = list(filter(None, pieces))
-    form = _LINEAR.get(element.name, "")
-    if form and len(pieces) == form.count("{}"):
-        return form.format(*(piece if piece.isalnum() else f"({piece})" for piece in pieces))
-    text = "".join(pieces)
-    return f"sqrt({text})" if element.name == "msqrt" else text
 
 
 def _drawing(page: Conversion, element: Element) -> None:
@@ -250,10 +190,7 @@ HTML: dict[str, Handler] = {
     "img": _image,
     "input": _input,
     "time": _time,
-    "span": _span,
-    "math": _math,
-    "mjx-container": _typeset,
-    "script": _script,
+    **FORMULAS,
     "svg": _drawing,
     "rt": _reading,
     "q": _quotation,
@@ -285,21 +222,6 @@ _QUOTED = {
 """What is shown as a quote, and the word that heads it."""
 _WRITTEN_IN = frozenset({"mermaid", "plantuml", "html", "markdown", "sql"})
 """Macros whose plain text is in the language they are named after."""
-_FORMULA = re.compile(r"math|latex|katex|\btex\b|equation")
-"""In the name of a macro that shows a formula; there are a dozen of several makers."""
-_SOURCES = (
-    "body",
-    "equation",
-    "latex",
-    "formula",
-    "tex",
-    "code",
-    "content",
-    "value",
-    "default-parameter",
-    "",
-)
-"""Parameters that hold the formula if its macro has no body."""
 _TITLE = re.compile(r'"title"\s*:\s*"((?:[^"\\]|\\.){1,300})"')
 _BODIES = frozenset({"ac:rich-text-body", "ac:plain-text-body"})
 _PARAMETERS = frozenset({"ac:parameter", "ac:default-parameter", "ac:adf-attribute"})
@@ -353,7 +275,7 @@ def _rich_body(page: Conversion, element: Element) -> None:
 
 def _plain_body(page: Conversion, element: Element) -> None:
     macro = page.macro
-    if _FORMULA.search(macro.name):
+    if FORMULA.search(macro.name):
         page.formula(element.content(MOST_PARAMETER), block=not macro.inline and "inline" not in macro.name)
         return
     language = macro.name if macro.name in _WRITTEN_IN else ""
@@ -370,8 +292,8 @@ def _without_body(page: Conversion, element: Element, macro: Macro) -> None:
     elif macro.name in ("jira", "jiraissues"):
         page.box(first("key"))
         page.literal("" if first("key") else inline.code_span(first("jqlquery", "jql")))
-    elif _FORMULA.search(macro.name):
-        page.formula(first(*_SOURCES), block="block" in macro.name)
+    elif FORMULA.search(macro.name):
+        page.formula(first(*SOURCES), block="block" in macro.name)
     elif macro.name == "roadmap":
         for title in (first("title"), *_TITLE.findall(unquote_plus(first("source")))):
             page.flush(LINE)
@@ -432,8 +354,8 @@ def _adf_node(page: Conversion, element: Element) -> None:
         if one.name == "ac:adf-parameter" and not _elements(one)
     }
     macro = Macro(name=facts.get("extension-key", "").rpartition("/")[2].lower(), parameters=settings)
-    if _FORMULA.search(macro.name):
-        page.formula(macro.first(*_SOURCES), block="inline" not in kind + macro.name)
+    if FORMULA.search(macro.name):
+        page.formula(macro.first(*SOURCES), block="inline" not in kind + macro.name)
     else:
         _in_macro(page, element, "")
         page.text(macro.first("diagram-display-name", "diagram-name", "title"))

@@ -7,11 +7,18 @@ from typing import Any
 
 import pytest
 
-from connectors.azure_devops.document import heading_of
+from connectors.azure_devops.document import (
+    PARENT,
+    Relation,
+    WorkItem,
+    document_of,
+    heading_of,
+    whole_number,
+)
 from connectors.documents.headings import nested
 from connectors.documents.options import DecisionRules
 from pipeline.documents import Document, Kind, SourceType
-from tests.connectors.azure_devops.world import Store, source_for
+from tests.connectors.azure_devops.world import Store, options_for, source_for
 from tests.fakes.azure_devops import FakeAzureDevOps
 
 CRITERIA = "Microsoft.VSTS.Common.AcceptanceCriteria"
@@ -337,3 +344,39 @@ def test_headings_are_made_of_field_names(name: str, heading: str) -> None:
 
 def test_headings_inside_a_field_lie_below_its_own() -> None:
     assert nested("# a\n##### b\n```\n# c\n```\n#d\n # e", 2) == "### a\n###### b\n```\n# c\n```\n#d\n ### e"
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [(12, 12), (12.0, 12), ("12", 12), ("12.0", 12), (0, 0), (12.5, None), (True, None), (None, None), ("a", None), (-1, None), (1e300, None)],
+)  # fmt: skip
+def test_an_id_is_whole_however_it_is_written(value: Any, number: int | None) -> None:
+    assert whole_number(value) == number
+
+
+@pytest.mark.parametrize("end", ["12", "12.0", "12/", "12.0/"])
+def test_a_link_leads_to_its_item_however_the_id_is_written(end: str) -> None:
+    assert Relation(kind=PARENT, url=f"https://dock/_apis/wit/workItems/{end}", attributes={}).target == 12
+
+
+def test_numbers_persons_and_dates_of_copied_items_are_read(fake: FakeAzureDevOps) -> None:
+    names = ("Custom.Berths", "Custom.Owner", "Custom.Inspected", "Custom.IsOpen", "Custom.Notes")
+    fields = dict(
+        zip(
+            names,
+            (3.0, "Ann Lee <ann@dock.example>", "2024-03-04T00:00:00+01:00", True, "<p>Oil <b>it</b></p>"),
+            strict=True,
+        )
+    )
+    item = WorkItem(id=5, rev=1, fields=fields | {"System.AssignedTo": "Bo Ray <DOCK\\bo>"})
+    document = document_of(item, options_for(fake, fields=names), {}, [])
+    assert document.external_id == "5"
+    assert document.metadata["assigned_to"] == "Bo Ray"
+    for line in (
+        "- Berths: 3",
+        "- Owner: Ann Lee",
+        "- Inspected: 2024-03-03",
+        "- Is open: true",
+        "- Notes: Oil **it**",
+    ):
+        assert line in document.text.split("\n")
