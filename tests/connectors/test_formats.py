@@ -15,7 +15,7 @@ import pytest
 from pypdf import PdfWriter
 
 from connectors.documents.headings import headings_of
-from connectors.files.formats import MOST_BYTES
+from connectors.files.office import MOST_BYTES
 from pipeline.documents import Document, Kind
 from tests.connectors.folders import file_options, walk
 
