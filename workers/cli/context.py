@@ -67,17 +67,21 @@ class CommandContext:
             SettingsError: all that is wrong with it.
         """
         from workers.settings import load
+        from workers.settings.environment import absolute_files, lookup
 
         environ: dict[str, str] = dict(os.environ)
         config = self.config
         if self.data is not None:
             environ["LARDER_DATA"] = str(self.data.resolve())
-        elif self.looks and not config and not any(map(environ.get, _NAMING)):
+        elif self.looks and not config and not any(map(lookup(environ), _NAMING)):
             above = folder_above()
             if above != Path.cwd():
                 config = above / FILE if (above / FILE).exists() else None
                 environ["LARDER_DATA"] = "" if config else str(above / DATA)
-        return load(config, environ)
+        settings = load(config, environ)
+        # What we start is in another folder.
+        os.environ.update(absolute_files(os.environ, settings.variables))
+        return settings
 
     @cached_property
     def parts(self) -> Runtime:
@@ -118,7 +122,7 @@ class CommandContext:
         if self.settings.data.resolve() == data_folder(sys.argv[1:]).resolve():
             from workers.processes import detached
 
-            detached.leave_serving(self.settings)
+            detached.leave_serving(self.settings, self.parts.addresses)
 
     def ping(self) -> None:
         """Find out within seconds whether the database answers, before it is given what takes it long.

@@ -33,7 +33,7 @@ def start_temporary_workers(settings: Settings, queues: Sequence[str]) -> psutil
     return _larder(settings, ["lend", *queues], env=os.environ | given, stdin=subprocess.PIPE)
 
 
-def leave_serving(settings: Settings) -> None:
+def leave_serving(settings: Settings, where: Addresses) -> None:
     """Start a process that runs the next commands of terminals, as `larder up` has one: they need not load anything.
 
     Only beside embedded servers, which stay as well when a command that started them ends; and only one. Where it
@@ -47,7 +47,7 @@ def leave_serving(settings: Settings) -> None:
         needed = embedded.running(data / "postgres") and data.stat().st_uid == os.getuid()
         if not needed or embedded.running(folder) or "supervisor" in supervisor.running(data):
             return
-        environment = supervisor.Supervisor(settings=settings, where=Addresses()).environment("commands")
+        environment = supervisor.Supervisor(settings=settings, where=where).environment("commands")
         del environment["PROMETHEUS_MULTIPROC_DIR"]
         process = _larder(settings, ["serve", "--for-now"], env=environment)
         try:

@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 from sqlalchemy.engine import make_url
 
-from connectors.sections import secrets_in
+from connectors.sections import secret_value
 from pipeline.errors import ConfigurationError, LarderError
 from workers import embedded
 from workers.embedded import Credentials, write_private
@@ -30,7 +30,7 @@ from workers.processes.liveness import is_same_process, process_start
 from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Addresses
 from workers.settings import Settings, load
-from workers.settings.environment import lookup
+from workers.settings.environment import WITHHELD, lookup
 from workers.settings.rendering import in_force
 
 STOP_SECONDS = 45.0
@@ -42,6 +42,7 @@ SERVERS = ("database", "broker", "valkey")
 WITHOUT_HEARTBEAT = ("commands", "flower")
 """Of these it is only known whether they live. They are no forks: what they count is not counted with the others, which
 is decided where it is loaded."""
+FLOWER_AUTH = "LARDER_FLOWER_AUTH"
 LARDER = [sys.executable, "-m", "workers.cli"]
 _TOLD_BY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 FREE_RESTARTS = 2
@@ -275,7 +276,8 @@ class Supervisor:
         """What a child needs to find the same servers and settings; secrets go this way, not on command lines.
 
         No child migrates, and only workers and the API read tables and ask services: what it does not open is told
-        without the password, and instead of a key there stands a word, since the file may name its variable.
+        without the password. Secrets that it does not use are withheld, and it is told their names, since the file
+        may name their variables.
         """
         w, worker = self.where, name.startswith(("worker-", "api"))
         addresses = {
@@ -284,13 +286,16 @@ class Supervisor:
             "LARDER_ADMIN_DATABASE_URL": _without_password(w.admin),
             "LARDER_BROKER_URL": w.broker,
             "LARDER_VALKEY_URL": w.valkey_url,
-            "LARDER_ENCRYPTION_KEYS": w.encryption_keys if worker else "withheld",
+            "LARDER_ENCRYPTION_KEYS": w.encryption_keys if worker else "",
         }
-        withheld = set() if worker else set(secrets_in(self.settings.rag))
-        given = {key: "withheld" if value in withheld else value for key, value in os.environ.items()}
+        read = self.settings.variables.items()
+        withheld = {one for one, sections in read if sections and not any(_uses(name, s) for s in sections)}
+        withheld -= {one for one, value in addresses.items() if value}
+        ours = {*addresses, *withheld, *([] if name == "flower" else [FLOWER_AUTH])}
         env = {
-            **{key: value for key, value in given.items() if key.removesuffix("_FILE") not in addresses},
-            **addresses,
+            **{key: value for key, value in os.environ.items() if key.removesuffix("_FILE") not in ours},
+            **{key: value for key, value in addresses.items() if key not in withheld},
+            WITHHELD: ",".join(sorted(withheld)),
             "LARDER_DATA": str(self.data),
             "LARDER_TENANT": self.settings.tenant,
             "LARDER_PROJECT": self.settings.project,
@@ -302,6 +307,7 @@ class Supervisor:
             del env["PROMETHEUS_MULTIPROC_DIR"]
         if self.settings.path:
             env["LARDER_CONFIG"] = str(self.settings.path)
+        env.pop("LARDER_HEARTBEAT_DIR", None)  # it is looked for in the data folder
         return env
 
     def write_state(self) -> None:
@@ -334,7 +340,7 @@ class Supervisor:
             "api_url": api,
             **flower,
             "postgres_password": credentials.postgres if uses_embedded(self.settings) else None,
-            "jwt_secret": credentials.jwt,
+            "jwt_secret": secret_value(self.settings.rag.auth.secret) or credentials.jwt,
             "pids": [pid for _, pid, _ in running],
             "folder": self.data.stat().st_ino,
             "configuration": {"file": str(self.settings.path or ""), **self.configuration},
@@ -369,13 +375,24 @@ def ended(process: psutil.Process) -> int | None:
     return code
 
 
+def _uses(process: str, section: str) -> bool:
+    """Whether a process uses the secrets of a section of the file; addresses of servers it is told in any case."""
+    kind = process.partition("-")[0]
+    uses: Mapping[str, bool] = {
+        "worker": section not in {"storage", "auth", "flower"},
+        "api": section not in {"storage", "flower"},
+        "flower": section == "flower",
+    }
+    return uses.get(kind, False)
+
+
 def flower_login(environ: Mapping[str, str], data: Path) -> str:
     """`user:password` of Flower: what the variable says, else what the data folder keeps.
 
     Raises:
         ConfigurationError: the variable says no such pair, so nobody could log in.
     """
-    given = lookup(environ)("LARDER_FLOWER_AUTH") or f"larder:{Credentials.of(data).flower}"
+    given = lookup(environ)(FLOWER_AUTH) or f"larder:{Credentials.of(data).flower}"
     if not all(given.partition(":")):
         raise ConfigurationError(
             "LARDER_FLOWER_AUTH has no user and password", fix="write it as user:password"

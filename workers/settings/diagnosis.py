@@ -47,6 +47,12 @@ def explain(error: ValidationError, tree: Tree, model: type[ConfigSection]) -> N
         tree.complain(path, SettingsProblem(found=found, allowed=allowed, fix=context.get("fix", "")))
 
 
+def is_secret(path: KeyPath, tree: Tree, model: type[ConfigSection]) -> bool:
+    """Whether the value at `path` is never shown."""
+    _, field = _located(_plain(path), tree, model)
+    return field is not None and SecretStr in _types_of(field.annotation)
+
+
 def _plain(path: Iterable[str | int]) -> KeyPath:
     """Keys in camelCase, and those of a source's groups beside the others, as validation has them."""
     parts = [to_camel(part) if isinstance(part, str) else part for part in path]

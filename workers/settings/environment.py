@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +25,8 @@ from workers.settings.yamlfile import (
 
 CONFIG = "LARDER_CONFIG"
 """Names the configuration file."""
+WITHHELD = "LARDER_WITHHELD"
+"""Names, with commas between them, the variables of secrets that a process does not use and was not given."""
 
 
 class Override(NamedTuple):
@@ -71,13 +75,26 @@ OVERRIDES = (
 
 
 def lookup(environ: Mapping[str, str]) -> Lookup:
-    """Reads a variable, or the file that `NAME_FILE` names, as containers mount secrets."""
+    """Reads a variable, or the file that `NAME_FILE` names, as containers mount secrets.
+
+    In the place of one that was withheld stands a random key, which each check of a secret takes and which opens
+    nothing: the process loads the same file as those that have the secret.
+    """
+    withheld = environ.get(WITHHELD, "").split(",")
 
     def value(name: str) -> str | None:
-        path = environ.get(f"{name}_FILE")
-        return environ[name] if name in environ else _secret_file(name, path) if path else None
+        if name in withheld:
+            return base64.urlsafe_b64encode(os.urandom(32)).decode()
+        text, path = environ.get(name), environ.get(f"{name}_FILE")
+        return _secret_file(name, path) if path and not text else text
 
     return value
+
+
+def absolute_files(environ: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    """The `NAME_FILE` of these names that are set, from the root: a process in another folder reads the same files."""
+    paths = {key: environ.get(key) for key in (f"{name}_FILE" for name in names)}
+    return {key: str(Path(path).absolute()) for key, path in paths.items() if path}
 
 
 def _secret_file(name: str, path: str) -> str:

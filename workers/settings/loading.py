@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
@@ -19,12 +19,22 @@ from connectors.sections import host_of, secret_value
 from pipeline.documents import language_metadata
 from pipeline.embedding.known_models import KNOWN
 from pipeline.ledger import project_id, tenant_id
-from workers.settings.diagnosis import explain
+from workers.settings.diagnosis import explain, is_secret
 from workers.settings.embedding import EmbeddingModel
-from workers.settings.environment import CONFIG, lookup, override
+from workers.settings.environment import CONFIG, OVERRIDES, lookup, override
 from workers.settings.models import Configuration, ConfigurationFile
 from workers.settings.sources import SourceSettings, is_off
-from workers.settings.yamlfile import ROOT, KeyPath, SettingsError, SettingsProblem, Tree, read, spelled
+from workers.settings.yamlfile import (
+    ROOT,
+    KeyPath,
+    SettingsError,
+    SettingsProblem,
+    Tree,
+    Variable,
+    names_in,
+    read,
+    spelled,
+)
 
 if TYPE_CHECKING:
     from connectors.web.limiter import RequestLimiter
@@ -56,6 +66,9 @@ class Settings:
     """What relative paths of the configuration are relative to, absolute."""
     notes: tuple[str, ...] = ()
     """Warnings: keys that are not used."""
+    variables: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Name of each variable that is read -> the sections, such as `auth`, in which it is a secret or part of one;
+    none of one that stands in any other value."""
 
     @property
     def database_url(self) -> str | None:
@@ -120,12 +133,13 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
     Raises:
         SettingsError: with everything that is wrong.
     """
-    named = path or environ.get(CONFIG)
+    named = path or lookup(environ)(CONFIG)
     file = Path(named or FILE)
     given = bool(named) or file.exists()
     tree = Tree(file="defaults", data={ROOT: {}})
     if given:
         tree = read(file, lookup=lookup(environ), unused=_unused)
+    in_file = dict(tree.variables)
     override(tree, environ)
     rag = _checked(tree)
     if not rag.embedding.cache.enabled:
@@ -134,7 +148,13 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
     tree.notes += _readable_secrets(rag, tree)
     absolute = file.resolve()
     folder = absolute.parent if given else Path.cwd()
-    return Settings(rag=rag, path=absolute if given else None, folder=folder, notes=tuple(tree.notes))
+    return Settings(
+        rag=rag,
+        path=absolute if given else None,
+        folder=folder,
+        notes=tuple(tree.notes),
+        variables=_variables(tree, chain(in_file.items(), tree.variables.items())),
+    )
 
 
 def from_mapping(rag: Mapping[str, Any]) -> Settings:
@@ -158,6 +178,19 @@ def _checked(tree: Tree) -> Configuration:
     if tree.problems:
         raise SettingsError(chain.from_iterable(tree.problems.values()))
     return rag
+
+
+def _variables(tree: Tree, uses: Iterable[tuple[KeyPath, Variable]]) -> dict[str, frozenset[str]]:
+    """See `Settings.variables`."""
+    secret: dict[str, frozenset[str]] = {CONFIG: frozenset(), **{one.name: frozenset() for one in OVERRIDES}}
+    plain = set()
+    for path, variable in uses:
+        for name in names_in(variable.origin):
+            if is_secret(path, tree, ConfigurationFile):
+                secret[name] = secret.get(name, frozenset()) | {to_camel(str(path[1]))}
+            else:
+                plain.add(name)
+    return secret | dict.fromkeys(plain, frozenset())
 
 
 def _services(rag: Configuration) -> Iterator[tuple[KeyPath, Any, str]]:

@@ -124,6 +124,11 @@ def spelled(path: Sequence[str | int]) -> str:
     return text.removeprefix(f".{ROOT}.").removeprefix(".")
 
 
+def names_in(origin: str) -> list[str]:
+    """The variables of `Variable.origin`, which one that overrides the file is itself."""
+    return [match[1] for match in _TOKEN.finditer(origin) if match[1]] or [origin]
+
+
 def substitute(text: str, lookup: Lookup, *, plain: bool = True) -> tuple[str, Variable | None]:
     """`text` with its variables replaced, and how it was written; None if it has no variables.
 
