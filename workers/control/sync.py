@@ -113,13 +113,27 @@ def timezone_of(settings: Settings, source: SourceSettings) -> str:
 def next_time(schedule: str | None, timezone: str, after: datetime) -> datetime | None:
     """The first time after `after` that the cron text names; None without a schedule.
 
-    The text was checked when the configuration was loaded.
+    The text was checked when the configuration was loaded. In a night in which the clock is put back, an hour that
+    comes twice counts once, but for what runs in every hour. A time that is left out where the clock is put forward
+    counts as if it had not been: 02:30 is 03:30.
     """
     if not schedule:
         return None
-    local = after.astimezone(ZoneInfo(timezone))
-    found: datetime = croniter(schedule, local).get_next(datetime)
-    return found.astimezone(UTC)
+    zone = ZoneInfo(timezone)
+    offsets = [(after + timedelta(days=n)).astimezone(zone).utcoffset() or timedelta() for n in (-1, 0, 1)]
+    shift = max(offsets) - min(offsets)
+    clock = after.astimezone(zone).replace(tzinfo=None)
+    named = croniter(schedule, clock - shift)  # as a clock on the wall shows it, which may have been shifted since
+    folds = (0, 1) if named.expanded[1] == ["*"] else (0,)
+    first: datetime | None = None
+    while first is None or (shift and shown < first.astimezone(zone).replace(tzinfo=None) + shift):
+        shown: datetime = named.get_next(datetime)
+        for fold in folds:
+            moment = shown.replace(tzinfo=zone, fold=fold).astimezone(UTC)
+            there_is = fold == 0 or moment.astimezone(zone).replace(tzinfo=None) == shown
+            if moment > after and there_is and (first is None or moment < first):
+                first = moment
+    return first
 
 
 logger = logging.getLogger(__name__)
