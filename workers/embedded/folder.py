@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
@@ -129,6 +129,7 @@ def start_server(
     *,
     user: str | None = None,
     at: Path | None = None,
+    stdin: IO[str] | int = subprocess.DEVNULL,
 ) -> int:
     """Start the folder's server, in the folder `at`, and wait until it answers; its process id.
 
@@ -140,7 +141,7 @@ def start_server(
     """
     before = log.stat().st_size if log.exists() else 0
     as_user: dict[str, Any] = {"user": user, "group": user, "extra_groups": [] if user else None}
-    process = start_detached(command, log, cwd=at or "/", **as_user)
+    process = start_detached(command, log, cwd=at or "/", stdin=stdin, **as_user)
     _started.append(process)
     note_process(folder, process.pid, port)  # before it answers, so that whoever comes after a kill finds it
     end = time.monotonic() + START_SECONDS

@@ -108,7 +108,8 @@ def programs(installed: Path, user: str | None, copies: Path = COPIES) -> Path:
 
 
 _HERE = "/proc/self/cwd"
-"""The cluster to a server that was started in it: another user can be let in by none of the folders above."""
+"""The cluster to a server that was started in it: another user can be let in by none of the folders above, and the
+shell in which `initdb` starts the server refuses a line break in a path."""
 
 
 def ensure(data: Path, credentials: Credentials) -> tuple[int, int]:
@@ -143,7 +144,7 @@ def ensure(data: Path, credentials: Credentials) -> tuple[int, int]:
             return None if NOT_READY in str(error) else False
         return True
 
-    command = [str(binaries / "postgres"), "-D", _HERE if user else str(cluster), *options]
+    command = [str(binaries / "postgres"), "-D", _HERE if Path(_HERE).exists() else str(cluster), *options]
     pid = start_server(folder, command, data / "logs" / "postgres.log", port, answers, user=user, at=cluster)
     _ensure_roles(port, credentials)
     return pid, port
@@ -158,7 +159,7 @@ def _initdb(binaries: Path, cluster: Path, credentials: Credentials, user: str |
         entry = pwd.getpwnam(user)
         for path in (cluster, password):
             os.chown(path, entry.pw_uid, entry.pw_gid)
-    where = _HERE if user else str(cluster)
+    where = _HERE if Path(_HERE).exists() else str(cluster)
     try:
         with password.open() as handle:
             subprocess.run(
