@@ -123,11 +123,15 @@ def next_time(schedule: str | None, timezone: str, after: datetime) -> datetime 
     offsets = [(after + timedelta(days=n)).astimezone(zone).utcoffset() or timedelta() for n in (-1, 0, 1)]
     shift = max(offsets) - min(offsets)
     clock = after.astimezone(zone).replace(tzinfo=None)
-    named = croniter(schedule, clock - shift)  # as a clock on the wall shows it, which may have been shifted since
+    named = croniter(
+        schedule, clock - shift
+    )  # as a clock on the wall shows it, which may have been shifted since
     folds = (0, 1) if named.expanded[1] == ["*"] else (0,)
     first: datetime | None = None
-    while first is None or (shift and shown < first.astimezone(zone).replace(tzinfo=None) + shift):
+    while first is None or shift:
         shown: datetime = named.get_next(datetime)
+        if first and shown > first.astimezone(zone).replace(tzinfo=None) + shift:
+            break  # all that follow come later
         for fold in folds:
             moment = shown.replace(tzinfo=zone, fold=fold).astimezone(UTC)
             there_is = fold == 0 or moment.astimezone(zone).replace(tzinfo=None) == shown
