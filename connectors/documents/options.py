@@ -431,7 +431,8 @@ class ServiceOptions(SourceOptions):
     max_concurrency: Positive = 4
     """Requests at once to the service's host, over all workers."""
     requests_per_minute: Positive | None = Field(default=None, examples=[300])
-    """Requests a minute to the service's host, over all workers. Empty: only what the service says."""
+    """Requests a minute to the service's host, over all workers, at most 30 of them one right after the other. Empty:
+    only what the service says."""
     connect_timeout: Number = Field(default=10, gt=0)
     """Seconds to wait for a connection."""
     read_timeout: Number = Field(default=60, gt=0)

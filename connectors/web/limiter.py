@@ -29,16 +29,19 @@ class RequestLimits:
     """None: no limit of our own. In any span of s seconds at most `burst + s * per_minute / 60` enter."""
     at_once: int = 4
     """Requests in flight."""
+    of_people: bool = False
+    """True: they come all at once and then none, as people ask, so a minute's worth may; False: from a sync."""
 
     @property
     def burst(self) -> int:
         """How many may enter at once after a quiet time."""
-        return max(1, min(self.per_minute or LARGEST_BURST, LARGEST_BURST))
+        most = self.per_minute or LARGEST_BURST
+        return max(1, most if self.of_people else min(most, LARGEST_BURST))
 
     @property
     def resume_tokens(self) -> float:
         """Tokens to wait for once none are left, so that a sync is not put back for each single request."""
-        return max(1.0, self.burst / 4)
+        return 1.0 if self.of_people else max(1.0, self.burst / 4)
 
 
 class RequestLimiter(Protocol):

@@ -110,6 +110,15 @@ def test_the_bucket_fills_again_at_the_rate_and_a_refusal_names_a_useful_time(wo
     assert 7 <= entered(world.limiter, world.key, limits) < 30
 
 
+def test_people_may_ask_a_minutes_worth_at_once_and_come_back_for_the_next(world: World) -> None:
+    limits = RequestLimits(per_minute=120, at_once=2, of_people=True)
+
+    count = entered(world.limiter, world.key, limits)
+
+    assert 120 <= count <= 120 + 20, "no more but what comes meanwhile, at two a second"
+    assert refused(world.limiter, world.key, limits) <= 0.5
+
+
 def test_a_long_quiet_time_gives_no_more_than_a_burst() -> None:
     world = local_world()
     limits = RequestLimits(per_minute=60)

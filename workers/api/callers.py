@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -75,7 +76,9 @@ class Attempts:
             yield
         except TokenUnproved:
             if left := self._seconds_to_wait(address):
-                raise RateLimited("too many wrong tokens", retry_after=left) from None
+                raise _too_many(
+                    f"too many wrong tokens: an address may send {self._most} a minute", left
+                ) from None
             raise
 
     def _seconds_to_wait(self, address: str) -> float:
@@ -91,6 +94,10 @@ class Attempts:
             while len(self._wrong) > MOST_KEPT:
                 self._wrong.popitem(last=False)
         return 0.0
+
+
+def _too_many(said: str, seconds: float | None) -> RateLimited:
+    return RateLimited(said, fix=f"ask again in {math.ceil(seconds or 1)} s", retry_after=seconds)
 
 
 def address_of(request: Request) -> str:
@@ -137,13 +144,15 @@ def counted(parts: Runtime, caller: Caller, *, waits: bool = False) -> Iterator[
         RateLimited: they ask more than they may.
     """
     a, key = parts.rag.api, f"api:{caller.tenant}:{caller.subject}{':waits' if waits else ''}"
-    limits = RequestLimits(per_minute=a.requests_per_minute, at_once=MOST_WAITING if waits else a.at_once)
+    most = MOST_WAITING if waits else a.at_once
+    limits = RequestLimits(per_minute=a.requests_per_minute, at_once=most, of_people=True)
     ticket = ""  # without the broker nobody counts, and searches go on
     if time.monotonic() >= _uncounted_until.get(parts, 0.0):
         try:
             ticket = parts.request_limiter.acquire(key, limits)
         except RateLimited as error:
-            raise RateLimited("too many requests with this token", retry_after=error.retry_after) from None
+            may = f"it may ask {a.requests_per_minute} a minute, and {most} of them may be under way"
+            raise _too_many(f"too many requests with this token: {may}", error.retry_after) from None
         except SourceUnavailable:
             _uncounted_until[parts] = time.monotonic() + UNCOUNTED_SECONDS
     try:

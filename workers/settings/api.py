@@ -45,7 +45,7 @@ class ApiSettings(ConfigSection):
     max_body: Size = Field(default="20m", validate_default=True)
     """Largest body of a request."""
     requests_per_minute: Whole = Field(default=600, ge=1)
-    """What one user may ask; more is refused with the time to wait."""
+    """What one user may ask, all at once if need be; more is refused with the time to wait."""
     at_once: Whole = Field(default=16, ge=1)
     """Requests of one user that may be under way."""
     wrong_tokens_per_minute: Whole = Field(default=20, ge=1)

@@ -94,6 +94,8 @@ def test_pages_and_requests_of_a_user_are_counted_together(
     assert told == [200] * few + [429]
     page = browser.get("/console/changes", headers={"X-Forwarded-For": "198.51.100.7"})
     assert (page.status_code, "Too many requests" in page.text) == (429, True)
+    assert f"{few} a minute" in page.text
+    assert int(page.headers["Retry-After"]) <= 60 // few + 1, "for one more, and not for a part of a sync"
     browser.cookies.clear()
     assert logged(subject="dora").get("/console/changes").status_code == 200
 
