@@ -30,6 +30,7 @@ from workers.admin.feedback import mark_as
 from workers.admin.status import changes_of, letters_of, operate_source, projects_of, sources_of
 from workers.api.callers import Parts, counted, prove_caller
 from workers.api.enrichment import client_for, items_of
+from workers.enrichment.step4_file import is_text, item_of_text
 from workers.runtime import acting_as
 from workers.search import document_as, search_as
 
@@ -249,12 +250,12 @@ def enrich(
 def _item(title: str, text: str, sent: bytes) -> Mapping[str, Any]:
     """The PBI of a form: a file, JSON, or words."""
     words = sent.decode("utf-8", "replace") if sent.strip() else text
-    if words.lstrip().startswith(("{", "[")):
-        items = items_of(parse_json(words, "the text"))
-        if not items:
-            raise RequestRejected("it holds no item")
-        return items[0]
-    return {"pbi": {"title": title or words.strip().partition("\n")[0][:300], "description": words}}
+    if is_text(words):
+        return {"pbi": item_of_text(words, "the text", title)}
+    items = items_of(parse_json(words, "the text"))
+    if not items:
+        raise RequestRejected("it holds no item")
+    return items[0]
 
 
 @router.get("/enrich/{job_id}")

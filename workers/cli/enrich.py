@@ -55,7 +55,12 @@ ProjectsOption = Annotated[
 @command(answer_timeout=ANSWER_TIMEOUT, makes=True)
 def enrich(
     context: CommandContext,
-    file: Annotated[Path, Argument(help="What Step 3 wrote, or any JSON with PBIs; - is standard input.")],
+    file: Annotated[
+        Path,
+        Argument(
+            help="What Step 3 wrote, any JSON with a PBI or more, or text with a title line; - is standard input."
+        ),
+    ],
     output: OutputOption = None,
     form: FormatOption = None,
     timeout: TimeoutOption = None,

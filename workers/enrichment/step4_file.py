@@ -8,14 +8,18 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from connectors.documents.values import parse_json
-from connectors.pbi.shapes import pbi_items, top_level
-from pipeline.documents import Json, first_names, json_type_name
+from connectors.files.front_matter import split_front_matter
+from connectors.files.markdown import MAX_TITLE_LINE
+from connectors.pbi.shapes import pbi_items, text_of, top_level
+from pipeline.documents import Json, first_names, json_type_name, plain_keys
 from pipeline.enrichment import report
+from pipeline.enrichment.request import CRITERIA_KEYS, DESCRIPTION_KEYS, TITLE_KEYS
 from pipeline.errors import ConfigurationError, DocumentRejected
 from pipeline.ledger import ALL, project_id, sources, visible_projects
 from pipeline.ledger.jobs import BULK, INTERACTIVE
@@ -26,6 +30,7 @@ from workers.search import MOST_NAMED, names_in, unknown_projects
 
 MOST_INTERACTIVE = 20
 """More PBIs than these are a backlog, which lets those go first for whom somebody waits."""
+TEXT_ENDINGS = (".md", ".markdown", ".mdx", ".txt")
 MOST_NOTICES = 5
 """Projects that something is told of."""
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -86,7 +91,7 @@ class Enriched:
 
 
 def read_backlog(path: Path) -> BacklogFile:
-    """The PBIs of a file (`-` is standard input), in whatever shape a step of the pipeline has written them.
+    """The PBIs of a file (`-` is standard input): one, a list, what a step of the pipeline has written, or text.
 
     Raises:
         ConfigurationError: there is no such file.
@@ -98,7 +103,39 @@ def read_backlog(path: Path) -> BacklogFile:
         raise ConfigurationError(
             f"{path} cannot be read: {error.strerror}", fix="give the file that Step 3 wrote"
         ) from None
-    return backlog_of(path, _parsed(path, content))
+    words = _decoded(path, content)
+    if is_text(words, path.suffix):
+        return backlog_of(path, item_of_text(words, path.name))
+    return backlog_of(path, _parsed(path, words))
+
+
+def is_text(words: str, ending: str = "") -> bool:
+    """Whether words are a PBI as a person writes one, and no JSON; `ending` is that of the file that they are from."""
+    if words.lstrip().startswith(("{", "[")):
+        return ending.lower() in TEXT_ENDINGS and words.lstrip().startswith("[") and not _is_json(words)
+    return ending.lower() != ".json"
+
+
+def item_of_text(words: str, name: str, title: str = "") -> Json:
+    """The PBI that words are: front matter, and a title in it or on the first line; `name` is theirs in messages.
+
+    Raises:
+        DocumentRejected: their front matter cannot be read.
+    """
+    head = split_front_matter(words.strip(), name)
+    facts: Json = json.loads(json.dumps(head.values, default=str))  # YAML has dates
+    text = head.body.strip()
+    first, _, below = text.partition("\n")
+    titled = title or str(facts.get("title") or "")
+    if not titled and len(first := first.lstrip("# ").strip()) <= MAX_TITLE_LINE:
+        titled, text = first, below.strip()
+    return {**facts, "title": titled, "description": text}
+
+
+def _is_json(words: str) -> bool:
+    with suppress(ValueError):
+        return bool(json.loads(words))
+    return False
 
 
 def backlog_of(path: Path, data: Any) -> BacklogFile:
@@ -114,15 +151,36 @@ def backlog_of(path: Path, data: Any) -> BacklogFile:
                 _check(path, f"{key}.scored_pbis", inner["scored_pbis"])
                 return _backlog(dict(data), inner["scored_pbis"], flat=False)
     items = pbi_items(data)
+    if items is None and (bare := _bare(data)):
+        return _backlog({"scored_pbis": {"scored_pbis": bare}}, bare, flat=True)
     if items is None:
         raise DocumentRejected(
             f"{path} has no PBIs; it holds {top_level(data)}",
-            fix="expected is a list of PBIs, or an object with scored_pbis, pbis, enriched_pbis or final_output.pbis",
+            fix='expected is a PBI such as {"title", "description"}, a list of them, text with a title line, or an '
+            "object with scored_pbis, pbis, enriched_pbis or final_output.pbis",
         )
     latest = max((item.stage for item in items), default=0)
     scored = [{"pbi": item.pbi, "scores": dict(item.scores)} for item in items if item.stage == latest]
     _check(path, "PBIs", [item["pbi"] for item in scored])
     return _backlog({"scored_pbis": {"scored_pbis": scored}}, scored, flat=True)
+
+
+def _bare(data: Any) -> list[Json]:
+    """PBIs without an id or a title, alone or in a list; none if one of them holds objects, as a run's report does."""
+    found = []
+    for one in data if isinstance(data, list) else [data]:
+        pbi = one.get("pbi", one) if isinstance(one, Mapping) else one
+        keys = plain_keys(pbi) if isinstance(pbi, Mapping) else {}
+        others = [value for key, value in keys.items() if key not in CRITERIA_KEYS]
+        nested = any(isinstance(v, Mapping) or (isinstance(v, list) and any(map(_holds, v))) for v in others)
+        if nested or not text_of(keys, (*TITLE_KEYS, *DESCRIPTION_KEYS)):
+            return []
+        found.append(dict(one) if "pbi" in one else {"pbi": one})
+    return found
+
+
+def _holds(value: Any) -> bool:
+    return isinstance(value, Mapping | list)
 
 
 def _backlog(context: Json, items: Sequence[Json], *, flat: bool) -> BacklogFile:
@@ -137,14 +195,18 @@ def _backlog(context: Json, items: Sequence[Json], *, flat: bool) -> BacklogFile
     )
 
 
-def _parsed(path: Path, content: bytes) -> Any:
+def _decoded(path: Path, content: bytes) -> str:
     if not content.strip():
-        raise DocumentRejected(f"{path} is empty", fix="give the file that Step 3 wrote")
+        raise DocumentRejected(f"{path} is empty", fix="give a PBI, or the file that Step 3 wrote")
     try:
-        data = parse_json(content.decode("utf-8-sig"), str(path))
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         kind = "is text in UTF-16, not in UTF-8" if content.startswith(_UTF16) else "is no text in UTF-8"
         raise DocumentRejected(f"{path} {kind}", fix="save it as UTF-8") from None
+
+
+def _parsed(path: Path, words: str) -> Any:
+    data = parse_json(words, str(path))
     try:
         json.dumps(data, allow_nan=False)
     except ValueError:

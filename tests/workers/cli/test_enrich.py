@@ -11,7 +11,9 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from pipeline.errors import ConfigurationError
+from pipeline.documents import Json
+from pipeline.enrichment.request import EnrichmentRequest
+from pipeline.errors import ConfigurationError, DocumentRejected
 from workers.cli.enrich import enrich
 from workers.enrichment import step4_file
 from workers.enrichment.step4_file import write
@@ -209,3 +211,68 @@ def test_a_backlog_may_come_from_standard_input(monkeypatch: pytest.MonkeyPatch)
     given = io.TextIOWrapper(io.BytesIO(b'[{"id": "P-1", "title": "Moorings"}]'))
     monkeypatch.setattr("sys.stdin", given)
     assert len(step4_file.read_backlog(Path("-")).items) == 1
+
+
+TASK = "---\nid: task-7\ntitle: Warn of shallow water\ncreated: 2026-01-02\n---\n\nTell the pilot.\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "pbis"),
+    [
+        ("a.json", '{"title": "A", "description": "B"}', [{"title": "A", "description": "B"}]),
+        ("a.json", '{"description": "B"}', [{"description": "B"}]),
+        ("a.json", '[{"title": "A"}, {"description": "B"}]', [{"title": "A"}, {"description": "B"}]),
+        ("a.json", '[{"description": "B"}]', [{"description": "B"}]),
+        ("a.json", '{"pbi": {"title": "A"}, "scores": {"business": 3}}', [{"title": "A"}]),
+        ("a.json", '{"Title": "A", "acceptance_criteria": [{"given": "x"}]}',
+         [{"Title": "A", "acceptance_criteria": [{"given": "x"}]}]),
+        ("a.json", '{"title": "A", "tags": ["x", "y"]}', [{"title": "A", "tags": ["x", "y"]}]),
+        ("a.md", "# A\n\nB\nC\n", [{"title": "A", "description": "B\nC"}]),
+        ("a.txt", "A\n", [{"title": "A", "description": ""}]),
+        ("a.MD", "\ufeff## A\r\n\r\nB", [{"title": "A", "description": "B"}]),
+        ("a.txt", '{"title": "A"}', [{"title": "A"}]),
+        ("a.md", '[{"title": "A"}]', [{"title": "A"}]),
+        ("a", "A\nB", [{"title": "A", "description": "B"}]),
+        ("a.md", "x" * 121 + "\nB", [{"title": "", "description": "x" * 121 + "\nB"}]),
+        ("a.md", TASK, [{"id": "task-7", "title": "Warn of shallow water", "created": "2026-01-02",
+                         "description": "Tell the pilot."}]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("by_stdin", [False, True])
+def test_one_item_several_and_text_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str, pbis: list[Json], by_stdin: bool
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content.encode())
+    if by_stdin:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
+        path = Path("-")
+    backlog = step4_file.read_backlog(path)
+    assert [item["pbi"] for item in backlog.items] == pbis
+    assert json.dumps(backlog.context)
+    assert [EnrichmentRequest.from_json(item).question for item in backlog.items]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"name": "run 7", "items": [{"x": 1}]}',
+        '{"title": "report", "sections": {"a": 1}}',
+        '{"count": 3}',
+        '[{"title": "A"}, {"points": [[1]]}, 7]',
+        "{}",
+        '[{"x": 1}]',
+    ],
+)
+def test_a_report_is_no_item(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(content)
+    with pytest.raises(DocumentRejected, match=r"a\.json"):
+        assert step4_file.read_backlog(path).items == ["refused, not read"]
+
+
+def test_a_text_that_begins_with_a_link_is_no_broken_json(tmp_path: Path) -> None:
+    path = tmp_path / "a.md"
+    path.write_text("[A](b.md)\n\nB")
+    (item,) = step4_file.read_backlog(path).items
+    assert item["pbi"] == {"title": "[A](b.md)", "description": "B"}
