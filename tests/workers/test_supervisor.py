@@ -251,7 +251,9 @@ rag:
     boss.settings = load(boss.settings.folder / "keys.yaml", os.environ)
     for name in (*workers, *known):
         env = boss.environment(name)
-        assert [env[variable].startswith("secret") for variable in given] == [name in workers] * 2, name
+        assert [env.get(variable, "").startswith("secret") for variable in given] == [name in workers] * 2, (
+            name
+        )
         assert len(load(boss.settings.folder / "keys.yaml", env).rag.sources) == 1, "it can still be read"
     text = "rag:\n  storage:\n    database: {adminUrl: '${LARDER_ADMIN_DATABASE_URL}'}\n"
     text += "  security: {encryptionKeys: '${LARDER_ENCRYPTION_KEYS}'}\n"

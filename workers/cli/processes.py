@@ -37,6 +37,9 @@ def up(
     detach: Annotated[bool, Option("--detach", help="Return when everything runs.")] = False,
     no_api: Annotated[bool, Option("--no-api", help="Without the HTTP API.")] = False,
     no_flower: Annotated[bool, Option("--no-flower", help="Without Flower.")] = False,
+    show_secrets: Annotated[
+        bool, Option("--show-secrets", help="With --json: passwords and keys, too, as in state.json.")
+    ] = False,
 ) -> None:
     """Start servers, workers, beat and Flower on this machine, and look after them."""
     from workers import embedded
@@ -61,7 +64,7 @@ def up(
             raise ConfigurationError(f"{key} is {wanted}, and another program listens there", fix=fix)
     if detach:
         try:
-            _tell(context, _detach(context, no_api=no_api, no_flower=no_flower))
+            _tell(context, _detach(context, no_api=no_api, no_flower=no_flower), secrets=show_secrets)
         except KeyboardInterrupt:
             print("stopping what has been started", file=sys.stderr)
             supervisor.shut_down(settings.data)
@@ -79,7 +82,7 @@ def up(
             settings=settings, where=where, flower_port=port, api_port=api, fork=run_in_fork
         )
         boss.run(
-            lambda: _tell(context, supervisor.read_state(settings.data) or {}),
+            lambda: _tell(context, supervisor.read_state(settings.data) or {}, secrets=show_secrets),
             lambda: print("stopping: within half a minute all have ended what they are at", file=sys.stderr),
         )
         if boss.ended_by == signal.SIGINT:
@@ -138,8 +141,9 @@ def _missing(folder: Path, state: dict[str, Any], alive: dict[str, int], *, api:
     return missing + ["flower"] * (flower is not None and not is_taken(flower))
 
 
-def _tell(context: CommandContext, state: dict[str, Any]) -> None:
+def _tell(context: CommandContext, state: dict[str, Any], *, secrets: bool) -> None:
     from workers.admin import reindex
+    from workers.processes.supervisor import without_secrets_of
 
     said = [
         f"running:  {', '.join(p['name'] for p in state.get('processes', []))}",
@@ -154,7 +158,7 @@ def _tell(context: CommandContext, state: dict[str, Any]) -> None:
     said.append(f"state     {context.settings.data / 'state.json'}  (addresses and passwords)")
     if notice := reindex.mismatch_notice(context.parts):
         said.append(f"model     {notice}")
-    context.answer(state, *said)
+    context.answer(state if secrets else without_secrets_of(state), *said)
 
 
 @command()

@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 from sqlalchemy.engine import make_url
 
-from connectors.sections import secret_value
+from connectors.sections import MASK, secret_value, without_secrets
 from pipeline.errors import ConfigurationError, LarderError
 from workers import embedded
 from workers.embedded import Credentials, write_private
@@ -30,7 +31,7 @@ from workers.processes.liveness import is_same_process, process_start
 from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Addresses
 from workers.settings import Settings, load
-from workers.settings.environment import WITHHELD, lookup
+from workers.settings.environment import WITHHELD, lookup, unused_secrets
 from workers.settings.rendering import in_force
 
 STOP_SECONDS = 45.0
@@ -286,11 +287,10 @@ class Supervisor:
             "LARDER_ADMIN_DATABASE_URL": _without_password(w.admin),
             "LARDER_BROKER_URL": w.broker,
             "LARDER_VALKEY_URL": w.valkey_url,
-            "LARDER_ENCRYPTION_KEYS": w.encryption_keys if worker else "",
+            **({"LARDER_ENCRYPTION_KEYS": w.encryption_keys} if worker else {}),
         }
-        read = self.settings.variables.items()
-        withheld = {one for one, sections in read if sections and not any(_uses(name, s) for s in sections)}
-        withheld -= {one for one, value in addresses.items() if value}
+        withheld = unused_secrets(name, self.settings.variables) | {"LARDER_ENCRYPTION_KEYS"}
+        withheld -= {variable for variable, value in addresses.items() if value}
         ours = {*addresses, *withheld, *([] if name == "flower" else [FLOWER_AUTH])}
         env = {
             **{key: value for key, value in os.environ.items() if key.removesuffix("_FILE") not in ours},
@@ -375,17 +375,6 @@ def ended(process: psutil.Process) -> int | None:
     return code
 
 
-def _uses(process: str, section: str) -> bool:
-    """Whether a process uses the secrets of a section of the file; addresses of servers it is told in any case."""
-    kind = process.partition("-")[0]
-    uses: Mapping[str, bool] = {
-        "worker": section not in {"storage", "auth", "flower"},
-        "api": section not in {"storage", "flower"},
-        "flower": section == "flower",
-    }
-    return uses.get(kind, False)
-
-
 def flower_login(environ: Mapping[str, str], data: Path) -> str:
     """`user:password` of Flower: what the variable says, else what the data folder keeps.
 
@@ -451,6 +440,17 @@ def read_state(data: Path) -> dict[str, object] | None:
         ours = isinstance(found, dict) and found.get("folder") in (None, data.stat().st_ino)
         return found if ours else None
     return None
+
+
+def without_secrets_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state as it may be shown: passwords, keys, and what would let somebody guess them, are masked."""
+    shown = dict(state)
+    for key in ("postgres_password", "jwt_secret", "flower_password"):
+        shown[key] = shown.get(key) and MASK
+    for key in (name for name, value in state.items() if name.endswith("_url") and value):
+        shown[key] = without_secrets(str(state[key]))
+    shown["configuration"] = {**(state.get("configuration") or {}), "secrets": MASK}
+    return shown
 
 
 def running(data: Path) -> dict[str, int]:

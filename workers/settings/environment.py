@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,6 +89,21 @@ def lookup(environ: Mapping[str, str]) -> Lookup:
         return _secret_file(name, path) if path and not text else text
 
     return value
+
+
+def unused_secrets(process: str, variables: Mapping[str, Collection[str]]) -> set[str]:
+    """Those of `Settings.variables` that are secrets of sections which a process of `larder up` does not use.
+
+    Addresses of servers are in none of them: they are told to each process as it may know them.
+    """
+
+    def uses(section: str) -> bool:
+        if process == "flower":
+            return section == "flower"
+        without_tokens = process.startswith("worker-") and section != "auth"
+        return section not in {"storage", "flower"} and (process == "api" or without_tokens)
+
+    return {name for name, sections in variables.items() if sections and not any(map(uses, sections))}
 
 
 def absolute_files(environ: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
