@@ -30,8 +30,8 @@ file at once with their lines, and `larder config show` prints the values in for
 _ENVIRONMENT = """\
 ## Environment
 
-These override the file; an empty one counts as not set. The key of a provider itself, such as `HF_TOKEN`, is taken
-only where the file gives none and names no other address.
+These override the file; an empty one counts as not set, and `NAME_FILE` is read in its place if that is set.
+The key of a provider itself, such as `HF_TOKEN`, is taken only where the file gives none and names no other address.
 """
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import shutil
 import tempfile
 import threading
@@ -144,9 +143,9 @@ def watched(make_site: Callable[[Path], Any]) -> Iterator[Watched]:
             site.write(f"docs/{name}", content)
         watched = Watched(site=site, settings=load(file, {"LARDER_DATA": str(site.data)}))
         site.prepare()
-        started = site.larder("up", "--detach", "--json")
+        started = site.larder("up", "--detach", "--json", "--show-secrets")
         assert started.code == 0, started.err
-        state = json.loads((site.data / "state.json").read_text())
+        state = started.data
         heard: list[str] = []
         ear = threading.Thread(target=listen, args=(state["broker_url"], heard), daemon=True)
         ear.start()

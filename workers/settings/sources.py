@@ -30,7 +30,8 @@ class SourceSettings(SourceOptions):
     auto_index: Flag = True
     """false: no sync on its own as soon as the source is new."""
     index_schedule: Cron | None = Field(default=None, examples=["0 */6 * * *"])
-    """When to sync, in the source's time zone."""
+    """When to sync, in the source's time zone. In a night in which the clock is changed a time that comes twice counts
+    once, unless it is of every hour, and one that is left out counts as an hour later."""
     update_schedule: Cron | None = Field(default=None, examples=["0 2 * * *"])
     """The same as indexSchedule, which wins if both are there."""
     timezone: Zone | None = Field(default=None, examples=["Europe/Berlin"])
