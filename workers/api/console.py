@@ -251,7 +251,7 @@ def _item(title: str, text: str, sent: bytes) -> Mapping[str, Any]:
     """The PBI of a form: a file, JSON, or words."""
     words = sent.decode("utf-8", "replace") if sent.strip() else text
     if is_text(words):
-        return {"pbi": item_of_text(words, "the text", title)}
+        return {"pbi": item_of_text(words, title)}
     items = items_of(parse_json(words, "the text"))
     if not items:
         raise RequestRejected("it holds no item")

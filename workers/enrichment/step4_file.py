@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from connectors.documents.values import parse_json
-from connectors.files.front_matter import split_front_matter
+from connectors.files.front_matter import read_front_matter
 from connectors.files.markdown import MAX_TITLE_LINE
 from connectors.pbi.shapes import pbi_items, text_of, top_level
 from pipeline.documents import Json, first_names, json_type_name, plain_keys
@@ -105,7 +105,7 @@ def read_backlog(path: Path) -> BacklogFile:
         ) from None
     words = _decoded(path, content)
     if is_text(words, path.suffix):
-        return backlog_of(path, item_of_text(words, path.name))
+        return backlog_of(path, item_of_text(words))
     return backlog_of(path, _parsed(path, words))
 
 
@@ -116,13 +116,9 @@ def is_text(words: str, ending: str = "") -> bool:
     return ending.lower() != ".json"
 
 
-def item_of_text(words: str, name: str, title: str = "") -> Json:
-    """The PBI that words are: front matter, and a title in it or on the first line; `name` is theirs in messages.
-
-    Raises:
-        DocumentRejected: their front matter cannot be read.
-    """
-    head = split_front_matter(words.strip(), name)
+def item_of_text(words: str, title: str = "") -> Json:
+    """The PBI that words are: a header, and a title in it or on the first line."""
+    head = read_front_matter(words.strip())
     facts: Json = json.loads(json.dumps(head.values, default=str))  # YAML has dates
     text = head.body.strip()
     first, _, below = text.partition("\n")
