@@ -23,6 +23,12 @@ FORMATS: Mapping[str, str] = {
     ".docx": "docx",
 }
 """End of a file's name -> its format, of which `connectors.files.formats` makes Markdown."""
+ENDINGS: Mapping[str, tuple[str, ...]] = {
+    "markdown": (".md", ".markdown", *FORMATS),
+    "text": (".txt",),
+    "json": (".json",),
+}
+"""Type of source -> ends of the names of its files, in any case, where no pattern names them."""
 BINARY = (".pdf", ".docx")
 """Those that are no text."""
 

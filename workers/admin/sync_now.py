@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import time
 from collections import Counter
@@ -14,7 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from subprocess import TimeoutExpired
 
-from connectors.files.options import FORMATS
+from connectors.files.contents import EXCLUDED, look_into
+from connectors.files.options import ENDINGS
 from pipeline.documents import Json, plural
 from pipeline.errors import BudgetSpent, ConfigurationError, EmbedderRefused, LarderError, StoreUnavailable
 from pipeline.ledger import admission, audit, embedding_use, overview, runs, sources
@@ -234,57 +234,26 @@ def exit_code(report_: Json) -> int:
 
 # A folder that no source names --------------------------------------------------------------------
 
-SUFFIXES = {"markdown": (".md", ".markdown", *FORMATS), "text": (".txt",), "json": (".json",)}
-"""Type of source -> ends of the names of its files."""
-_LEFT_OUT = frozenset(
-    {
-        "node_modules",
-        ".git",
-        ".venv",
-        "venv",
-        ".tox",
-        "site-packages",
-        "__pycache__",
-        "vendor",
-        "third_party",
-        "htmlcov",
-    }
-)
-"""Folders of other people's files and of what tools make, wherever they lie."""
-_NO_DOCUMENTS = (
-    "package.json", "package-lock.json", "npm-shrinkwrap.json", "tsconfig*.json", "*.min.html",
-    "CMakeLists.txt", "requirements*.txt", "constraints*.txt", "robots.txt", "SOURCES.txt",
-)  # fmt: skip
-"""Files for tools, whose names end as those of documents."""
-
 
 def sources_of_folder(parts: Runtime, folder: Path) -> list[Configured]:
     """One source per type of file that is there, named after the folder; the same folder gives the same names."""
-    names = list(_names(folder, parts.settings.data.resolve()))
-    present = {kind for kind, endings in SUFFIXES.items() if any(n.endswith(endings) for n in names)}
+    contents = look_into(folder, parts.settings.data.resolve())
     short = re.sub(r"[^A-Za-z0-9_.-]+", "-", folder.name).strip("-.") or "folder"
     mark = hashlib.sha256(str(folder).encode()).hexdigest()[:6]
     found = []
-    for kind in sorted(present):
+    for kind in sorted(kind for kind, files in contents.files.items() if files):
         section = SOURCE_TYPES[kind].model_validate(
             {
                 "name": f"{short}-{mark}.{kind}",
                 "type": kind,
                 "root": str(folder),
-                "paths": [f"**/*{ending}" for ending in SUFFIXES[kind]],
-                "exclude": [*_NO_DOCUMENTS, *(f"**/{name}/**" for name in sorted(_LEFT_OUT))],
+                "paths": [f"**/*{ending}" for ending in ENDINGS[kind]],
+                "exclude": list(dict.fromkeys((*EXCLUDED, *contents.exclude))),
                 "autoIndex": False,
             },
         )
         found.append(configured_source(parts.settings, section))
     return found
-
-
-def _names(folder: Path, data: Path) -> Iterator[str]:
-    """The names of all files that may be read: none of the data folder, where passwords lie."""
-    for place, below, names in os.walk(folder):
-        below[:] = [name for name in below if name not in _LEFT_OUT and Path(place, name) != data]
-        yield from names
 
 
 def register_folder(parts: Runtime, ones: Sequence[Configured]) -> None:

@@ -182,6 +182,7 @@ def ingest(
 ) -> None:
     """Index a folder that no source names; run it again to take in what changed."""
     from connectors import FileOptions
+    from connectors.files.options import ENDINGS
     from workers.admin import sync_now
 
     fix = "give the folder that holds the files"
@@ -196,7 +197,7 @@ def ingest(
         raise ConfigurationError(what, fix=f"larder index {same[0]}")
     wanted = sync_now.sources_of_folder(context.parts, folder.resolve())
     if not wanted:
-        endings = ", ".join(end for ends in sync_now.SUFFIXES.values() for end in ends)
+        endings = ", ".join(end for ends in ENDINGS.values() for end in ends)
         raise ConfigurationError(f"{folder} holds no file that ends with one of {endings}", fix=fix)
     context.ping()
     sync_now.register_folder(context.parts, wanted)

@@ -23,13 +23,13 @@ import connectors
 from connectors import protected
 from connectors.documents.options import SourceOptions
 from connectors.documents.values import build_document
+from connectors.files.options import ENDINGS
 from connectors.web.limiter import LocalRequestLimiter
 from pipeline.access import Caller
 from pipeline.documents import LEVEL, Document, Json, Kind, Page, Problem, SourceType
 from pipeline.errors import DocumentRejected, LarderError, NotFound, RequestRejected, StoreUnavailable
 from pipeline.ledger import admission, audit, document_id, project_id, runs, source_id, sources, storable
 from pipeline.search import statement
-from workers.admin.sync_now import SUFFIXES
 from workers.control import steps
 from workers.processes import tracing
 from workers.queue import dispatch
@@ -268,7 +268,7 @@ def _files(settings: Settings, files: Sequence[tuple[str, bytes]]) -> Iterator[D
     with TemporaryDirectory(prefix="larder-upload-") as folder:
         present = set()
         for name, content in files:
-            kind = next((k for k, ends in SUFFIXES.items() if name.lower().endswith(ends)), "")
+            kind = next((k for k, ends in ENDINGS.items() if name.lower().endswith(ends)), "")
             if why := _refused(name, kind):
                 yield Problem(external_id=name[:200], reason=why)
                 continue
@@ -292,7 +292,7 @@ def _refused(name: str, kind: str) -> str:
         return f"its name is longer than {LONGEST_NAME} bytes or has characters that names of files lack"
     if path.is_absolute() or ".." in path.parts or str(path) != name:
         return "its name is no path below a folder; send it without .. and without a slash at its start"
-    endings = ", ".join(end for ends in SUFFIXES.values() for end in ends)
+    endings = ", ".join(end for ends in ENDINGS.values() for end in ends)
     return "" if kind else f"its name ends with none of {endings}"
 
 

@@ -1,0 +1,222 @@
+"""The documents that lie below a folder, by their names; what is no document, or somebody else's, is left out."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from connectors.documents.options import Pattern, exclude_pattern
+from connectors.files.options import ENDINGS
+from pipeline.errors import ConfigurationError
+
+LOOK_SECONDS = 10.0
+"""For listing folders; what was not reached by then is said."""
+DEPENDENCIES = (
+    "node_modules", "bower_components", "venv", "site-packages", "__pycache__", "vendor", "third_party", "htmlcov",
+    "__snapshots__", "__fixtures__", "testdata",
+)  # fmt: skip
+"""Folders of other people's files and of what tools make or read, wherever they lie."""
+NO_DOCUMENTS = (
+    "package.json", "package-lock.json", "npm-shrinkwrap.json", "composer.json", "tsconfig*.json", "*.min.html",
+    "CMakeLists.txt", "requirements*.txt", "constraints*.txt", "robots.txt", "SOURCES.txt",
+)  # fmt: skip
+"""Files for tools, whose names end as those of documents."""
+_BUILT = frozenset({"build", "dist", "target", "out", "_build", "_site", "coverage"})
+"""Folders of what is built, where they lie beside one of these."""
+_BUILD_FILES = (
+    "package.json", "Cargo.toml", "pom.xml", "build.gradle", "build.gradle.kts", "setup.py", "pyproject.toml",
+    "CMakeLists.txt", "Makefile", "go.mod", "conf.py", "_config.yml",
+)  # fmt: skip
+EXCLUDED: tuple[str, ...] = (".*", *(f"**/{name}/**" for name in DEPENDENCIES), *NO_DOCUMENTS)
+"""Patterns of what is no document in any folder."""
+_NO_DOCUMENT = re.compile("|".join(map(fnmatch.translate, NO_DOCUMENTS)))
+_MOST_NAMED = 5
+_MOST_BYTES = 100_000
+
+
+@dataclass(kw_only=True)
+class LeftOut:
+    """Files or folders that are not read for the same reason."""
+
+    count: int = 0
+    examples: list[str] = field(default_factory=list)
+    """The first of their paths."""
+
+    def add(self, path: str) -> None:
+        """Count one more."""
+        self.count += 1
+        if len(self.examples) < _MOST_NAMED:
+            self.examples.append(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderContents:
+    """The documents of a folder by their names, none of them opened."""
+
+    root: Path
+    files: Mapping[str, Mapping[str, Sequence[str]]]
+    """Type of source -> folder with slashes below the root, itself empty -> names of files."""
+    exclude: tuple[str, ...]
+    """Patterns beyond `EXCLUDED` of what was left out."""
+    links: tuple[str, ...]
+    """Patterns of links to folders and documents: what they lead to is read where it lies."""
+    left_out: dict[str, LeftOut]
+    """Reason -> what was left out for it."""
+    others: Mapping[str, int]
+    """End of the name -> number of files that are no documents."""
+    complete: bool
+    """False if the time was over before every folder was listed."""
+
+
+class _IgnoreFile:
+    """The lines of a .gitignore, as patterns of `exclude`; none that a line with `!` may take back in part."""
+
+    def __init__(self, folder: str, path: str) -> None:
+        self._by_name: dict[str, Pattern] = {}
+        self._patterns: list[Pattern] = []
+        lines: list[str] = []
+        with suppress(OSError), open(path, "rb") as stream:  # noqa: PTH123 (strings as in the walk)
+            lines = [line.strip() for line in stream.read(_MOST_BYTES).decode("utf-8", "ignore").splitlines()]
+        taken_back = {line.rstrip("/").rpartition("/")[2] for line in lines if line.startswith("!")}
+        for line in lines:
+            name = line.rstrip("/").rpartition("/")[2]
+            wild = any(mark in line for mark in "*?[")
+            if not line or line[0] in "#!" or "\\" in line or (taken_back and (wild or name in taken_back)):
+                continue
+            anchored = "/" in line.rstrip("/")
+            below = "/".join(filter(None, (".", glob_of(folder), "" if anchored else "**", line.lstrip("/"))))
+            with suppress(ConfigurationError):
+                pattern = exclude_pattern(below if anchored or folder else line)
+                if wild or anchored:
+                    self._patterns.append(pattern)
+                else:
+                    self._by_name[name] = pattern
+
+    def pattern(self, relative: str, name: str, *, folder: bool) -> str:
+        """The pattern that leaves this path out; empty if none does."""
+        candidates = [self._by_name[name]] if name in self._by_name else self._patterns
+        fitting = (p.text for p in candidates if (folder or not p.folders_only) and p.matches(relative))
+        return next(fitting, "")
+
+
+def glob_of(path: str) -> str:
+    """The pattern that matches this path alone."""
+    # A byte that is no UTF-8 cannot be written into a file of settings.
+    return re.sub("[\udc80-\udcff]", "?", re.sub(r"([*?\[])", r"[\1]", path))
+
+
+def look_into(root: Path, closed: Path | None = None) -> FolderContents:
+    """List the folders below `root` but those of dependencies, of tools, hidden, ignored, linked, or `closed`."""
+    return _Look(str(root), str(closed or "")).contents()
+
+
+class _Look:
+    def __init__(self, root: str, closed: str) -> None:
+        self._root = root
+        self._closed = closed
+        self._files: dict[str, dict[str, list[str]]] = {kind: defaultdict(list) for kind in ENDINGS}
+        self._exclude: dict[str, None] = {}
+        self._links: list[str] = []
+        self._left_out: dict[str, LeftOut] = defaultdict(LeftOut)
+        self._others: Counter[str] = Counter()
+        self._folders: list[tuple[str, tuple[_IgnoreFile, ...]]] = [("", ())]
+
+    def contents(self) -> FolderContents:
+        until = time.monotonic() + LOOK_SECONDS
+        while self._folders and time.monotonic() < until:
+            self._list(*self._folders.pop())
+        return FolderContents(
+            root=Path(self._root),
+            files=self._files,
+            exclude=tuple(self._exclude),
+            links=tuple(self._links),
+            left_out=self._left_out,
+            others=self._others,
+            complete=not self._folders,
+        )
+
+    def _list(self, folder: str, ignored: tuple[_IgnoreFile, ...]) -> None:
+        try:
+            with os.scandir(f"{self._root}/{folder}") as listed:
+                entries = sorted(listed, key=lambda entry: entry.name)
+        except OSError:
+            self._left_out["folders that cannot be listed"].add(folder or ".")
+            return
+        names = {entry.name for entry in entries}
+        if ".gitignore" in names:
+            ignored = (*ignored, _IgnoreFile(folder, f"{self._root}/{folder}/.gitignore"))
+        builds = not names.isdisjoint(_BUILD_FILES)
+        for entry in entries:
+            relative = f"{folder}/{entry.name}" if folder else entry.name
+            with suppress(OSError):  # gone since the folder was listed
+                if entry.is_symlink():
+                    self._leave_link(relative, entry)
+                elif entry.is_dir(follow_symlinks=False):
+                    if entry.path != self._closed and not self._leaves_folder(
+                        relative, entry.name, ignored, builds=builds
+                    ):
+                        self._folders.append((relative, ignored))
+                elif entry.is_file(follow_symlinks=False):
+                    self._take(folder, relative, entry.name, ignored)
+
+    def _leave_link(self, relative: str, entry: os.DirEntry[str]) -> None:
+        folder = entry.is_dir()
+        if entry.name[0] != "." and (folder or kind_of(entry.name)):
+            self._left_out["links; what they lead to is read where it lies"].add(relative)
+            self._links.append(f"./{glob_of(relative)}{'/' * folder}")
+
+    def _leaves_folder(
+        self, relative: str, name: str, ignored: Sequence[_IgnoreFile], *, builds: bool
+    ) -> bool:
+        if name in DEPENDENCIES:
+            self._left_out["folders of dependencies and tools"].add(relative)
+            self._exclude[f"**/{name}/**"] = None
+        elif name.startswith(".") and name != ".backlog":
+            self._left_out["hidden folders"].add(relative)
+        elif builds and name in _BUILT:
+            self._left_out["folders of what is built"].add(relative)
+            self._exclude[f"./{glob_of(relative)}/**"] = None
+        elif pattern := _ignoring(ignored, relative, name, folder=True):
+            self._left_out["folders that .gitignore names"].add(relative)
+            anchored = pattern.rstrip("/")
+            self._exclude[f"{anchored if '/' in anchored else f'**/{anchored}'}/**"] = None
+        else:
+            return False
+        return True
+
+    def _take(self, folder: str, relative: str, name: str, ignored: Sequence[_IgnoreFile]) -> None:
+        kind = kind_of(name)
+        if not kind:
+            self._others[ending_of(name)] += 1
+        elif name.startswith("."):
+            self._left_out["hidden files"].add(relative)
+        elif _NO_DOCUMENT.match(name):
+            self._left_out["files for tools"].add(relative)
+            self._exclude |= dict.fromkeys(one for one in NO_DOCUMENTS if fnmatch.fnmatchcase(name, one))
+        elif pattern := _ignoring(ignored, relative, name, folder=False):
+            self._left_out["files that .gitignore names"].add(relative)
+            self._exclude[pattern] = None
+        else:
+            self._files[kind][folder].append(name)
+
+
+def _ignoring(ignored: Sequence[_IgnoreFile], relative: str, name: str, *, folder: bool) -> str:
+    return next(filter(None, (one.pattern(relative, name, folder=folder) for one in ignored)), "")
+
+
+def kind_of(name: str) -> str:
+    """The type of source that reads a file of this name; empty if none does."""
+    ending = ending_of(name)
+    return next((kind for kind, endings in ENDINGS.items() if ending in endings), "")
+
+
+def ending_of(name: str) -> str:
+    """The end of a file's name with its dot, in small letters."""
+    return os.path.splitext(name)[1].lower()  # noqa: PTH122 (no Path object for each of 100,000 names)

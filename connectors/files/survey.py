@@ -1,0 +1,307 @@
+"""Sources for the documents of a folder, each document in exactly one of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import accumulate, chain, count
+from typing import Any, NamedTuple
+
+from connectors.documents.options import DecisionRules, Globs, exclude_pattern, include_pattern
+from connectors.files.contents import FolderContents, LeftOut, ending_of, glob_of
+from connectors.files.formats import READERS
+from connectors.files.options import FORMATS, MarkdownOptions
+from connectors.pbi.shapes import holds_pbis
+from pipeline.documents import plain_keys
+
+LEAST_IN_GROUP, MOST_GROUPS, MOST_PLACES, _ALIKE = 5, 8, 8, 3
+"""Documents of a folder that gets a source of its own; such folders; places of a source, above which the names of so
+many alike folders become `*`."""
+_ALWAYS = (".*", "**/node_modules/**")
+"""Left out of every source: the packages may be installed tomorrow."""
+_SAMPLE, _MOST_READ = 4, 3000
+_HEAD_BYTES, _JSON_BYTES = 3000, 2_000_000
+_NUMBERED = re.compile(r"\D{0,15}\d{1,5}[-_. ]")
+_TASK_KEYS = frozenset((
+    "id", "priority", "assignee", "assignees", "dependencies", "depends_on", "parent", "parent_task_id", "estimate",
+    "points", "story_points", "sprint", "milestone", "epic",
+))  # fmt: skip
+_WORK = {"kind": "work"} if "kind" in MarkdownOptions.model_fields else {}
+_TEXT_KEYS = ("text", "description", "content", "body", "summary")
+_FILLED = re.compile(r"\{%|\{\{|<%|<div id=[\"']?(?:root|app)[\"' >]")
+_LEAST_TEXT = 120
+"""Characters of a text in JSON that somebody wrote to be read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProposedSource:
+    """A source that reads files which are there."""
+
+    section: Mapping[str, Any]
+    """Its keys, as in the file."""
+    endings: Mapping[str, int]
+    """End of the name -> number of its files."""
+    purpose: str
+    """What it reads, for people."""
+
+
+class _Place(NamedTuple):
+    """Folders whose documents a source reads: those that match `glob`, and those below them if it is a `tree`."""
+
+    glob: str
+    tree: bool
+
+    def path(self, ending: str) -> str:
+        """A pattern of `paths`."""
+        return "/".join(filter(None, (".", self.glob, "**" if self.tree else "", f"*{ending}")))
+
+    def exclude(self, endings: Iterable[str]) -> Iterator[str]:
+        """Patterns that leave it to this source."""
+        yield from [f"./{self.glob}/**"] if self.tree else map(self.path, endings)
+
+    def contains(self, other: _Place) -> bool:
+        """True if it reads all that the other one does, by their names alone."""
+        return self != other and self.tree and other.glob.startswith(f"{self.glob}/")
+
+    def holds(self, folder: str) -> bool:
+        """True if it reads the documents that lie in this folder."""
+        if not self.glob:
+            return self.tree or not folder
+        if self.glob == folder or (self.tree and folder.startswith(f"{self.glob}/")):
+            return True
+        if not any(mark in self.glob for mark in "*?["):
+            return False
+        pattern = include_pattern(f"./{self.glob}")
+        return any(map(pattern.matches, _upwards(folder) if self.tree else (folder,)))
+
+
+def _upwards(folder: str) -> list[str]:
+    """The folder and all that it lies in, the top one first."""
+    return list(accumulate(folder.split("/"), "{}/{}".format)) if folder else []
+
+
+class Survey:
+    """Sources for the files of a folder, each file in exactly one of them.
+
+    Args:
+        contents: what was found there; what is left out on a closer look is added.
+        rules: what makes a document a decision.
+        options: keys of a source of work in Markdown beside its paths.
+    """
+
+    def __init__(self, contents: FolderContents, rules: DecisionRules) -> None:
+        self.contents = contents
+        self.sources: list[ProposedSource] = []
+        self._reads = 0
+        self._propose_markdown(self._readable(contents.files["markdown"]), rules)
+        if texts := contents.files["text"]:
+            self._add("texts", texts, [_Place("", tree=True)], (), "plain text", source_type="text")
+        self._propose_json(contents.files["json"])
+
+    def _propose_markdown(self, files: Mapping[str, Sequence[str]], rules: DecisionRules) -> None:
+        decisions = _decision_folders(files, rules)
+        work = {f for f, names in files.items() if f not in decisions and self._holds_tasks(f, names)}
+        rest = [folder for folder in files if folder not in decisions | work]
+        decided, worked = _places(decisions, files), _places(work, files)
+        before = [*decided, *worked]
+        if decisions:
+            self._add("decisions", files, decided, (), "records of decisions")
+        if work:
+            self._add("backlog", files, worked, decided, "work items", **_WORK)
+        sizes: Counter[str] = Counter()
+        for folder in filter(None, rest):
+            sizes[folder.partition("/")[0]] += len(files[folder])
+        groups = [top for top, size in sizes.most_common(MOST_GROUPS) if size >= LEAST_IN_GROUP]
+        for top in sorted(groups):
+            place = _Place(glob_of(top), tree=True)
+            self._add(top, files, [place], before, f"documents below {top}")
+            before = [*before, place]
+        if others := {folder for folder in rest if folder.partition("/")[0] not in groups}:
+            place = _Place("", tree=others != {""})
+            self._add("documents", files, [place], before, "other documents" if before else "documents")
+
+    def _propose_json(self, files: Mapping[str, Sequence[str]]) -> None:
+        """Backlog items first, then texts; other JSON is for programs."""
+        chosen: dict[str, list[str]] = {"pbi_json": [], "json": []}
+        paths = [_joined(folder, name) for folder, names in files.items() for name in names]
+        for path in paths:
+            content = self._parsed(path)
+            kind = "pbi_json" if holds_pbis(content) else "json" if _is_text(content) else ""
+            if kind:
+                chosen[kind].append(path)
+            else:
+                self._leave_out("JSON without backlog items or texts", path)
+        exclude: list[str] = []
+        for kind, name, purpose in (
+            ("pbi_json", "pipeline_outputs", "backlog items of pipeline runs"),
+            ("json", "records", "texts in JSON"),
+        ):
+            if patterns := _file_patterns(chosen[kind]):
+                globs = Globs(patterns, exclude)
+                matching = sum(bool(globs.included(path)) for path in paths)
+                self._propose(name, kind, patterns, exclude, {".json": matching}, purpose)
+                exclude = patterns
+
+    def _readable(self, files: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+        """Those whose library is installed."""
+        lacking = {end for end, form in FORMATS.items() if (lib := READERS[form][0]) and not find_spec(lib)}
+        readable: dict[str, list[str]] = defaultdict(list)
+        for folder, names in files.items():
+            for name in names:
+                ending = ending_of(name)
+                if ending in lacking:
+                    self._leave_out(f"{ending} needs `pip install larder[office]`", _joined(folder, name))
+                elif FORMATS.get(ending) == "html" and self._is_filled(_joined(folder, name)):
+                    self._leave_out("HTML that a program fills", _joined(folder, name))
+                else:
+                    readable[folder].append(name)
+        return readable
+
+    def _is_filled(self, path: str) -> bool:
+        """True if HTML holds the marks of a template, or nothing but the place of an application."""
+        return bool(_FILLED.search(self._beginning(path, _HEAD_BYTES)))
+
+    def _leave_out(self, reason: str, path: str) -> None:
+        self.contents.left_out.setdefault(reason, LeftOut()).add(path)
+
+    def _beginning(self, path: str, most: int) -> str:
+        """The beginning of a file as text; empty if it cannot be read, or enough was."""
+        self._reads += 1
+        if self._reads <= _MOST_READ:
+            with suppress(OSError), (self.contents.root / path).open("rb") as stream:
+                return stream.read(most).decode("utf-8", "replace").removeprefix("\ufeff")
+        return ""
+
+    def _holds_tasks(self, folder: str, names: Sequence[str]) -> bool:
+        """True if at least half of a few of these files are tasks by their headers."""
+        sample = names[:: max(1, len(names) // _SAMPLE)][:_SAMPLE]
+        heads = [self._beginning(_joined(folder, name), _HEAD_BYTES) for name in sample]
+        return 2 * sum(map(_is_task, heads)) >= len(sample)
+
+    def _parsed(self, path: str) -> Any:
+        with suppress(ValueError, RecursionError):
+            return json.loads(self._beginning(path, _JSON_BYTES))
+        return None
+
+    def _add(
+        self,
+        name: str,
+        files: Mapping[str, Sequence[str]],
+        places: Sequence[_Place],
+        before: Sequence[_Place],
+        purpose: str,
+        *,
+        source_type: str = "markdown",
+        **keys: Any,
+    ) -> None:
+        """Propose a source of these places, without what sources `before` it read."""
+        own = [folder for folder in files if any(p.holds(folder) for p in places)]
+        shared = [p for p in before if any(map(p.holds, own)) and not any(o.contains(p) for o in before)]
+        own = [folder for folder in own if not any(p.holds(folder) for p in shared)]
+        endings = Counter(ending_of(name) for folder in own for name in files[folder])
+        paths = [place.path(ending) for place in places for ending in endings]
+        exclude = [pattern for place in shared for pattern in place.exclude(endings)]
+        self._propose(name, source_type, paths, exclude, endings, purpose, **keys)
+
+    def _propose(
+        self,
+        name: str,
+        source_type: str,
+        paths: Sequence[str],
+        exclude: Sequence[str],
+        endings: Mapping[str, int],
+        purpose: str,
+        **keys: Any,
+    ) -> None:
+        short = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "folder"
+        taken = {str(one.section["name"]) for one in self.sources}
+        unique = next(n for n in chain((short,), (f"{short}-{i}" for i in count(2))) if n not in taken)
+        tops = {path.split("/")[1] for path in paths}
+        near = [p for p in (*self.contents.exclude, *self.contents.links) if _concerns(p, tops, endings)]
+        section = {"name": unique, "type": source_type, **keys, "paths": list(paths)}
+        section["exclude"] = [*exclude, *_ALWAYS, *near]
+        self.sources.append(ProposedSource(section=section, endings=endings, purpose=purpose))
+
+
+def _joined(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def _concerns(pattern: str, tops: Collection[str], endings: Collection[str]) -> bool:
+    """True if a pattern of `exclude` may hold for files of these endings below these folders."""
+    top = pattern.split("/")[1] if pattern.startswith("./") else "*"
+    below = top in tops or _is_wild(top) or any(map(_is_wild, tops))
+    return (
+        below and pattern not in _ALWAYS and (pattern.endswith("/**") or ending_of(pattern) in ("", *endings))
+    )
+
+
+def _is_wild(part: str) -> bool:
+    return any(mark in part for mark in "*?[")
+
+
+def _is_task(text: str) -> bool:
+    """True if the header of a Markdown file is that of a task."""
+    header = text.partition("\n---")[0] if text.startswith("---") else ""
+    keys = {key.lower() for key in re.findall(r"^([A-Za-z_]+)\s*:", header, re.MULTILINE)}
+    return {"title", "status"} <= keys and not keys.isdisjoint(_TASK_KEYS)
+
+
+def _is_text(content: Any) -> bool:
+    """True if JSON has a title and a text that somebody wrote to be read."""
+    keys = plain_keys(content) if isinstance(content, Mapping) else {}
+    texts = [keys.get(key) for key in _TEXT_KEYS]
+    titled = any(isinstance(keys.get(key), str) for key in ("title", "name"))
+    return titled and any(isinstance(text, str) and len(text) >= _LEAST_TEXT for text in texts)
+
+
+def _decision_folders(files: Mapping[str, Sequence[str]], rules: DecisionRules) -> set[str]:
+    """Folders with documents that lie in one that is called so by the rules, and holds numbered files."""
+    patterns = [p for p in map(exclude_pattern, rules.paths) if p.folders_only]
+    named = {
+        folder: top
+        for folder in files
+        if (top := next((f for f in _upwards(folder) if any(p.matches(f) for p in patterns)), ""))
+    }
+    numbered = {top for folder, top in named.items() if any(map(_NUMBERED.match, files[folder]))}
+    return {folder for folder, top in named.items() if top in numbered}
+
+
+def _places(chosen: Collection[str], every: Iterable[str]) -> list[_Place]:
+    """Where the chosen folders lie; with all below a folder, unless some of that was not chosen."""
+    mixed = {above for folder in every if folder not in chosen for above in _upwards(folder)} | {""}
+    trees = [folder for folder in chosen if folder not in mixed]
+    tops = [f for f in trees if not any(above in trees for above in _upwards(f)[:-1])]
+    places = [_Place(glob_of(f), tree=True) for f in tops]
+    places += [_Place(glob_of(f), tree=False) for f in chosen if f in mixed]
+    return sorted(places) if len(places) <= MOST_PLACES else _generalized(places)
+
+
+def _generalized(places: Sequence[_Place]) -> list[_Place]:
+    """Fewer places: those that differ in the name of one folder become one with a `*` there."""
+    deepest = max(place.glob.count("/") for place in places)
+    for at in range(deepest + 1):
+        alike: dict[tuple[str, bool], list[_Place]] = defaultdict(list)
+        for place in places:
+            parts = place.glob.split("/")
+            starred = "/".join((*parts[:at], "*", *parts[at + 1 :])) if at < len(parts) else place.glob
+            alike[starred, place.tree].append(place)
+        places = [
+            one
+            for (starred, tree), same in alike.items()
+            for one in ([_Place(starred, tree=tree)] if len(same) >= _ALIKE else same)
+        ]
+    return sorted(places)
+
+
+def _file_patterns(paths: Iterable[str]) -> list[str]:
+    """Patterns of these files with a `*` for numbers, as of runs and steps; of their folders, if there are many."""
+    patterns = {"./" + re.sub(r"\d[\d._T:-]*(?=[^/]*[/.])", "*", glob_of(path)) for path in paths}
+    if len(patterns) > MOST_PLACES:
+        patterns = {f"{pattern.rpartition('/')[0]}/*.json" for pattern in patterns}
+    return sorted(patterns)
