@@ -98,6 +98,16 @@ class AzureDevOpsOptions(ServiceOptions):
         "updateSchedule": "0 3 * * *",
     }
 
+    variables: ClassVar = {
+        "organization": (
+            "AZURE_ORG", "AZURE_DEVOPS_ORG", "AZURE_DEVOPS_ORGANIZATION", "AZURE_DEVOPS_ORG_URL",
+            "AZURE_DEVOPS_URL",
+        ),
+        "projects": ("AZURE_PROJECT", "AZURE_DEVOPS_PROJECT", "AZURE_DEVOPS_PROJECTS"),
+        "pat": ("AZURE_PAT", "AZURE_DEVOPS_PAT", "AZURE_DEVOPS_EXT_PAT", "AZURE_DEVOPS_TOKEN"),
+    }  # fmt: skip
+    required_variables: ClassVar = (("organization", "projects", "pat"),)
+
     @model_validator(mode="before")
     @classmethod
     def _one_project(cls, value: Any) -> Any:

@@ -93,6 +93,15 @@ class ConfluenceOptions(ServiceOptions):
         "updateSchedule": "0 2 * * *",
     }
 
+    variables: ClassVar = {
+        "baseUrl": ("CONFLUENCE_URL", "CONFLUENCE_BASE_URL"),
+        "username": ("CONFLUENCE_USER", "CONFLUENCE_USERNAME", "CONFLUENCE_EMAIL"),
+        "apiToken": ("CONFLUENCE_TOKEN", "CONFLUENCE_API_TOKEN", "CONFLUENCE_PASSWORD"),
+        "token": ("CONFLUENCE_PAT", "CONFLUENCE_PERSONAL_TOKEN"),
+        "spaceKeys": ("CONFLUENCE_SPACES", "CONFLUENCE_SPACE_KEYS", "CONFLUENCE_SPACE_KEY"),
+    }
+    required_variables: ClassVar = (("baseUrl", "username", "apiToken"), ("baseUrl", "token"))
+
     @model_validator(mode="after")
     def _one_way_to_sign_in(self) -> Self:
         wrong = []

@@ -355,6 +355,10 @@ class SourceOptions(ConfigSection):
 
     example: ClassVar[Mapping[str, Any]] = {}
     """Keys of a source as `larder config init` shows it; none: it is not shown."""
+    variables: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Key of a service -> usual names of the environment variable that holds its value, the surest first."""
+    required_variables: ClassVar[Sequence[Sequence[str]]] = ()
+    """Sets of these keys; one whole set is enough for a source that can be read."""
     strategy: ClassVar[str | None] = None
     """The chunking strategy this type of source prefers over the global one."""
     groups: ClassVar[tuple[str, ...]] = ()

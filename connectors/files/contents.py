@@ -65,8 +65,8 @@ class FolderContents:
     """Type of source -> folder with slashes below the root, itself empty -> names of files."""
     exclude: tuple[str, ...]
     """Patterns beyond `EXCLUDED` of what was left out."""
-    links: tuple[str, ...]
-    """Patterns of links to folders and documents: what they lead to is read where it lies."""
+    links: Mapping[str, str]
+    """Patterns of links to folders and documents -> the folder that their target lies in; `..` outside of the root."""
     left_out: dict[str, LeftOut]
     """Reason -> what was left out for it."""
     others: Mapping[str, int]
@@ -84,7 +84,7 @@ class _IgnoreFile:
         lines: list[str] = []
         with suppress(OSError), open(path, "rb") as stream:  # noqa: PTH123 (strings as in the walk)
             lines = [line.strip() for line in stream.read(_MOST_BYTES).decode("utf-8", "ignore").splitlines()]
-        taken_back = {line.rstrip("/").rpartition("/")[2] for line in lines if line.startswith("!")}
+        taken_back = {line[1:].rstrip("/").rpartition("/")[2] for line in lines if line.startswith("!")}
         for line in lines:
             name = line.rstrip("/").rpartition("/")[2]
             wild = any(mark in line for mark in "*?[")
@@ -108,8 +108,8 @@ class _IgnoreFile:
 
 def glob_of(path: str) -> str:
     """The pattern that matches this path alone."""
-    # A byte that is no UTF-8 cannot be written into a file of settings.
-    return re.sub("[\udc80-\udcff]", "?", re.sub(r"([*?\[])", r"[\1]", path))
+    # A byte that is no UTF-8 cannot be written into a file of settings, and a variable would be filled in.
+    return re.sub(r"[\udc80-\udcff]|\$(?=\{)", "?", re.sub(r"([*?\[])", r"[\1]", path))
 
 
 def look_into(root: Path, closed: Path | None = None) -> FolderContents:
@@ -119,11 +119,11 @@ def look_into(root: Path, closed: Path | None = None) -> FolderContents:
 
 class _Look:
     def __init__(self, root: str, closed: str) -> None:
-        self._root = root
+        self._root = os.path.realpath(root)
         self._closed = closed
         self._files: dict[str, dict[str, list[str]]] = {kind: defaultdict(list) for kind in ENDINGS}
         self._exclude: dict[str, None] = {}
-        self._links: list[str] = []
+        self._links: dict[str, str] = {}
         self._left_out: dict[str, LeftOut] = defaultdict(LeftOut)
         self._others: Counter[str] = Counter()
         self._folders: list[tuple[str, tuple[_IgnoreFile, ...]]] = [("", ())]
@@ -136,7 +136,7 @@ class _Look:
             root=Path(self._root),
             files=self._files,
             exclude=tuple(self._exclude),
-            links=tuple(self._links),
+            links=self._links,
             left_out=self._left_out,
             others=self._others,
             complete=not self._folders,
@@ -170,7 +170,10 @@ class _Look:
         folder = entry.is_dir()
         if entry.name[0] != "." and (folder or kind_of(entry.name)):
             self._left_out["links; what they lead to is read where it lies"].add(relative)
-            self._links.append(f"./{glob_of(relative)}{'/' * folder}")
+            real = os.path.realpath(entry.path)
+            target = os.path.relpath(real if folder else os.path.dirname(real), self._root)  # noqa: PTH120
+            outside = target.split("/")[0] == ".."
+            self._links[f"./{glob_of(relative)}{'/' * folder}"] = ".." if outside else target.lstrip(".")
 
     def _leaves_folder(
         self, relative: str, name: str, ignored: Sequence[_IgnoreFile], *, builds: bool

@@ -206,7 +206,9 @@ class Survey:
         endings = Counter(ending_of(name) for folder in own for name in files[folder])
         paths = [place.path(ending) for place in places for ending in endings]
         exclude = [pattern for place in shared for pattern in place.exclude(endings)]
-        self._propose(name, source_type, paths, exclude, endings, purpose, **keys)
+        # A source reads what links of its own lead to once.
+        links = [pattern for pattern, target in self.contents.links.items() if target not in own]
+        self._propose(name, source_type, paths, [*exclude, *links], endings, purpose, **keys)
 
     def _propose(
         self,
@@ -221,10 +223,14 @@ class Survey:
         short = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "folder"
         taken = {str(one.section["name"]) for one in self.sources}
         unique = next(n for n in chain((short,), (f"{short}-{i}" for i in count(2))) if n not in taken)
-        tops = {path.split("/")[1] for path in paths}
-        near = [p for p in (*self.contents.exclude, *self.contents.links) if _concerns(p, tops, endings)]
+        near = [p for p in (*exclude, *_ALWAYS, *self.contents.exclude) if _concerns(p, paths, endings)]
         section = {"name": unique, "type": source_type, **keys, "paths": list(paths)}
-        section["exclude"] = [*exclude, *_ALWAYS, *near]
+        trees = tuple(p.removesuffix("**") for p in near if p.startswith("./") and p.endswith("/**"))
+        section["exclude"] = list(
+            dict.fromkeys(
+                p for p in near if not p.removesuffix("**").startswith(trees) or p.removesuffix("**") in trees
+            )
+        )
         self.sources.append(ProposedSource(section=section, endings=endings, purpose=purpose))
 
 
@@ -232,13 +238,12 @@ def _joined(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
-def _concerns(pattern: str, tops: Collection[str], endings: Collection[str]) -> bool:
-    """True if a pattern of `exclude` may hold for files of these endings below these folders."""
-    top = pattern.split("/")[1] if pattern.startswith("./") else "*"
-    below = top in tops or _is_wild(top) or any(map(_is_wild, tops))
-    return (
-        below and pattern not in _ALWAYS and (pattern.endswith("/**") or ending_of(pattern) in ("", *endings))
-    )
+def _concerns(pattern: str, paths: Sequence[str], endings: Collection[str]) -> bool:
+    """True if a pattern of `exclude` may hold for files of these endings that match `paths`."""
+    top, below, _ = pattern.removeprefix("./").partition("/") if pattern.startswith("./") else ("*", "", "")
+    tops = [path.split("/")[1] for path in paths if not below or "/" in path[2:]]
+    near = top in tops or _is_wild(top) or any(map(_is_wild, tops))
+    return near and (pattern.endswith("/**") or ending_of(pattern.removesuffix(".*")) in ("", *endings))
 
 
 def _is_wild(part: str) -> bool:

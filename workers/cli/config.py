@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -14,9 +15,10 @@ from typer import Argument, Option
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, LarderError
+from workers.cli import DATA
 from workers.cli.context import WRONG, CommandContext, command
 from workers.cli.processes import differing
-from workers.cli.tables import warn
+from workers.cli.tables import table, warn
 
 app = typer.Typer(no_args_is_help=True, help="Write, show or check the configuration file.")
 
@@ -28,21 +30,89 @@ def init(
     force: Annotated[bool, Option("--force", help="Replace a file that is there.")] = False,
     full: Annotated[bool, Option("--full", help="With every key, its default and its meaning.")] = False,
 ) -> None:
-    """Write a commented file with an example of each source."""
+    """Look at this folder and the environment, and write a file with the sources that are there."""
     from workers.settings.rendering import initial_file, short_file
 
     path = file or context.config or Path("larder.yaml")
     if path.exists() and not force:
         raise ConfigurationError(f"{path} is there already", fix="name another file, or add --force")
+    facts: Json = {"sources": [], "left_out": [], "services": [], "complete": True}
+    text = initial_file()
+    if not full:
+        facts, sources = _look(context.data)
+        root = os.path.relpath(Path.cwd(), path.absolute().parent)
+        text = short_file(sources, "" if root == "." else root)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(initial_file() if full else short_file(), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
-    context.answer(
-        {"success": True, "file": str(path)},
-        f"wrote {path}: name your sources there, then `larder config check`",
-    )
+    context.answer({"success": True, "file": str(path), **facts}, *_surveyed(path, facts, full=full))
+
+
+def _look(data: Path | None) -> tuple[Json, list[tuple[str, Json]]]:
+    """What this folder and the environment hold, and (comment, section) of each source for it."""
+    from connectors import DecisionRules
+    from connectors.files.contents import look_into
+    from connectors.files.survey import Survey
+    from workers.settings.rendering import services_of
+
+    contents = look_into(Path.cwd(), (data or Path(DATA)).resolve())
+    survey = Survey(contents, DecisionRules())
+    services = services_of(os.environ)
+    sources: list[tuple[str, Json]] = []
+    facts: list[Json] = []
+    for one in survey.sources:
+        endings = ", ".join(f"{ending} {n}" for ending, n in one.endings.items())
+        sources.append((f"{one.purpose}: {endings}", dict(one.section)))
+        number = sum(one.endings.values())
+        facts.append({**one.section, "files": number, "endings": dict(one.endings), "purpose": one.purpose})
+    for kind, service in services.items():
+        if service.section:
+            sources.append((f"as {', '.join(service.set_)} say", dict(service.section)))
+            facts.append({**service.section, "files": None, "endings": {}, "purpose": kind})
+    left_out = [{"reason": reason, **vars(one)} for reason, one in contents.left_out.items()]
+    others = sorted(contents.others.items(), key=lambda one: -one[1])
+    if others:
+        ends = [f"{ending or 'no ending'} {n}" for ending, n in others[:5]]
+        left_out.append(
+            {
+                "reason": "files that are no documents",
+                "count": sum(contents.others.values()),
+                "examples": ends,
+            }
+        )
+    told = [{"type": k, "variables": s.set_, "reason": s.reason} for k, s in services.items()]
+    return {"sources": facts, "left_out": left_out, "services": told, "complete": contents.complete}, sources
+
+
+def _surveyed(path: Path, facts: Json, *, full: bool) -> Iterator[RenderableType]:
+    """The lines of `config init`."""
+    sources = facts["sources"]
+    if sources:
+        rows = [
+            (s["name"], s["type"], "-" if s["files"] is None else s["files"], s["purpose"]) for s in sources
+        ]
+        yield table(("source", "type", "files", "reads"), rows, right=("files",))
+    for one in facts["left_out"]:
+        more = ", ..." if one["count"] > len(one["examples"]) else ""
+        yield Text(
+            f"left out: {one['count']} {one['reason']} ({', '.join(one['examples'])}{more})".encode(
+                "utf-8", "replace"
+            ).decode()
+        )
+    for one in facts["services"]:
+        if one["reason"]:
+            yield f"not written: {one['type']}, though {', '.join(one['variables'])} is set: {one['reason']}"
+    if not facts["complete"]:
+        yield "the folder is too large to be looked at whole in ten seconds: name what is missing yourself"
+    if sources:
+        yield f"wrote {path} with these sources; next `larder config check`, then `larder index`"
+    elif full:
+        yield f"wrote {path}: name your sources there, then `larder config check`"
+    else:
+        yield f"wrote {path} without a source, for there is no document here:"
+        yield "take one of its examples, or begin again in the folder of your documents"
 
 
 @command(app, "show", looks=True)

@@ -7,24 +7,27 @@ import inspect
 import json
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
+from pydantic import ValidationError
+from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
 from connectors import SOURCES
 from connectors.sections import ConfigSection, secrets_in
 from workers.settings.diagnosis import inner_section
+from workers.settings.environment import lookup
 from workers.settings.loading import Settings
 from workers.settings.models import Configuration, ConfigurationFile
 from workers.settings.sources import SOURCE_TYPES, SourceSettings
-from workers.settings.yamlfile import ROOT
+from workers.settings.yamlfile import ROOT, SettingsError
 
 _HEAD = """\
 # Configuration of Larder. Every key is here with its default; a key left out has the same value.
@@ -51,11 +54,95 @@ _SHORT_SOURCES: tuple[Mapping[str, Any], ...] = (
 )
 
 
-def short_file() -> str:
-    """A `larder.yaml` to begin with: an example of each type of source."""
-    own = [kind.options.example for name, kind in SOURCES.items() if kind.options.example.get("type") == name]
-    made = yaml.safe_dump([dict(one) for one in (*own, *_SHORT_SOURCES)], sort_keys=False, allow_unicode=True)
-    return _SHORT_HEAD + textwrap.indent(made, "    ")
+class ServiceVariables(NamedTuple):
+    """What the environment tells of a service."""
+
+    section: Mapping[str, Any]
+    """The source that its variables make; empty if they do not suffice."""
+    set_: tuple[str, ...]
+    """Names of those that are set."""
+    reason: str
+    """Why they do not suffice, for people; empty if they do."""
+
+
+def services_of(environ: Mapping[str, str]) -> dict[str, ServiceVariables]:
+    """Type of source -> what the environment tells of its service, for those of which it tells anything."""
+    services: dict[str, ServiceVariables] = {}
+    for kind, source in SOURCES.items():
+        options = source.options
+        names = {key: name for key, name in _variables_set(options.variables, environ).items() if name}
+        if not names:
+            continue
+        keys: Collection[str] = next((s for s in options.required_variables if names.keys() >= set(s)), ())
+        wanted = {key for one in options.required_variables for key in one}
+        section = {key: f"${{{name}}}" for key, name in names.items() if key in keys or key not in wanted}
+        reason = ""
+        if not keys:
+            lacking = [names_[0] for key, names_ in options.variables.items() if key in wanted - names.keys()]
+            reason = f"not set: {', '.join(lacking)}"
+        else:
+            reason = _refusal({"name": kind, "type": kind, **section}, environ)
+        made = {"name": options.example["name"], "type": kind, **section}
+        if "updateSchedule" in options.example:
+            made["updateSchedule"] = options.example["updateSchedule"]
+        services[kind] = ServiceVariables({} if reason else made, tuple(names.values()), reason)
+    return services
+
+
+def _variables_set(variables: Mapping[str, Sequence[str]], environ: Mapping[str, str]) -> dict[str, str]:
+    return {
+        key: next((n for n in names if environ.get(n) or environ.get(f"{n}_FILE")), "")
+        for key, names in variables.items()
+    }
+
+
+def _refusal(section: Mapping[str, Any], environ: Mapping[str, str]) -> str:
+    """Why a source with these variables would be refused; no value is told."""
+    read = lookup(environ)
+    try:
+        values = {k: read(v[2:-1]) if v.startswith("${") else v for k, v in section.items()}
+        SOURCE_TYPES[str(section["type"])].model_validate(values)
+    except SettingsError as error:
+        return "; ".join(map(str, error.problems))
+    except ValidationError as error:
+        wrong = sorted(
+            {to_camel(str(one["loc"][0])) for one in error.errors() if one["loc"]} & section.keys()
+        )
+        names = ", ".join(section[key][2:-1] for key in wrong) or "they"
+        return (
+            f"the value of {names} is refused; `larder config check` says why once the source is in the file"
+        )
+    return ""
+
+
+def short_file(sources: Sequence[tuple[str, Mapping[str, Any]]] = (), root: str = "") -> str:
+    """A `larder.yaml` to begin with.
+
+    Args:
+        sources: (a line of comment, section) of each source to write; other types follow as commented examples.
+        root: the folder that patterns start at, if it is not the one of the file.
+    """
+    lines = [
+        _SHORT_HEAD.rstrip("\n")
+        + ("" if sources else " []   # in place of [], the examples below without their #")
+    ]
+    for comment, section in sources:
+        located = {"root": root} if root and "paths" in section else {}
+        lines += [f"    # {comment}", *_entry({**section, **located})]
+    examples = [
+        kind.options.example for name, kind in SOURCES.items() if kind.options.example.get("type") == name
+    ]
+    written = {section["type"] for _, section in sources}
+    lines += ["    # Examples of other sources:"]
+    for example in (*examples, *_SHORT_SOURCES):
+        if example["type"] not in written:
+            lines += [re.sub("^    ", "    # ", line) for line in _entry(example)]
+    return "\n".join(lines) + "\n"
+
+
+def _entry(section: Mapping[str, Any]) -> list[str]:
+    text = yaml.safe_dump([dict(section)], sort_keys=False, allow_unicode=True, width=100)
+    return textwrap.indent(text, "    ").rstrip("\n").split("\n")
 
 
 def initial_file() -> str:

@@ -42,7 +42,16 @@ def document(result: Result) -> Any:
 def test_the_written_file_passes_its_own_check(run: Run) -> None:
     made = run("init")
     assert made.exit_code == 0, made.output
-    assert len(Path("larder.yaml").read_text(encoding="utf-8").splitlines()) <= 80
+    text = Path("larder.yaml").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 80
+    assert "without a source" in made.stdout
+    assert document(run("check", "--json"))["sources"] == []
+    examples = (
+        text.replace("sources: []", "sources:")
+        .replace("    # ", "    ")
+        .replace("Examples of", "# Examples of")
+    )
+    write(examples)
     shorter = document(run("check", "--json"))
     assert not shorter["problems"]
     assert {s["type"] for s in shorter["sources"]} == set(SOURCES)
@@ -73,10 +82,45 @@ def test_a_file_that_is_there_is_kept_unless_forced(run: Run) -> None:
 
 def test_another_file_may_be_named(run: Run) -> None:
     made = run("init", "conf/other.yaml", "--json")
-    assert document(made) == {"success": True, "file": "conf/other.yaml"}
+    assert (document(made)["success"], document(made)["file"]) == (True, "conf/other.yaml")
     assert Path("conf/other.yaml").exists()
     assert not Path("larder.yaml").exists()
     assert run("check", "--config", "conf/other.yaml").exit_code == 0
+
+
+def test_what_is_there_is_written_once_and_the_rest_is_said(run: Run) -> None:
+    for name in ("docs/a.md", "docs/adr/0001-x.md", "README.md", "node_modules/p/readme.md", "src/app.ts"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("# Text\n", encoding="utf-8")
+    made = document(run("init", "conf/larder.yaml", "--json"))
+    assert [(s["name"], s["files"]) for s in made["sources"]] == [("decisions", 1), ("documents", 2)]
+    reasons = {one["reason"]: one["count"] for one in made["left_out"]}
+    assert reasons == {"folders of dependencies and tools": 1, "files that are no documents": 1}
+    checked = document(run("check", "--config", "conf/larder.yaml", "--json"))
+    assert [Path(s["root"]).resolve() for s in checked["sources"]] == [Path.cwd(), Path.cwd()]
+
+
+def test_services_come_from_variables_that_suffice_and_no_secret_is_written(run: Run) -> None:
+    env = {"CONFLUENCE_BASE_URL": "https://wiki.example.com", "CONFLUENCE_PAT": "hush", "AZURE_PAT": "hush"}
+    made = run("init", **env)
+    text = Path("larder.yaml").read_text(encoding="utf-8")
+    assert "baseUrl: ${CONFLUENCE_BASE_URL}" in text
+    assert "hush" not in text + made.output
+    assert "AZURE_PAT is set: not set: AZURE_ORG, AZURE_PROJECT" in made.stdout
+    assert [s["type"] for s in document(run("check", "--json", **env))["sources"]] == ["confluence"]
+
+
+def test_a_variable_that_would_be_refused_is_named_and_not_written(run: Run) -> None:
+    made = run("init", CONFLUENCE_URL="wiki hush", CONFLUENCE_PAT="x")
+    assert "the value of CONFLUENCE_URL is refused" in made.stdout
+    assert "hush" not in made.output
+    assert run("check").exit_code == 0
+
+
+def test_larder_init_is_the_same_command(run: Run) -> None:
+    del run  # its empty folder is what is wanted
+    made = CliRunner().invoke(commands.app, ["init"])
+    assert (made.exit_code, Path("larder.yaml").exists()) == (0, True)
 
 
 def test_a_place_that_cannot_be_written_is_a_sentence(run: Run) -> None:
