@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import StoreUnavailable
-from pipeline.ledger import runs
+from pipeline.ledger import runs, work
 from tests.fakes.tcp_proxy import TcpProxy
-from tests.workers.indexed import Build
+from tests.workers.indexed import Build, write_pages
 from workers.admin import sync_now
 from workers.admin.sync_now import sources_of_folder
+from workers.control import maintenance, pump, steps, sync
 from workers.control.sync import open_source
 from workers.runtime import Addresses, Runtime
 from workers.settings import load
@@ -117,7 +118,49 @@ def test_a_command_shows_the_run_under_way_and_then_runs_its_own(build: Build) -
     assert attached.run.id != earlier
     assert shown[:2] == [earlier, earlier]
     assert shown[-1] == attached.run.id
-    assert [run["run"] for run in sync_now.report([attached], 1.0)["runs"]] == [earlier, attached.run.id]
+    (row,) = sync_now.report([attached], 1.0)["runs"]
+    assert (row["run"], row["earlier_run"]) == (attached.run.id, earlier)
+
+
+def test_a_source_read_by_its_schedule_as_well_is_one_row_whose_sums_add_up(build: Build) -> None:
+    """The schedule's run has sent its documents; the command's own walk finds one of them done, two under way."""
+    parts = build()
+    write_pages(parts.settings.folder, 3)
+    (one,) = sync_now.configured_sources_named(parts.settings, [])
+    scheduled = sync.start_run(parts, one.tenant_id, one.id, trigger="schedule")
+    assert scheduled is not None
+    assert sync.sync(parts, one.tenant_id, one.id, scheduled)
+    indexer = steps.indexer(parts, one.tenant_id)
+
+    def pumped() -> list[work.Batch]:
+        with parts.database.control() as connection:
+            found = work.pump_once(connection, steps.limits(parts.rag))
+        assert found is not None
+        return list(found.batches)
+
+    (batch,) = pumped()
+    indexer.chunk(batch.tenant_id, batch.items[:1])
+    (embedding,) = pumped()
+    indexer.embed(embedding.tenant_id, embedding.items)
+    (upsert,) = pumped() or [embedding]
+    indexer.upsert(upsert.tenant_id, upsert.items)
+    (watched,) = sync_now.start(parts, [one], force=False)
+    assert watched.own
+    assert sync.sync(parts, one.tenant_id, one.id, watched.run.id)
+    assert pumped() == [], "what the schedule's run sent is not sent again"
+    indexer.chunk(batch.tenant_id, batch.items[1:])
+    (embedding,) = pumped()
+    indexer.embed(embedding.tenant_id, embedding.items)
+    indexer.upsert(embedding.tenant_id, embedding.items)
+    maintenance.refresh_statistics(parts)
+    pump.pump_once(parts)
+    with parts.database.tenant(one.tenant_id) as connection:
+        watched.earlier = runs.get(connection, scheduled)
+        watched.run = runs.get(connection, watched.run.id) or watched.run
+    assert watched.run.finished_at
+    (row,) = sync_now.report([watched], 1.0)["runs"]
+    assert (row["listed"], row["indexed"], row["unchanged"], row["failed"]) == (3, 3, 0, 0)
+    assert row["listed"] == row["unchanged"] + row["queued"] + row["skipped"] + row["failed"]
 
 
 @pytest.mark.parametrize("walk", [True, False])

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from subprocess import TimeoutExpired
@@ -48,6 +48,8 @@ class WatchedRun:
     """False: it was under way and may have begun too early; another is opened as soon as its walk is over."""
     earlier: runs.RunRow | None = None
     """What was under way before its own, with its last counts."""
+    later: runs.RunRow | None = None
+    """What took documents over from its own before they were done, with its last counts."""
     through: bool = False
     """It is closed, and so is every earlier one of the source: all that this walk saw unchanged is searchable."""
 
@@ -127,9 +129,14 @@ def _look_again(parts: Runtime, one: WatchedRun, *, force: bool) -> None:
             one.earlier = one.earlier or oldest
         if one.earlier and one.earlier.finished_at is None:
             one.earlier = runs.get(connection, one.earlier.id)
+        if one.own and one.run.finished_at and one.run.superseded:
+            (newest,) = runs.of_source(connection, one.source.id, 1)
+            later = runs.get(connection, one.later.id) if one.later else newest
+            one.later = later if later and later.id > one.run.id else one.later
         being_read = not one.own and runs.is_walked(connection, one.source.id)
     if one.own:
         one.through = bool(one.run.finished_at) and (oldest is None or oldest.id > one.run.id)
+        one.through &= one.later is None or one.later.finished_at is not None
     elif not being_read:
         mine = _opened(parts, one.source, force=force)
         if mine.own:
@@ -189,13 +196,13 @@ def raise_if_stuck(parts: Runtime) -> None:
 
 
 def report(watched: Sequence[WatchedRun], seconds: float) -> Json:
-    """The document of `larder index --json`; of each run listed = unchanged + queued + skipped + failed."""
+    """The document of `larder index --json`: one entry a source; listed = unchanged + queued + skipped + failed."""
     rows = [
-        {"source": w.source.settings.name, "run": run.id}
-        | {name: getattr(run, name) for name in ("state", *overview.RUN_COUNTS, "left_out", "error")}
+        {"source": w.source.settings.name, "run": w.run.id, "earlier_run": w.earlier and w.earlier.id}
+        | {name: getattr(counted, name) for name in ("state", *overview.RUN_COUNTS, "left_out", "error")}
         for w in watched
-        for run in (w.earlier, w.run)
-        if run is w.run or (run and run.state != "failed")
+        for own in [_with_earlier(w.run, w.earlier)]
+        for counted in [_with_earlier(w.later, own) if w.later else own]
     ]
     return {
         "success": all(r["state"] != "failed" and not r["failed"] and not r["dead"] for r in rows),
@@ -208,6 +215,19 @@ def report(watched: Sequence[WatchedRun], seconds: float) -> Json:
         },
         "runs": rows,
     }
+
+
+_ADDED = ("indexed", *runs.SUMS, "hidden", "deleted", "restored")
+"""Counts of work: what an earlier run did for a command is in its sums."""
+
+
+def _with_earlier(run: runs.RunRow, earlier: runs.RunRow | None) -> runs.RunRow:
+    """A run with the work of the one that was under way before it; its walk found unchanged what that one indexed."""
+    if earlier is None or earlier.state == "failed":
+        return run
+    again = min(run.unchanged, earlier.indexed)
+    sums = {name: getattr(run, name) + getattr(earlier, name) for name in _ADDED}
+    return replace(run, unchanged=run.unchanged - again, queued=run.queued + again, **sums)
 
 
 def _errors(watched: Iterable[WatchedRun]) -> Iterator[Json]:

@@ -136,9 +136,7 @@ _COLOURS = {"failed": "red", "skipped": "yellow", "noted": "cyan"}
 
 def summary(result: Json) -> Iterator[RenderableType]:
     """What became of each source, and what went wrong."""
-    stats, last = result["stats"], {run["source"]: run for run in result["runs"]}
-    # The run that was under way before may have left all of its work to this command's own.
-    runs = [run for run in result["runs"] if run["indexed"] or run is last[run["source"]]]
+    stats, runs = result["stats"], result["runs"]
     rows = ((run["source"], *(sum(run[c] for c in counts) for counts in _COLUMNS.values())) for run in runs)
     yield table(("source", *_COLUMNS), rows, right=_COLUMNS)
     yield (
