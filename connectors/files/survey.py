@@ -98,6 +98,7 @@ class Survey:
         self.contents = contents
         self.sources: list[ProposedSource] = []
         self._reads = 0
+        self._exclude = [*contents.exclude]
         self._propose_markdown(self._readable(contents.files["markdown"]), rules)
         if texts := contents.files["text"]:
             self._add("texts", texts, [_Place("", tree=True)], (), "plain text", source_type="text")
@@ -151,6 +152,7 @@ class Survey:
         """Those whose library is installed."""
         lacking = {end for end, form in FORMATS.items() if (lib := READERS[form][0]) and not find_spec(lib)}
         readable: dict[str, list[str]] = defaultdict(list)
+        filled: dict[str, list[str]] = defaultdict(list)
         for folder, names in files.items():
             for name in names:
                 ending = ending_of(name)
@@ -158,8 +160,13 @@ class Survey:
                     self._leave_out(f"{ending} needs `pip install larder[office]`", _joined(folder, name))
                 elif FORMATS.get(ending) == "html" and self._is_filled(_joined(folder, name)):
                     self._leave_out("HTML that a program fills", _joined(folder, name))
+                    filled[folder].append(name)
                 else:
                     readable[folder].append(name)
+        for folder, names in filled.items():
+            every = set(map(ending_of, names)).isdisjoint(map(ending_of, readable.get(folder, ())))
+            patterns = [f"*{ending}" for ending in map(ending_of, names)] if every else map(glob_of, names)
+            self._exclude += dict.fromkeys(f"./{_joined(glob_of(folder), pattern)}" for pattern in patterns)
         return readable
 
     def _is_filled(self, path: str) -> bool:
@@ -223,7 +230,7 @@ class Survey:
         short = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "folder"
         taken = {str(one.section["name"]) for one in self.sources}
         unique = next(n for n in chain((short,), (f"{short}-{i}" for i in count(2))) if n not in taken)
-        near = [p for p in (*exclude, *_ALWAYS, *self.contents.exclude) if _concerns(p, paths, endings)]
+        near = [p for p in (*exclude, *_ALWAYS, *self._exclude) if _concerns(p, paths, endings)]
         section = {"name": unique, "type": source_type, **keys, "paths": list(paths)}
         trees = tuple(p.removesuffix("**") for p in near if p.startswith("./") and p.endswith("/**"))
         section["exclude"] = list(

@@ -96,11 +96,12 @@ def test_what_is_no_document_of_the_team_is_left_out_and_named(tmp_path: Path) -
     )
     write(tmp_path, ".gitignore", text="gone/\n/x/gen\nkeep/\n!keep/\n*.bak\ndrafts\n")
     write(tmp_path, "t.html", text="<p>{{ title }}</p>")
+    write(tmp_path, "page.html", text="<h1>Kestrel</h1>")
     (tmp_path / "link.md").symlink_to(tmp_path / "dist/f.md")
     (tmp_path / "outside.md").symlink_to("/etc/hostname")
     (tmp_path / "loop").symlink_to(tmp_path)
     survey = Survey(look_into(tmp_path), DecisionRules())
-    assert read_by(tmp_path) == {"documents": ["a.md", "dist/f.md", "keep/i.md"]}
+    assert read_by(tmp_path) == {"documents": ["a.md", "dist/f.md", "keep/i.md", "page.html"]}
     assert {reason: one.examples for reason, one in survey.contents.left_out.items()} == {
         "hidden folders": [".github"],
         "links; what they lead to is read where it lies": ["link.md", "loop", "outside.md"],

@@ -329,9 +329,31 @@ def sources_of(parts: Runtime, caller: Caller) -> list[Json]:
             "last_error": row.last_error,
             "held": row.held if caller.may_change(row.project_id) else 0,
             "run": last.get(row.id) if caller.may(OPERATE) else None,
+            "id": row.id,
         }
         for row in rows
     ]
+
+
+COUNTED_PROBLEMS = ("failed", "skipped", "left out")
+"""Counts of a source that lead to a list of reasons."""
+
+
+def problems_of(parts: Runtime, caller: Caller) -> dict[UUID, Json]:
+    """Source -> `{"counts", "problems", "left_out"}`: what could not be taken in; of those the caller operates."""
+    if not caller.may(OPERATE):
+        return {}
+    with parts.database.tenant(caller.tenant) as connection:
+        rows = [row for row in sources.listed(connection) if caller.may_change(row.project_id)]
+        problems = overview.newest_problems(connection)
+        left_out = {row.id: run.left_out for row in rows for run in runs.of_source(connection, row.id, 1)}
+    found: dict[UUID, Json] = {}
+    for row in rows:
+        named, reasons = problems.get(row.id, []), left_out.get(row.id, {})
+        counts = {word: sum(one["outcome"] == word for one in named) for word in COUNTED_PROBLEMS[:2]}
+        counts[COUNTED_PROBLEMS[2]] = sum(reasons.values())
+        found[row.id] = {"counts": counts, "problems": named, "left_out": reasons}
+    return found
 
 
 def _state_of(row: sources.SourceRow) -> str:

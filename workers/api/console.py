@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Form, Header, Request, Response, UploadFile
@@ -21,13 +21,13 @@ from pipeline.access import OPERATE, READ, WRITE, Caller
 from pipeline.documents import Kind, plural
 from pipeline.enrichment import report
 from pipeline.enrichment.text import passage
-from pipeline.errors import Forbidden, LarderError, RequestRejected, TokenRefused
+from pipeline.errors import Forbidden, LarderError, NotFound, RequestRejected, TokenRefused
 from pipeline.ledger import storable
 from pipeline.search import Hit
 from pipeline.search.records import Filter, SearchRequest
 from workers.admin import operations
 from workers.admin.feedback import mark_as
-from workers.admin.status import changes_of, letters_of, operate_source, projects_of, sources_of
+from workers.admin.status import changes_of, letters_of, operate_source, problems_of, projects_of, sources_of
 from workers.api.callers import Parts, counted, prove_caller
 from workers.api.enrichment import client_for, items_of
 from workers.enrichment.step4_file import is_text, item_of_text
@@ -45,6 +45,8 @@ PASSAGE = 420
 LONGEST_SHOWN = 100_000
 """Characters of a document's text on its page: more than anybody reads, and evil ones take 5 s to be made a page of."""
 SHOWN = 10
+CHANGES_SHOWN = 5
+"""Documents on the first page."""
 PARTS = {
     "vector_part": "meaning",
     "keyword_part": "rare words in common",
@@ -60,6 +62,7 @@ pages = Environment(loader=PackageLoader("workers.api", "pages"), autoescape=Tru
 pages.filters |= {"zip": zip, "plural": plural}
 pages.filters["day"] = lambda moment: f"{moment:%Y-%m-%d}"
 pages.filters["moment"] = lambda moment: f"{moment:%Y-%m-%d %H:%M} UTC"
+pages.filters["place"] = lambda url: unquote(str(url).removeprefix("file://"))
 pages.tests["web"] = lambda url: str(url).startswith(("http://", "https://"))
 
 
@@ -176,6 +179,7 @@ def search(
 ) -> Response:
     """The first page: a question, and what answers it."""
     told: dict[str, Any] = {"q": q, "kind": kind, "project": project, "found": None, "passages": ()}
+    told |= {"sources": (), "changed": ()}
     told |= {"projects": projects_of(parts, session.caller), "done": "Noted." if done else ""}
     if q.strip():
         kinds = (Kind(kind),) if kind in set(Kind) else ()
@@ -185,6 +189,9 @@ def search(
         except LarderError as error:
             return session.page("search.html", "Search", **told, problem=error.message)
         told |= {"found": found, "passages": [_marked(hit.chunk.content, q) for hit in found.hits]}
+    else:
+        told |= {"sources": _with_problems(parts, session)}
+        told |= {"changed": changes_of(parts, session.caller)[:CHANGES_SHOWN]}
     return session.page("search.html", "Search", **told)
 
 
@@ -278,9 +285,24 @@ def sources(session: Logged, parts: Parts, done: str = "") -> Response:
     if operates:
         letters, usage = letters_of(parts, session.caller)
         told |= {"letters": letters, "usage": usage}
-    found = sources_of(parts, session.caller)
+    found = _with_problems(parts, session)
     moving = any(one["run"] and not one["run"].finished_at for one in found)
     return session.page("sources.html", "Sources", sources=found, **told, refresh=5 if moving else 0)
+
+
+@router.get("/sources/{name}")
+def source_problems(session: Logged, parts: Parts, name: str) -> Response:
+    """What was not taken in of a source, with the reasons."""
+    source = next((one for one in _with_problems(parts, session) if one["name"] == name), None)
+    if source is None or not source["counts"]:
+        raise NotFound("there is no source of this name whose problems you may see")
+    return session.page("problems.html", "Sources", source=source)
+
+
+def _with_problems(parts: Parts, session: Session) -> list[dict[str, Any]]:
+    problems = problems_of(parts, session.caller)
+    none: dict[str, Any] = {"counts": {}, "problems": [], "left_out": {}}
+    return [{**one, **problems.get(one["id"], none)} for one in sources_of(parts, session.caller)]
 
 
 @router.post("/release")

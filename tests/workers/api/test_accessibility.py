@@ -57,7 +57,14 @@ def paths(address: str, parts: Runtime) -> list[str]:
             "?q=mooring&done=1",
             f"/documents/{shop.id('gates')}",
         ),
-        *("/enrich", "/sources", "/sources?done=1", "/changes", f"/documents/{uuid4()}"),
+        *(
+            "/enrich",
+            "/sources",
+            "/sources?done=1",
+            "/sources/notes-berth",
+            "/changes",
+            f"/documents/{uuid4()}",
+        ),
     ]
 
 

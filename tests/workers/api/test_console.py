@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -225,3 +226,52 @@ def test_only_who_operates_lets_deletions_go_and_tries_again(
     with parts.database.tenant(ACME.tenant) as connection:
         actors = connection.execute(text("select actor from audit where action = 'dead.replay'"))
         assert set(actors.scalars()) == {"olga"}
+
+
+def test_counts_of_what_was_not_taken_in_lead_to_its_reasons(
+    logged: Callable[..., TestClient], parts: Runtime
+) -> None:
+    source = source_id(ACME.tenant, "notes-berth")
+    named = [
+        {"item": "a.md", "reason": "a.md is <i>odd</i>", "outcome": "failed"},
+        {"item": "b.md", "reason": "b.md holds no text", "outcome": "skipped"},
+    ]
+    with parts.database.control() as connection:
+        statement = text("""
+            insert into sync_run (tenant_id, source_id, trigger, state, finished_at, problems, left_out)
+            values (:tenant, :source, 'manual', 'finished', now(), cast(:named as jsonb), '{"too large": 3}')
+            returning id""")
+        values = {"tenant": ACME.tenant, "source": source, "named": json.dumps(named)}
+        run = connection.execute(statement, values).scalar()
+    try:
+        client = logged(permissions=frozenset({"admin"}))
+        for path in ("", "/sources"):
+            page = client.get(f"/console{path}").text
+            for words in ("1 failed", "1 skipped", "3 left out"):
+                assert re.search(rf'href="/console/sources/notes-berth#[a-z-]+"[^>]*>{words}</a>', page), path
+        shown = client.get("/console/sources/notes-berth").text
+        assert "a.md is &lt;i&gt;odd&lt;/i&gt;" in shown
+        assert "b.md holds no text" in shown
+        assert "too large: 3" in shown
+        assert client.get("/console/sources/nobody").status_code == 404
+        reader = logged(permissions=frozenset({"read"}))
+        assert reader.get("/console/sources/notes-berth").status_code == 404
+        assert "1 failed" not in reader.get("/console").text
+    finally:
+        with parts.database.control() as connection:
+            connection.execute(text("delete from sync_run where id = :id"), {"id": run})
+
+
+def test_an_address_of_this_machine_is_a_path_and_no_link(
+    logged: Callable[..., TestClient], parts: Runtime
+) -> None:
+    shop = Workshop(parts.database, ACME.tenant, BERTH, "paths")
+    shop.admit(document("fenders", "Fenders hang here.", title="Fenders", url="file:///srv/my%20docs/f.md"))
+    shop.index()
+    client = logged()
+    found = client.get("/console?q=fenders+hang").text
+    assert f'href="/console/documents/{shop.id("fenders")}">Fenders</a>' in found
+    shown = client.get(f"/console/documents/{shop.id('fenders')}").text
+    assert "/srv/my docs/f.md" in found
+    assert "/srv/my docs/f.md" in shown
+    assert "file:" not in found + shown

@@ -44,8 +44,3 @@ def test_what_was_read_in_part_is_counted_and_named() -> None:
     assert "noted 1 document was read in part" in shown
     assert "noted docs: a.md: header not valid YAML at line 5" in shown
     assert "read in part" not in screen()
-
-
-def test_a_run_before_that_left_its_work_to_the_command_is_no_line() -> None:
-    assert screen(sources=("docs", "docs", "more")).count("docs ") == 1
-    assert screen(sources=("docs", "docs"), indexed=2).count("docs ") == 2
