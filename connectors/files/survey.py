@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from connectors.documents.options import DecisionRules, Globs, exclude_pattern, include_pattern
 from connectors.files.contents import FolderContents, LeftOut, ending_of, glob_of
 from connectors.files.formats import READERS
-from connectors.files.options import FORMATS, MarkdownOptions
+from connectors.files.options import FORMATS
 from connectors.pbi.shapes import holds_pbis
 from pipeline.documents import plain_keys
 
@@ -31,7 +31,6 @@ _TASK_KEYS = frozenset((
     "id", "priority", "assignee", "assignees", "dependencies", "depends_on", "parent", "parent_task_id", "estimate",
     "points", "story_points", "sprint", "milestone", "epic",
 ))  # fmt: skip
-_WORK = {"kind": "work"} if "kind" in MarkdownOptions.model_fields else {}
 _TEXT_KEYS = ("text", "description", "content", "body", "summary")
 _FILLED = re.compile(r"\{%|\{\{|<%|<div id=[\"']?(?:root|app)[\"' >]")
 _LEAST_TEXT = 120
@@ -113,7 +112,7 @@ class Survey:
         if decisions:
             self._add("decisions", files, decided, (), "records of decisions")
         if work:
-            self._add("backlog", files, worked, decided, "work items", **_WORK)
+            self._add("backlog", files, worked, decided, "work items", kind="work")
         sizes: Counter[str] = Counter()
         for folder in filter(None, rest):
             sizes[folder.partition("/")[0]] += len(files[folder])
