@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from connectors import open_source
+from connectors.files.options import ENDINGS
 from pipeline.database.engine import Database
 from pipeline.documents import READING_NOTE, Document, Kind, Page
 from pipeline.search import Retriever, SearchRequest
@@ -26,7 +27,6 @@ from tests.connectors.confluence import world as wiki
 from tests.connectors.folders import file_options
 from tests.fakes.azure_devops import FakeAzureDevOps
 from tests.pipeline.workshop import Workshop
-from workers.admin.sync_now import SUFFIXES
 
 FOLDER = Path(__file__).parents[1] / "cases"
 SERVICES = ("confluence", "azure_devops")
@@ -91,7 +91,7 @@ def read_file(case: Case) -> Outcome:
     """The file below a folder of its own, by the type of source that `larder ingest` takes for its ending."""
     expected = case.expected
     options = {"name": "case", **expected.get("options", {})}
-    known = next((kind for kind, ends in SUFFIXES.items() if case.file.name.lower().endswith(ends)), "text")
+    known = next((kind for kind, ends in ENDINGS.items() if case.file.name.lower().endswith(ends)), "text")
     options.setdefault("type", case.folder if case.folder == "pbi_json" else known)
     with TemporaryDirectory() as root:
         path = Path(root, expected.get("at", case.file.name))
