@@ -223,7 +223,13 @@ def page_document(
 
 
 def file_document(
-    options: ConfluenceOptions, base: str, file: Content, page: Content, layers: Layers, decoded: str
+    options: ConfluenceOptions,
+    base: str,
+    file: Content,
+    page: Content,
+    layers: Layers,
+    decoded: str,
+    encoding: str = "utf-8",
 ) -> Document | None:
     """The document of a text file on a page; None if it holds no text.
 
@@ -240,6 +246,7 @@ def file_document(
         return None
     kind = DEFAULT_KIND[options.source_type or SourceType.CONFLUENCE]
     metadata = {"page_id": page.id, "page_title": page.title}
+    metadata |= {} if encoding == "utf-8" else {"encoding": encoding}
     fingerprint = fingerprints(options, page, layers, [file])[file.id]
     return _document(options, base, file, page, layers, text, kind, metadata, fingerprint)
 

@@ -275,9 +275,10 @@ class PageReader:
             data = self._client.download(file.download, html=file.suffix == ".html")
             if len(data) > self._options.attachment_max_bytes:
                 raise AnswerTooLarge  # noqa: TRY301 (ditto)
-            text, _ = decode(data)
+            text, encoding = decode(data)
             document = build_document(
-                lambda: file_document(self._options, self.base, file, page, layers, text), file.title
+                lambda: file_document(self._options, self.base, file, page, layers, text, encoding),
+                file.title,
             )
         except AnswerTooLarge:
             problems, reason = result.skipped, "is larger than the limit; split it"

@@ -50,6 +50,9 @@ def test_text_files_are_documents_linked_to_their_page_and_others_are_named(fake
 
     assert set(store.documents) == {parent, page, *made}
     assert {i: store.documents[i].text for i in made} == made
+    encodings = {d.title: d.metadata.get("encoding") for d in store.documents.values()}
+    assert {name for name, one in encodings.items() if one} == {"old.TXT"}
+    assert encodings["old.TXT"] == "windows-1252"
     document = store.documents[next(iter(made))]
     assert document.title == "notes.md"
     assert document.url.startswith(f"{fake.base}/")
