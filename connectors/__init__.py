@@ -6,7 +6,6 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from connectors.azure_devops.options import AzureDevOpsOptions
@@ -20,7 +19,7 @@ from connectors.documents.options import (
 from connectors.documents.redaction import redact
 from connectors.documents.values import canonical_rights
 from connectors.files.options import FileOptions, MarkdownOptions, PbiOptions, TextOptions
-from pipeline.documents import LEVEL, Cursor, Document, Page, Problem, Source
+from pipeline.documents import LEVEL, Cursor, Document, Page, Problem, Source, composed, without_controls
 from pipeline.errors import ConfigurationError, DocumentRejected
 
 __all__ = [
@@ -122,11 +121,14 @@ def protected(document: Document, options: SourceOptions) -> Document:
         DocumentRejected: it asks for a security level that does not exist.
     """
     document = replace(document, metadata=canonical_rights(document.metadata))
-    names = names_in(document) if NAMES in options.redact else ()
-    clean = partial(redact, kinds=options.redact, names=names)
+    names = list(map(composed, names_in(document))) if NAMES in options.redact else []
+
+    def clean(text: str) -> str:
+        return redact(composed(text), kinds=options.redact, names=names)
+
     return replace(
         document,
-        title=clean(document.title),
+        title=clean(without_controls(document.title)),
         text=clean(document.text),
         url=redact(document.url),
         tags=tuple(map(clean, document.tags)),

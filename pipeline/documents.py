@@ -11,9 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from html import unescape
 from ipaddress import ip_address
 from socket import SOCK_STREAM, getaddrinfo
 from typing import Any, Protocol
+from unicodedata import normalize
 
 Json = dict[str, Any]
 """A JSON object: what a cursor, a document's metadata and a message are made of."""
@@ -33,6 +35,15 @@ CONTROLS = re.compile(
 def without_controls(text: str) -> str:
     """The text as it may be shown on a terminal or told to a model; a blank stands for an unusual line end."""
     return CONTROLS.sub("", _BREAKS.sub(" ", text))
+
+
+_INVISIBLE = re.compile("[\u00ad\u2060\ufeff]|\u200b(?![\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])")
+"""Soft hyphens and blanks of no width; scripts without blanks divide their words by U+200B."""
+
+
+def composed(text: str) -> str:
+    """The text in Unicode form NFC and without invisible characters, as documents and questions are compared."""
+    return text if text.isascii() else normalize("NFC", _INVISIBLE.sub("", text))
 
 
 def plain_key(key: Any) -> str:
@@ -415,6 +426,39 @@ def language_of(metadata: Mapping[str, Any]) -> str:
     return named if isinstance(named, str) and named in LANGUAGES else DEFAULT
 
 
+# -- words of headings and titles ----------------------------------------------------------------
+
+MAX_TITLE = 300
+_TARGET = r"""\([^()\s]{0,1000}(?:\([^()\s]{0,300}\)[^()\s]{0,300})?(?:\s{1,5}["'][^"'()]{0,300}["'])?\)|\[[^\[\]]{0,100}\]"""
+_IMAGE = re.compile(rf"!\[([^\[\]]{{0,300}})\](?:{_TARGET})")
+LINK = re.compile(rf"\[([^\[\]]{{0,300}})\](?:{_TARGET})")
+"""Its words are the first group."""
+LINK_OR_BRACKETS = re.compile(rf"!?{LINK.pattern}?")
+_NAMELESS = frozenset({"", "logo", "banner", "header", "icon", "image", "img", "cover", "screenshot"})
+"""What a picture is, and not what it shows."""
+_MARKS = re.compile(
+    r"`(?P<code>[^`]+)`|\\(?P<sign>[!-/:-@\[-`{-~])|\*\*|__|(?<!\w)[*_](?=\w)|(?<=\w)[*_](?!\w)|`"
+    r"|(?<![\w:]):(?:\w[\w+-]{1,50}|[+-]1):(?![\w:])"
+)
+
+
+def plain_words(text: str, *, link: re.Pattern[str] = LINK) -> str:
+    """One line of Markdown without its marks, pictures and codes of emoji, at most MAX_TITLE characters.
+
+    A picture's text stands for a line that has no other.
+    """
+    words = _without_marks(_IMAGE.sub(" ", text), link) if "![" in text else ""
+    if words:
+        return words
+    shown = _IMAGE.sub(lambda image: "" if image[1].strip().lower() in _NAMELESS else f" {image[1]} ", text)
+    return _without_marks(shown, link)
+
+
+def _without_marks(text: str, link: re.Pattern[str]) -> str:
+    shown = _MARKS.sub(r"\g<code>\g<sign>", link.sub(r"\1", text))
+    return " ".join(unescape(shown).split())[:MAX_TITLE]
+
+
 # -- words as they are indexed and asked for -----------------------------------------------------
 
 # PostgreSQL's parser keeps hosts, paths and file names whole and so hides their parts (measured: nDCG .567
@@ -459,6 +503,7 @@ def searchable(text: str) -> str:
 
 def searchable_with_length(text: str) -> tuple[str, int]:
     """`searchable(text)`, and how many words the text has: the length that BM25 divides by."""
+    text = composed(text)
     words = text.translate(_WORD_SIGNS).split()
     plain = " ".join(words)
     compounds = {m.group() for m in _COMPOUND.finditer(text)} if _ANY_COMPOUND.search(text) else ()

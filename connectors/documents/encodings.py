@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 
+from pipeline.documents import composed
+
 BOMS: tuple[tuple[bytes, str, str], ...] = (
     (codecs.BOM_UTF8, "utf-8", "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le", "utf-32"),  # begins like UTF-16, so it is asked for first
@@ -218,4 +220,4 @@ def _refuse_binary(data: bytes) -> None:
 
 
 def _plain_lines(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    return composed(text.replace("\r\n", "\n").replace("\r", "\n"))

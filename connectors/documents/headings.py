@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from pipeline.documents import LINK_OR_BRACKETS, plain_words
+
 DECISION = frozenset(
     {
         "decision", "decisions", "decisionoutcome", "thedecision", "entscheidung", "ergebnisderentscheidung",
@@ -38,7 +40,13 @@ SECTIONS = DECISION | AROUND | {
 }  # fmt: skip
 """Names of parts, by their letters."""
 
-MAX_TITLE = 300
+FIRST_SECTIONS = frozenset(
+    {
+        "about", "contents", "features", "gettingstarted", "inhalt", "install", "installation", "introduction", "overview",
+        "prerequisites", "quickstart", "requirements", "setup", "tableofcontents", "toc", "usage", "übersicht",
+    }
+)  # fmt: skip
+"""Names of first parts of a text whose title stands elsewhere, by their letters."""
 FEWEST_PARTS = 2
 """Headings of one level that name parts: the title stands elsewhere."""
 _ATX = re.compile(r" {0,3}(#{1,6})((?:[ \t]+.*)?)$")
@@ -48,9 +56,6 @@ _UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*$")
 _HEADING_STARTS = frozenset("#=-")
 _FENCE = re.compile(r"[ \t]*(`{3,}(?=[^`]*$)|~{3,})")
 _NO_PARAGRAPH = re.compile(r" {4}|\t|\s*$| {0,3}(?:[-*+>|]|=+[ \t]*$|\d+[.)][ \t]|#{1,6}(?:[ \t]|$))")
-_LINK = re.compile(r"!?\[([^\[\]]{0,300})\](?:\([^()\s]{0,1000}\)|\[[^\[\]]{0,100}\])?")
-_LINK_ELSEWHERE = re.compile(_LINK.pattern.removesuffix("?"))
-_MARKS = re.compile(r"`(?P<code>[^`]+)`|\\(?P<sign>[*_`\[\]])|\*\*|__|(?<!\w)[*_](?=\w)|(?<=\w)[*_](?!\w)|`")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +76,7 @@ class Heading:
     @property
     def title(self) -> str:
         """The same with brackets that are no link's: `fill(value[, offset])`."""
-        return plain_title(self.source)
+        return plain_words(self.source)
 
 
 @lru_cache(maxsize=1)
@@ -128,19 +133,15 @@ def title_of(headings: Sequence[Heading]) -> str:
     first = next((heading for heading in named if heading.level == 1), named[0] if named else None)
     if first is None:
         return ""
+    if first.level > 1 and letters(first.text) in FIRST_SECTIONS:
+        return ""
     parts = sum(heading.level == first.level and letters(heading.text) in SECTIONS for heading in named)
     return "" if parts >= FEWEST_PARTS and letters(first.text) in SECTIONS else first.title
 
 
-def plain_title(text: str) -> str:
-    """The same of a title, with the brackets that are no link's: `fill(value[, offset])`."""
-    return plain_text(text, link=_LINK_ELSEWHERE)
-
-
-def plain_text(text: str, *, link: re.Pattern[str] = _LINK) -> str:
-    """One line of Markdown without its marks, at most MAX_TITLE characters."""
-    shown = _MARKS.sub(r"\g<code>\g<sign>", link.sub(r"\1", text))
-    return " ".join(shown.split())[:MAX_TITLE]
+def plain_text(text: str) -> str:
+    """The same as `plain_words`, also without brackets that are no link's."""
+    return plain_words(text, link=LINK_OR_BRACKETS)
 
 
 def nested(text: str, depth: int) -> str:

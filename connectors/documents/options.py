@@ -50,7 +50,10 @@ ANY_FOLDERS = "**"
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """A parsed glob; `parts` are its path segments, `**` standing for any number of folders."""
+    """A parsed glob; `parts` are its path segments, `**` standing for any number of folders.
+
+    The ending of the last one, what follows its last dot, holds in any case: `*.md` takes `C.MD`.
+    """
 
     text: str
     parts: tuple[str, ...]
@@ -74,12 +77,19 @@ class Pattern:
 
     def matches(self, relative: str) -> bool:
         """True if the whole relative path matches."""
-        return len(self.parts) in _reached(self.parts, unicodedata.normalize("NFC", relative))
+        parts = (*self.parts[:-1], _with_small_ending(self.parts[-1]))
+        path = _with_small_ending(unicodedata.normalize("NFC", relative))
+        return len(parts) in _reached(parts, path)
 
     def may_match_below(self, folder: str) -> bool:
         """True if something in that folder, or in one below it, may match."""
         reached = _reached(self.parts, unicodedata.normalize("NFC", folder))
         return not reached <= {len(self.parts)}
+
+
+def _with_small_ending(path: str) -> str:
+    name, dot, ending = path.rpartition(".")
+    return f"{name}{dot}{ending.lower()}" if dot and "/" not in ending else path
 
 
 @lru_cache(maxsize=4096)

@@ -22,7 +22,7 @@ import psutil
 import yaml
 from frontmatter.default_handlers import SafeLoader
 
-from pipeline.documents import ACL, LEVEL, LEVELS, Document, plain_key
+from pipeline.documents import ACL, LEVEL, LEVELS, Document, composed, plain_key
 from pipeline.errors import DocumentRejected, LarderError
 
 MAX_TAGS = 100
@@ -59,8 +59,8 @@ def is_blank(text: str) -> bool:
 
 
 def clean_text(text: str) -> str:
-    """`text` without NUL characters and half surrogate pairs, which PostgreSQL refuses."""
-    text = text.replace("\0", "")
+    """`text` without NUL characters and half surrogate pairs, which PostgreSQL refuses, as `composed` leaves it."""
+    text = composed(text.replace("\0", ""))
     try:
         text.encode()
     except UnicodeEncodeError:

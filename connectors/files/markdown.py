@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from connectors.documents.headings import code_lines, headings_of, title_of
 from connectors.documents.values import is_blank
 from connectors.files.front_matter import with_description
+from connectors.files.markdown_text import readable_markdown
 from connectors.files.options import FileOptions, MarkdownOptions
 from connectors.files.source import FileSource, file_document, is_converted
 from connectors.files.walk import FileText, external_id
@@ -85,7 +86,8 @@ class MarkdownSource(FileSource):
 
 def markdown_document(options: MarkdownOptions, file: FileText) -> Document | None:
     """The document of one file; None if there is no text, neither below its header nor in a description there."""
-    file = replace(file, text=with_description(file.header.values, file.text))
+    body = file.text if is_converted(file) else readable_markdown(file.text)
+    file = replace(file, text=with_description(file.header.values, body))
     if not file.text:
         return None
     headings = list(headings_of(file.text))

@@ -24,10 +24,12 @@ FORMATS: Mapping[str, str] = {
 }
 """End of a file's name -> its format, of which `connectors.files.formats` makes Markdown."""
 ENDINGS: Mapping[str, tuple[str, ...]] = {
-    "markdown": (".md", ".markdown", *FORMATS),
-    "text": (".txt",),
+    "markdown": (
+        ".md", ".markdown", ".mdx", ".mkd", ".mkdn", ".mdwn", ".mdown", ".mdtxt", ".qmd", ".rmd", *FORMATS,
+    ),
+    "text": (".txt", ".text"),
     "json": (".json",),
-}
+}  # fmt: skip
 """Type of source -> ends of the names of its files, in any case, where no pattern names them."""
 BINARY = (".pdf", ".docx")
 """Those that are no text."""

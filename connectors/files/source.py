@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from connectors.documents.decisions import Evidence, decision_facts, kind_and_facts
-from connectors.documents.headings import Heading, plain_title
+from connectors.documents.headings import Heading
 from connectors.documents.options import Globs
 from connectors.documents.values import (
     build_document,
@@ -51,6 +51,7 @@ from pipeline.documents import (
     Problem,
     SourceType,
     plain_keys,
+    plain_words,
     plural,
 )
 from pipeline.errors import DocumentRejected
@@ -229,7 +230,8 @@ def file_document(
         options: `source_type`, `kind` and `metadata` of the source.
         file: also its id and address, and the times if the header tells none.
         source_type: where the source is given none.
-        title: where the header gives none; the file's name without its ending if empty.
+        title: where the header gives none; the file's name without its ending if empty, or that of the folder of an
+            index or README.
         text: replaces that of the file.
         headings: of the text.
         metadata: of the file; goes before that of the source.
@@ -246,8 +248,8 @@ def file_document(
     )
     kind, facts = _kind_and_facts(options, evidence, source_type)
     created, updated = header_times(header, file.modified, still=kind is Kind.WORK)
-    own, name = (plain_title(header_text(plain_keys(header).get(key))) for key in ("title", "name"))
-    titles = (own, title, name, PurePosixPath(file.external_id).stem)
+    own, name = (plain_words(header_text(plain_keys(header).get(key))) for key in ("title", "name"))
+    titles = (own, title, name, _name_of(file.external_id))
     return Document(
         external_id=file.external_id,
         title=next(filter(None, titles)),
@@ -262,6 +264,17 @@ def file_document(
         created_at=created,
         updated_at=updated,
     )
+
+
+_FRONT_PAGES = frozenset({"index", "readme", "_index"})
+"""Names of files that say what their folder is."""
+
+
+def _name_of(external_id: str) -> str:
+    """A file's name without its suffix; that of its folder for a front page, unless it lies in the root."""
+    path = PurePosixPath(external_id)
+    front = path.stem.partition(".")[0].lower() in _FRONT_PAGES
+    return path.parent.name if front and path.parent.name else path.stem
 
 
 def _kind_and_facts(

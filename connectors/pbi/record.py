@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from connectors.documents.headings import MAX_TITLE, nested
+from connectors.documents.headings import nested
 from connectors.documents.values import (
     clean_text,
     json_able,
@@ -22,7 +22,7 @@ from connectors.documents.values import (
 )
 from connectors.pbi.effort import course_facts, effort_facts
 from connectors.pbi.shapes import ID_KEYS, TITLE_KEYS, PbiItem, text_of
-from pipeline.documents import plain_keys
+from pipeline.documents import MAX_TITLE, plain_keys
 
 # Names of fields, by plain key; the surest first.
 FIELDS: Mapping[str, tuple[str, ...]] = {

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from io import StringIO
 
+from pipeline.documents import plain_words
+
 MOST_HEADING = 200
 """Longer headings are cut where they are quoted; their text in the document stays."""
 
@@ -243,7 +245,7 @@ def _heading(text: str) -> str:
         bare = body.rstrip("#")
         # Closing marks stand behind a blank; the one of "C#" belongs to the word.
         body = bare.rstrip() if not bare or bare[-1].isspace() else body
-    return body[:MOST_HEADING].rstrip()
+    return plain_words(body)[:MOST_HEADING].rstrip()
 
 
 MOST_TITLE = 100

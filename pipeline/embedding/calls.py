@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential, wait_random
 
-from pipeline.documents import first_names, plural
+from pipeline.documents import composed, first_names, plural
 from pipeline.embedding import Embedder, EmbedderLimits, EmbeddingOptions, Vectors
 from pipeline.errors import (
     AnswerMalformed,
@@ -125,7 +125,7 @@ def embed_checked(embedder: Embedder, texts: Sequence[str], *, attempts: Retryin
         AnswerMalformed: no text at all gets a usable vector; it may later.
     """
     request = _Request(embedder, embedder.limits, embedder.embed_documents, len(texts), attempts)
-    vectors = request.vectors(texts)
+    vectors = request.vectors([composed(text) for text in texts])
     if request.bad:
         indexes = sorted(request.bad)
         numbers, first = first_names(indexes, _NAMED), request.bad[indexes[0]]
@@ -149,6 +149,7 @@ def embed_query_checked(embedder: Embedder, text: str) -> Vectors:
         EmbeddingError: and its kinds, as `embed_checked`; TextRejected for this text.
         ConfigurationError: the vector has another length than the embedder's dimensions.
     """
+    text = composed(text)
     if embedder.limits.oversize == "cut" and embedder.limits.empty:
         # One call whatever its length, and nothing to count: nearly every such model gives length 1 by itself.
         row = embedder.embed_query(text)

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from pipeline.chunking.prose import prose_of
-from pipeline.documents import Json, Kind, SourceType, json_type_name, plain_keys
+from pipeline.documents import Json, Kind, SourceType, composed, json_type_name, plain_keys
 from pipeline.enrichment.text import single_line
 from pipeline.errors import RequestRejected
 from pipeline.search.records import Filter
@@ -156,7 +156,7 @@ class EnrichmentRequest:
         )
         if not isinstance(items, list | tuple):
             raise wrong_type("pbi.acceptance_criteria", "a text or a list", value)
-        return tuple(text for item in items if (text := _criterion(item)))
+        return tuple(composed(text) for item in items if (text := _criterion(item)))
 
     @cached_property
     def text(self) -> str:
@@ -186,7 +186,7 @@ def _text(keys: Mapping[str, Any], names: tuple[str, ...], field_name: str) -> s
     value = next((keys[name] for name in names if keys.get(name) not in (None, "", [], {})), "")
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise wrong_type(field_name, "a text", value)
-    return str(value).strip()
+    return composed(str(value)).strip()
 
 
 def _criterion(item: Any) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
-from pipeline.documents import searchable
+from pipeline.documents import composed, searchable
 
 Intent = Literal["question", "similar_work", "decision"]
 
@@ -99,9 +99,9 @@ def key_of(question: str, item: str = "", project: UUID | None = None) -> str:
 
     Case and blanks of the words make no difference.
     """
-    named = f"id:{project or ''}:{item}" if item else " ".join(question.split()).casefold()
+    named = f"id:{project or ''}:{item}" if item else " ".join(composed(question).split()).casefold()
     return hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _plain(words: str) -> str:
-    return " ".join(re.findall(r"[^\W_]+", words.lower()))
+    return " ".join(re.findall(r"[^\W_]+", composed(words).lower()))

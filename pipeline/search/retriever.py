@@ -15,7 +15,7 @@ from uuid import UUID
 from pgvector import HalfVector
 
 from pipeline.database.engine import Database
-from pipeline.documents import Json
+from pipeline.documents import Json, composed
 from pipeline.embedding import Embedder, Vectors
 from pipeline.embedding.calls import embed_query_checked
 from pipeline.embedding.known_models import model_of
@@ -139,7 +139,7 @@ class Retriever:
         )
 
     def _searched(self, request: SearchRequest, level: int) -> SearchResults:
-        question = request.text.replace("\x00", " ").encode("utf-8", "replace").decode()
+        question = composed(request.text.replace("\x00", " ").encode("utf-8", "replace").decode())
         snapshot = cache.fresh_snapshot(self.database, self.tenant)
         if snapshot is None:
             with self.watch("store"):
