@@ -78,6 +78,8 @@ _PROGRAM = re.compile(
 """A line of MDX that begins a program."""
 _STRINGS = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'|`[^`\n]*`|//.*")
 _GOES_ON = ("=", ",", "=>", "(", "&&", "||", "?", ":", "+")
+_LONGEST_LINE = 2000
+"""Characters of a line that is searched for fields and ids."""
 _MOST_PROGRAM = 200
 """Lines."""
 _ONLY_MARKUP = re.compile(r"[ \t]*(?:\{[:#.][^{}]*\}|\([\w:.-]+\)=|\[\[_?TOC_?\]\]|\[TOC\]|\^[\w-]*[A-Za-z][\w-]*)[ \t]*$")
@@ -95,25 +97,27 @@ _LINE_CHANGES: tuple[tuple[re.Pattern[str], str], ...] = (
 _VALUE = r"""(?:"[^"<]{0,1000}"|'[^'<]{0,1000}'|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*+\})*+\})*+\}|[^\s"'=<>`{}]+)"""
 _ATTRIBUTE = rf"(?:[\w:@.#*()\[\]-]+(?:[ \t]*=[ \t\n]*{_VALUE})?|\{{\.\.\.[^{{}}]*\}})"
 _TOKEN = re.compile(
-    rf"""(?P<code>`+[^`\n]*`+)
-    |\\[<{{\[!%&^\\`]
-    |<(?P<slash>/?)(?P<tag>[A-Za-z][\w.-]*)(?P<attributes>(?:\s+{_ATTRIBUTE})*+)\s*(?P<alone>/?)>
-    |<(?P<fragment>/?)>
-    |!\[\[[^\[\]\n|]*\.(?:avif|bmp|gif|jpe?g|mp[34]|pdf|png|svg|webp|excalidraw)(?:\#[^\[\]\n|]*)?(?:\|[^\[\]\n]*)?\]\]
-    |!?\[\[(?P<page>[^\[\]\n|]+?)(?:\\?\|(?P<words>[^\[\]\n]*))?\]\](?![(\[:])
-    |\[\^(?P<note>[^\[\]\s]+)\](?P<defined>:[ \t]*)?
-    |\^\[(?P<aside>[^\[\]\n]+)\]
-    |\[[#¶🔗\ufffc]?\]\((?:\#[^()\s]*)?\)
-    |\{{\{{[<%](?P<shortcode>[^{{}}\n]*)[>%]\}}\}}
-    |\{{%(?P<liquid>[^{{}}\n]*)%\}}
-    |\{{\{{-?\s*(?:(?P<literal>"[^"{{}}\n]*"|'[^'{{}}\n]*')\s*\||(?:site|page|layout|theme|include)\b|\$)[^{{}}\n]*\}}\}}
-    |\{{:[^{{}}\n]*\}}
-    |(?<=[)\]`])\{{[ ]?(?:[#.][\w:.-]+|[\w-]+=(?:"[^"\n]*"|[^\s{{}}"']+))(?:[ ]+[^{{}}\n]*)?\}}
-    |\{{(?:"[ ]*"|'[ ]*')\}}
-    |\{{(?:[\w:.-]+)\}}`(?P<role>[^`\n]*)`
-    |(?<![\w%])%%(?!%)[^%\n]+%%(?!\w)
-    |:(?:material|fontawesome|octicons|simple)-[\w-]+:
-    |(?P<entity>&(?:\#\d{{1,7}}|\#[xX][\da-fA-F]{{1,6}}|[A-Za-z]\w{{1,30}});)""",
+    # The first sign by itself: most are none of these, and the rest is looked at only where one is.
+    rf"""[`\\<!\[^{{%:&](?:(?<=`)(?P<code>`*[^`\n]*`+)
+    |(?<=\\)(?P<escaped>[<{{\[!%&^\\`])
+    |(?<=<)(?P<slash>/?)(?P<tag>[A-Za-z][\w.-]*)(?P<attributes>(?:\s+{_ATTRIBUTE})*+)\s*(?P<alone>/?)>
+    |(?<=<)/?>
+    |(?<=!)\[\[[^\[\]\n|]*\.(?:avif|bmp|gif|jpe?g|mp[34]|pdf|png|svg|webp|excalidraw)(?:\#[^\[\]\n|]*)?(?:\|[^\[\]\n]*)?\]\]
+    |(?<=!)\[\[(?P<embed>[^\[\]\n|]+?)(?:\\?\|(?P<alias>[^\[\]\n]*))?\]\]
+    |(?<=\[)\[(?P<page>[^\[\]\n|]+?)(?:\\?\|(?P<words>[^\[\]\n]*))?\]\](?![(\[:])
+    |(?<=\[)\^(?P<note>[^\[\]\s]+)\](?::[ \t]*)?
+    |(?<=\^)\[(?P<aside>[^\[\]\n]+)\]
+    |(?<=\[)[#¶🔗\ufffc]?\]\((?:\#[^()\s]*)?\)
+    |(?<=\{{)\{{[<%](?P<shortcode>[^{{}}\n]*)[>%]\}}\}}
+    |(?<=\{{)%(?P<liquid>[^{{}}\n]*)%\}}
+    |(?<=\{{)\{{-?\s*(?:(?P<literal>"[^"{{}}\n]*"|'[^'{{}}\n]*')\s*\||(?:site|page|layout|theme|include)\b|\$)[^{{}}\n]*\}}\}}
+    |(?<=\{{):[^{{}}\n]*\}}
+    |(?<=[)\]`]\{{)[ ]?(?:[#.][\w:.-]+|[\w-]+=(?:"[^"\n]*"|[^\s{{}}"']+))(?:[ ]+[^{{}}\n]*)?\}}
+    |(?<=\{{)(?:"[ ]*"|'[ ]*')\}}
+    |(?<=\{{)[\w:.-]+\}}`(?P<role>[^`\n]*)`
+    |(?<=%)(?<![\w%]%)%(?!%)[^%\n]+%%(?!\w)
+    |(?<=:)(?:material|fontawesome|octicons|simple)-[\w-]+:
+    |(?<=&)(?P<entity>(?:\#\d{{1,7}}|\#[xX][\da-fA-F]{{1,6}}|[A-Za-z]\w{{1,30}});))""",
     re.VERBOSE,
 )
 _HTML = frozenset(
@@ -220,7 +224,8 @@ class _Reader:
             name, start, close = part
             before += self._text[begin : start.start()] + _GONE
             content = self._text[start.end() : close.start()]
-            begin, end = close.end(), self._line_end(close.end())
+            begin = close.end()
+            end = end if begin <= end else self._line_end(begin)
             self._at = end + 1
             if name in _SHOWN_PARTS:
                 if before.strip(f"{_GONE} \t"):
@@ -235,7 +240,7 @@ class _Reader:
         line = self._dedented(line)
         may_be_program, in_head = self._may_be_program, self._in_head
         self._may_be_program, self._in_head = not line.strip(f"{_GONE} \t"), False
-        if fence := _FENCE.match(line):
+        if ("```" in line or "~~~" in line) and (fence := _FENCE.match(line)):
             yield from self._opened(line, fence)
         elif self._ends_note(line):
             yield _GONE, False
@@ -247,11 +252,12 @@ class _Reader:
             self._skip_program(line)
             self._may_be_program = True
             yield _GONE, False
-        elif _ONLY_MARKUP.match(line):
+        elif line.lstrip()[:1] in ("{", "(", "[", "^") and _ONLY_MARKUP.match(line):
             yield _GONE, False
         else:
-            for pattern, instead in _LINE_CHANGES:
-                line = pattern.sub(instead, line)
+            if len(line) < _LONGEST_LINE and ("::" in line or "^" in line or "{" in line):
+                for pattern, instead in _LINE_CHANGES:
+                    line = pattern.sub(instead, line)
             yield line, False
 
     # -- parts --------------------------------------------------------------------------------
@@ -263,7 +269,7 @@ class _Reader:
         # Most lines hold none of these; asking for the characters takes less time than the pattern.
         if text.find("<", begin, end) < 0 and text.find("{", begin, end) < 0 and text.find("%%", begin, end) < 0:
             return None
-        if _FENCE.match(text[begin:end]):
+        if text[begin - 1 : begin] in ("", "\n") and _FENCE.match(text[begin:end]):
             return None
         ticks, counted = 0, begin
         while start := _OPENING.search(text, at, end):
@@ -278,7 +284,8 @@ class _Reader:
 
     def _is_mixed(self, begin: int, end: int) -> bool:
         """Whether a table holds what no row can: code, or another table."""
-        return self._text.find("```", begin, end) >= 0 or self._text.find("<table", begin, end) >= 0
+        # The inner table first: it is near, so that many tables in one another cost no more than one.
+        return self._text.find("<table", begin, end) >= 0 or self._text.find("```", begin, end) >= 0
 
     def _end_of(self, name: str, at: int) -> re.Match[str] | None:
         """The next end of a kind of part; looked for once, wherever parts of that kind begin before it."""
@@ -455,16 +462,15 @@ def _replacement(closed: frozenset[str], notes: frozenset[str]) -> Callable[[re.
     """
 
     def words(token: re.Match[str]) -> str:
-        kind = token.lastgroup
-        if kind == "code" or token[0].startswith("\\"):
+        if token["code"] or token["escaped"]:
             return token[0]
         if token["tag"]:
             return _of_tag(token, closed)
         if token["entity"]:
             return _of_entity(token)
-        if token["page"]:
-            page = token["page"].strip()
-            return (token["words"] or "").strip() or page.replace("#^", " ").replace("#", " ").strip()
+        if page := token["page"] or token["embed"]:
+            shown = (token["words"] or token["alias"] or "").strip()
+            return shown or page.replace("#^", " ").replace("#", " ").strip()
         if token["note"]:
             return _GONE if token["note"] in notes else token[0]
         if token["aside"]:

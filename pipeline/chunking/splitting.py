@@ -195,6 +195,40 @@ def split_rows(text: str) -> Iterator[Piece]:
         yield Piece(held, "".join(gap))
 
 
+class Frame(NamedTuple):
+    """What the rest of a block that is cut between two of its lines begins with, and what ends the piece before."""
+
+    head: str = ""
+    tail: str = ""
+
+
+_FENCE = re.compile(r"([ \t]*(?:>[ \t]?)*)((?:[-*+]|\d{1,9}[.)])[ \t]+)?(`{3,}(?=[^`]*$)|~{3,})")
+_RULE = re.compile(r"[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t|:-]*)?$")
+
+
+def holds_fence(text: str) -> bool:
+    """True if a line of the text opens a block of code."""
+    return ("```" in text or "~~~" in text) and any(map(_FENCE.match, text.splitlines()))
+
+
+def framed_rows(text: str) -> Iterator[tuple[Piece, Frame]]:
+    """The rows of `split_rows`, each with the frame of a cut behind it: in code its marks, in a table its head."""
+    frame, fence, before = Frame(), "", ""
+    for number, row in enumerate(split_rows(text)):
+        line = row.text
+        if fence:
+            bare = line.strip("> \t")
+            if bare.startswith(fence) and not bare.strip(fence[0]):
+                frame, fence = Frame(), ""
+        elif opening := _FENCE.match(line):
+            indent, fence = opening[1] + " " * len(opening[2] or ""), opening[3]
+            frame = Frame(indent + line[opening.start(3) :], indent + fence)
+        elif number == 1 and "|" in before and "|" in line and _RULE.match(line):
+            frame = Frame(f"{before}\n{line}")
+        before = line
+        yield row, frame
+
+
 def split_windows(
     text: str, options: ChunkingOptions, ruler: Ruler, seams: Seams, *, first: int | None = None
 ) -> Iterator[Piece]:

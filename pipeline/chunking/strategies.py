@@ -21,12 +21,14 @@ from pipeline.chunking.splitting import (
     PROSE,
     ChunkingOptions,
     Piece,
+    Frame,
     Ruler,
     Seams,
     Separator,
     Tokens,
     Words,
-    split_rows,
+    framed_rows,
+    holds_fence,
     split_windows,
 )
 from pipeline.documents import Chunk, Document
@@ -37,12 +39,14 @@ _ROWS: dict[BlockKind, Seams] = {BlockKind.CODE: (), BlockKind.TABLE: PROSE}
 _PROSE = frozenset({BlockKind.PARAGRAPH, BlockKind.QUOTE})
 """Kinds that may be cut rather than leave a heading alone."""
 
+_NO_FRAME = Frame()
+
 
 class Packer:
     """Takes blocks in order, makes chunks of at most `max_size`.
 
-    Between blocks, lines of code and rows of a table a cut is natural and repeats nothing; a cut inside a
-    paragraph repeats up to `overlap` of it.
+    Between blocks, lines of code and rows of a table a cut is natural and repeats nothing but the head of the table,
+    and the marks around the code; a cut inside a paragraph repeats up to `overlap` of it.
     """
 
     def __init__(self, options: ChunkingOptions, ruler: Ruler) -> None:
@@ -107,27 +111,62 @@ class Packer:
             self.add(part, context)
         if block.parts:
             return
-        if block.kind not in _ROWS:
+        if block.kind not in _ROWS and not holds_fence(block.text):
             self._add_windows(Piece(block.text, block.gap), PROSE, context)
             return
-        for row in split_rows(block.text + block.gap):
-            size = self._ruler.size(row.text)
-            if size > self._options.max_size:
-                if not self._is_slight():
-                    self.flush()
-                self._add_windows(row, _ROWS[block.kind], context)
-                continue
-            if self._filled() + size > self._options.max_size:
-                self.flush()
-            self._append(row, size, context)
+        self._add_rows(block, context)
 
-    def _add_windows(self, whole: Piece, seams: Seams, context: str) -> None:
+    def _add_rows(self, block: Block, context: str) -> None:
+        """Line by line; whatever is cut off begins with the head of the table, or the mark of the code, once more."""
+        frame, limit = _NO_FRAME, self._options.max_size
+        for row, frame_behind in framed_rows(block.text + block.gap):
+            now, behind = (self._framing(one) for one in (frame, frame_behind))
+            size, closing = self._ruler.size(row.text), self._size_of_tail(behind)
+            if size + self._ruler.size(f"{now.head}\n") + closing > limit:
+                if now == _NO_FRAME and not self._is_slight():
+                    self.flush()
+                self._add_windows(row, _ROWS.get(block.kind, PROSE), context, now)
+            else:
+                if self._filled() + size + closing > limit:
+                    self._interrupt(now, context)
+                self._append(row, size, context)
+            frame = frame_behind
+
+    def _framing(self, frame: Frame) -> Frame:
+        """The frame, unless it leaves too little room for rows, or the text is to stay as it is."""
+        size = self._ruler.size(f"{frame.head}\n") + self._size_of_tail(frame)
+        too_much = self._options.preserve_whitespace or size > self._options.max_size // 2
+        return _NO_FRAME if too_much else frame
+
+    def _size_of_tail(self, frame: Frame) -> int:
+        return self._ruler.size(f"\n{frame.tail}") if frame.tail else 0
+
+    def _interrupt(self, frame: Frame, context: str) -> None:
+        """Go on in a new chunk: the code ends in this one and begins in that one."""
+        if frame.tail and self._parts:
+            self._gap = "\n"
+            self._append(Piece(frame.tail, ""), self._ruler.size(frame.tail), context)
+        self.flush()
+        if frame.head:
+            self._append(Piece(frame.head, "\n"), self._ruler.size(frame.head), context)
+
+    def _add_windows(self, whole: Piece, seams: Seams, context: str, frame: Frame = _NO_FRAME) -> None:
         """The last piece stays open, so that what follows can join it."""
-        first = self._options.max_size - self._filled()
-        pieces = split_windows(whole.text + whole.gap, self._options, self._ruler, seams, first=first)
+        room = self._options.max_size - self._size_of_tail(frame)
+        if frame.head and room - self._filled() < room // 2:
+            self._interrupt(frame, context)
+        first = room - self._filled()
+        room -= self._ruler.size(f"{frame.head}\n") if frame.head else 0
+        options = replace(
+            self._options,
+            max_size=room,
+            overlap=min(self._options.overlap, room - 1),
+            min_size=min(self._options.min_size, room),
+        )
+        pieces = split_windows(whole.text + whole.gap, options, self._ruler, seams, first=first)
         for number, piece in enumerate(pieces):
             if number:
-                self.flush()
+                self._interrupt(frame, context)
             self._append(piece, self._ruler.size(piece.text), context)
 
 
@@ -154,7 +193,7 @@ class StructureChunker(_Strategy):
     of those that share with it, and no others.
     """
 
-    name = "structure-2"
+    name = "structure-3"
 
     def chunk(self, document: Document) -> list[Chunk]:
         """See `Chunker`."""
@@ -216,7 +255,7 @@ class SemanticChunker(_Strategy):
     leftovers of a cut paragraph only.
     """
 
-    name = "semantic-2"
+    name = "semantic-3"
 
     def chunk(self, document: Document) -> list[Chunk]:
         """See `Chunker`."""
@@ -241,7 +280,7 @@ _KEPT_TOGETHER = frozenset({"", "description", "acceptance criteria"})
 class PbiChunker(_Strategy):
     """Keeps title, description and acceptance criteria together; a criterion is cut only if too long itself."""
 
-    name = "pbi_aware-2"
+    name = "pbi_aware-3"
 
     def chunk(self, document: Document) -> list[Chunk]:
         """See `Chunker`."""

@@ -26,13 +26,13 @@ def document(text: str) -> Document:
 @pytest.mark.req("001-077")
 def test_there_are_five_strategies_and_structure_is_the_default() -> None:
     assert set(STRATEGIES) == {"structure", "semantic", "recursive", "fixed", "pbi_aware"}
-    assert open_chunker(ChunkingOptions()).version == "structure-2:100/1000/200:characters"
+    assert open_chunker(ChunkingOptions()).version == "structure-3:100/1000/200:characters"
 
 
 @pytest.mark.req("001-018", "001-045")
 def test_the_options_of_the_semantic_chunker_are_part_of_its_version() -> None:
     options = ChunkingOptions(strategy="semantic", min_size=100, max_size=500, overlap=50)
-    assert open_chunker(options).version == "semantic-2:100/500/50:characters"
+    assert open_chunker(options).version == "semantic-3:100/500/50:characters"
     assert options.split_on == ("\n\n", "\n", ". ", ", ")
     assert options.preserve_whitespace is False
 
