@@ -75,17 +75,29 @@ def squeeze(text: str) -> str:
 def covers(text: str, contents: list[str], overlap: int) -> bool:
     """True if the contents are the text in order, each beginning at most `overlap` before the last one's end.
 
+    The head of a table or of code may stand at the start of a content once more, and marks that close code at its end.
     Repeated text can be aligned in several ways, so all of them are followed.
     """
-    source, ends = squeeze(text), {0}
-    for content in map(squeeze, contents):
+    source, ends, before = squeeze(text), {0}, ""
+    for content in contents:
         ends = {
-            end - back + len(content)
+            end - back + len(body)
+            for body in bodies(content, before)
             for end in ends
-            for back in range(min(overlap, end, len(content) - 1) + 1)
-            if source.startswith(content, end - back)
+            for back in range(min(overlap, end, max(0, len(body) - 1)) + 1)
+            if source.startswith(body, end - back)
         }
+        before += squeeze(content)
     return len(source) in ends
+
+
+def bodies(content: str, before: str) -> set[str]:
+    """A content as it is, and without what may be repeated around it: lines that stand `before`, and a closing mark."""
+    lines = content.split("\n")
+    heads = [n for n in range(3) if squeeze("".join(lines[:n])) in before]
+    last = lines[-1].strip("> \t")
+    tails = [0, 1] if len(last) > 2 and not last.strip(last[0]) and last[0] in "`~" else [0]
+    return {squeeze("".join(lines[n : len(lines) - m])) for n in heads for m in tails}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
