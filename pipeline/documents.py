@@ -456,7 +456,7 @@ def plain_words(text: str, *, link: re.Pattern[str] = LINK) -> str:
 
 def _without_marks(text: str, link: re.Pattern[str]) -> str:
     shown = _MARKS.sub(r"\g<code>\g<sign>", link.sub(r"\1", text))
-    return " ".join(unescape(shown).split())[:MAX_TITLE]
+    return " ".join(unescape(shown).split())[:MAX_TITLE].rstrip()
 
 
 # -- words as they are indexed and asked for -----------------------------------------------------

@@ -387,12 +387,15 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+_CELL_END = re.compile(r"</(?:t[dhr]|tbody|thead|tfoot|table)\s*>|<t(?:body|foot|head)\b[^<>]*>", re.IGNORECASE)
+
+
 def _table(content: str) -> list[str]:
     """Rows of an HTML table as those of Markdown, the first one as its header."""
     rows: list[str] = []
     for row in re.split(r"<tr\b[^<>]*>", content, flags=re.IGNORECASE)[1:]:
         cells = [
-            _one_line(cell).replace("|", "\\|")
+            _one_line(_CELL_END.sub("", cell)).replace("|", "\\|")
             for cell in re.split(r"<t[dh]\b[^<>]*>", row, flags=re.IGNORECASE)[1:]
         ]
         if cells:
