@@ -42,8 +42,9 @@ SECTIONS = DECISION | AROUND | {
 
 FIRST_SECTIONS = frozenset(
     {
-        "about", "contents", "features", "gettingstarted", "inhalt", "install", "installation", "introduction", "overview",
-        "prerequisites", "quickstart", "requirements", "setup", "tableofcontents", "toc", "usage", "übersicht",
+        "about", "contents", "features", "gettingstarted", "inhalt", "install", "installation", "introduction",
+        "overview", "prerequisites", "quickstart", "requirements", "setup", "tableofcontents", "toc", "usage",
+        "übersicht",
     }
 )  # fmt: skip
 """Names of first parts of a text whose title stands elsewhere, by their letters."""

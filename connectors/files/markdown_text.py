@@ -38,7 +38,9 @@ _PARTS: dict[str, tuple[str, str]] = {
 }
 _SHOWN_PARTS = frozenset({"pre", "liquid_code", "hugo_code", "heading", "table"})
 """Those of which something remains."""
-_OPENING = re.compile("|".join(f"(?P<{name}>{begin})" for name, (begin, _) in _PARTS.items()), re.IGNORECASE | re.MULTILINE)
+_OPENING = re.compile(
+    "|".join(f"(?P<{name}>{begin})" for name, (begin, _) in _PARTS.items()), re.IGNORECASE | re.MULTILINE
+)
 _CLOSING = {name: re.compile(end, re.IGNORECASE | re.MULTILINE) for name, (_, end) in _PARTS.items()}
 _MOST_HEADING = 1000
 """Characters of a heading's HTML; a longer one was closed elsewhere."""
@@ -62,10 +64,23 @@ _NOTES = frozenset(
     }
 )  # fmt: skip
 """Directives in fences that hold Markdown; others hold code."""
-_SILENT = _NOTES & {"card", "div", "grid", "grid-item", "grid-item-card", "margin", "tab-item", "tab-set", "tabs", "tab"}
+_SILENT = _NOTES & {
+    "card",
+    "div",
+    "grid",
+    "grid-item",
+    "grid-item-card",
+    "margin",
+    "tab-item",
+    "tab-set",
+    "tabs",
+    "tab",
+}
 """Those whose own name says nothing to a reader."""
 _OPTION = re.compile(r"[ \t]*:[\w-]+:(?:[ \t].*)?$")
-_INDENTED = re.compile(r"(?P<indent>[ \t]*)(?:(?:!!!|\?\?\?)\+?[ \t]+(?P<name>[\w -]+?)|===[!+]?)(?:[ \t]+\"(?P<title>[^\"]*)\")?[ \t]*$")
+_INDENTED = re.compile(
+    r"(?P<indent>[ \t]*)(?:(?:!!!|\?\?\?)\+?[ \t]+(?P<name>[\w -]+?)|===[!+]?)(?:[ \t]+\"(?P<title>[^\"]*)\")?[ \t]*$"
+)
 _SLASHES = re.compile(r"/{3,}[ \t]*(?:(?P<name>[\w-]+)(?:[ \t]*\|[ \t]*(?P<title>.*))?)?$")
 _CALLOUT = re.compile(r"([ \t]*(?:>[ \t]?)+)\[!([\w -]+)(?:\|[^\]]*)?\][-+]?[ \t]*(.*)$")
 _PROGRAM = re.compile(
@@ -82,7 +97,9 @@ _LONGEST_LINE = 2000
 """Characters of a line that is searched for fields and ids."""
 _MOST_PROGRAM = 200
 """Lines."""
-_ONLY_MARKUP = re.compile(r"[ \t]*(?:\{[:#.][^{}]*\}|\([\w:.-]+\)=|\[\[_?TOC_?\]\]|\[TOC\]|\^[\w-]*[A-Za-z][\w-]*)[ \t]*$")
+_ONLY_MARKUP = re.compile(
+    r"[ \t]*(?:\{[:#.][^{}]*\}|\([\w:.-]+\)=|\[\[_?TOC_?\]\]|\[TOC\]|\^[\w-]*[A-Za-z][\w-]*)[ \t]*$"
+)
 _LINE_CHANGES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"^([ \t]*(?:[-*+][ \t]+)?(?:\*\*|__)?\w[\w ./-]{0,40}?(?:\*\*|__)?)::(?=[ \t]|$)"), r"\1:"),
     (re.compile(r"([\[(])(\w[\w -]{0,40})::[ \t]+([^\[\]()\n]*)[\])]"), r"\2: \3"),
@@ -121,23 +138,46 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _HTML = frozenset(
-    ["a", "abbr", "acronym", "address", "area", "article", "aside", "audio", "b", "base", "bdi", "bdo", "big", "blockquote", "body", "br", "button", "caption", "center", "cite", "code", "col", "colgroup", "data", "dd", "del", "details", "dfn", "dialog", "dir", "div", "dl", "dt", "em", "embed", "fieldset", "figcaption", "figure", "font", "footer", "form", "frame", "h1", "h2", "h3", "h4", "h5", "h6", "head", "header", "hgroup", "hr", "html", "i", "iframe", "img", "input", "ins", "kbd", "label", "legend", "li", "link", "main", "map", "mark", "menu", "meta", "nav", "noscript", "object", "ol", "optgroup", "option", "p", "param", "picture", "pre", "q", "rp", "rt", "ruby", "s", "samp", "section", "select", "small", "source", "span", "strike", "strong", "sub", "summary", "sup", "table", "tbody", "td", "template", "textarea", "tfoot", "th", "thead", "time", "title", "tr", "track", "tt", "u", "ul", "var", "video", "wbr"]
-)
-_APART = frozenset("address article aside blockquote dd details div dl dt figcaption p section summary td th tr".split())  # noqa: SIM905
+    {
+        "a", "abbr", "acronym", "address", "area", "article", "aside", "audio", "b", "base", "bdi", "bdo",
+        "big", "blockquote", "body", "br", "button", "caption", "center", "cite", "code", "col", "colgroup",
+        "data", "dd", "del", "details", "dfn", "dialog", "dir", "div", "dl", "dt", "em", "embed", "fieldset",
+        "figcaption", "figure", "font", "footer", "form", "frame", "h1", "h2", "h3", "h4", "h5", "h6", "head",
+        "header", "hgroup", "hr", "html", "i", "iframe", "img", "input", "ins", "kbd", "label", "legend", "li",
+        "link", "main", "map", "mark", "menu", "meta", "nav", "noscript", "object", "ol", "optgroup", "option",
+        "p", "param", "picture", "pre", "q", "rp", "rt", "ruby", "s", "samp", "section", "select", "small",
+        "source", "span", "strike", "strong", "sub", "summary", "sup", "table", "tbody", "td", "template",
+        "textarea", "tfoot", "th", "thead", "time", "title", "tr", "track", "tt", "u", "ul", "var", "video",
+        "wbr",
+    }
+)  # fmt: skip
+_APART = frozenset(
+    {
+        "address", "article", "aside", "blockquote", "dd", "details", "div", "dl", "dt", "figcaption", "p", "section",
+        "summary", "td", "th", "tr",
+    }
+)  # fmt: skip
 """Elements whose text does not go on in the same sentence."""
 _CLOSED = re.compile(r"</([A-Za-z][\w.-]*)\s*>")
 _LABELS = re.compile(
     r"""\b(?:alt|caption|header|heading|label|name|summary|term|text|title)\s*=\s*\{?(?:"([^"<>]*)"|'([^'<>]*)')"""
 )
-_LABELLED_TAG = re.compile(r"\b(?:label|title|heading|summary|text|caption|header)\s*=\s*\{?(?:\"([^\"<>]*)\"|'([^'<>]*)')")
+_LABELLED_TAG = re.compile(
+    r"\b(?:label|title|heading|summary|text|caption|header)\s*=\s*\{?(?:\"([^\"<>]*)\"|'([^'<>]*)')"
+)
 _QUOTED = re.compile(r"\"([^\"]*)\"|'([^']*)'")
 _REFERENCE = re.compile(r"\s*(?:rel)?ref\s+(?:path=)?\"([^\"]*)\"")
 _SHORTCODES = frozenset(
-    "accordion admonition alert badge button callout card collapse details expand heading hint notice step tab".split()  # noqa: SIM905
-)
+    {
+        "accordion", "admonition", "alert", "badge", "button", "callout", "card", "collapse", "details", "expand",
+        "heading", "hint", "notice", "step", "tab",
+    }
+)  # fmt: skip
 """Shortcodes whose quoted words are a label."""
 _KEPT_ESCAPED = frozenset("#|`<*_[]")
-_LINKED = re.compile(r"<a\s[^<>]*?\bhref\s*=\s*(?:\"([^\"\s<>]*)\"|'([^'\s<>]*)')[^<>]*>([^<>\n\[\]]+)</a>", re.IGNORECASE)
+_LINKED = re.compile(
+    r"<a\s[^<>]*?\bhref\s*=\s*(?:\"([^\"\s<>]*)\"|'([^'\s<>]*)')[^<>]*>([^<>\n\[\]]+)</a>", re.IGNORECASE
+)
 
 
 def readable_markdown(text: str) -> str:
@@ -267,7 +307,11 @@ class _Reader:
         text = self._text
         at = begin
         # Most lines hold none of these; asking for the characters takes less time than the pattern.
-        if text.find("<", begin, end) < 0 and text.find("{", begin, end) < 0 and text.find("%%", begin, end) < 0:
+        if (
+            text.find("<", begin, end) < 0
+            and text.find("{", begin, end) < 0
+            and text.find("%%", begin, end) < 0
+        ):
             return None
         if text[begin - 1 : begin] in ("", "\n") and _FENCE.match(text[begin:end]):
             return None
@@ -387,7 +431,9 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-_CELL_END = re.compile(r"</(?:t[dhr]|tbody|thead|tfoot|table)\s*>|<t(?:body|foot|head)\b[^<>]*>", re.IGNORECASE)
+_CELL_END = re.compile(
+    r"</(?:t[dhr]|tbody|thead|tfoot|table)\s*>|<t(?:body|foot|head)\b[^<>]*>", re.IGNORECASE
+)
 
 
 def _table(content: str) -> list[str]:
@@ -411,7 +457,9 @@ def _table(content: str) -> list[str]:
 def _shown(lines: list[str], closed: frozenset[str], notes: frozenset[str]) -> Iterator[str]:
     """Lines of text without the markup in them; of one of nothing else a blank line remains, and of several one."""
     text = "\n".join(lines)
-    replaced = _TOKEN.sub(_replacement(closed, notes), _LINKED.sub(_markdown_link, text) if "<a" in text else text)
+    replaced = _TOKEN.sub(
+        _replacement(closed, notes), _LINKED.sub(_markdown_link, text) if "<a" in text else text
+    )
     in_html, indent = False, -1
     was_blank = was_made_blank = False
     for raw in replaced.split("\n"):
@@ -436,7 +484,9 @@ def _shown(lines: list[str], closed: frozenset[str], notes: frozenset[str]) -> I
 def _resolved(line: str) -> str:
     """The line with what its markers stand for."""
     core = line.strip(f"{_GONE} \t")
-    if re.fullmatch(r"[#>]*", core.translate({ord(_GONE): "", ord(_BREAK): "", ord(_ITEM): ""}).replace(" ", "")):
+    if re.fullmatch(
+        r"[#>]*", core.translate({ord(_GONE): "", ord(_BREAK): "", ord(_ITEM): ""}).replace(" ", "")
+    ):
         return ""
     one_line = core.startswith("#") or "|" in core
     at_end = "" if line.endswith(" ") and not line.strip().endswith(_GONE) else " "
@@ -445,7 +495,11 @@ def _resolved(line: str) -> str:
         begins_item = _ITEM in line[: len(line) - len(line.lstrip(first))]
         line = ("- " if begins_item and not one_line else "") + line.lstrip(first)
     line = line.rstrip(first) if at_end else line
-    line = re.sub(rf"[ ]*{_BREAK}[ {_GONE}{_BREAK}]*(?=(.))", ", " if one_line and "|" in core else " " if one_line else "\n", line)
+    line = re.sub(
+        rf"[ ]*{_BREAK}[ {_GONE}{_BREAK}]*(?=(.))",
+        ", " if one_line and "|" in core else " " if one_line else "\n",
+        line,
+    )
     line = re.sub(rf"[ ]*{_ITEM}[ {_GONE}]*", ", " if one_line else "\n- ", line)
     line = re.sub(rf"(?<=\s){_GONE}[ ]?|{_GONE}", "", line)
     return re.sub(r"(?<=\|) *, ", " ", line) if one_line else line
@@ -465,32 +519,29 @@ def _replacement(closed: frozenset[str], notes: frozenset[str]) -> Callable[[re.
     """
 
     def words(token: re.Match[str]) -> str:
-        if token["code"] or token["escaped"]:
-            return token[0]
-        if token["tag"]:
+        kind = token.lastgroup or ""
+        if kind == "alone":
             return _of_tag(token, closed)
-        if token["entity"]:
-            return _of_entity(token)
-        if page := token["page"] or token["embed"]:
-            shown = (token["words"] or token["alias"] or "").strip()
-            return shown or page.replace("#^", " ").replace("#", " ").strip()
-        if token["note"]:
-            return _GONE if token["note"] in notes else token[0]
-        if token["aside"]:
-            return f" ({token['aside']})"
-        if token["role"] is not None:
-            bare = re.sub(r"\s*<[^<>]*>$", "", token["role"])
-            return bare if bare != token["role"] else f"`{bare}`"
-        if token["literal"]:
-            return token["literal"][1:-1]
-        if token["shortcode"] is not None:
-            return _of_shortcode(token["shortcode"])
-        if token["liquid"] is not None:
-            label = _LABELLED_TAG.search(token["liquid"])
-            return _bold(label[1] or label[2]) if label and (label[1] or label[2]) else _GONE
-        return _GONE
+        if kind == "note" and token["note"] not in notes:
+            return token[0]
+        return _WORDS[kind](token) if kind in _WORDS else _GONE
 
     return words
+
+
+def _of_page(token: re.Match[str]) -> str:
+    page, words = token["page"] or token["embed"], token["words"] or token["alias"] or ""
+    return words.strip() or page.replace("#^", " ").replace("#", " ").strip()
+
+
+def _of_role(token: re.Match[str]) -> str:
+    words = re.sub(r"\s*<[^<>]*>$", "", token["role"])
+    return words if words != token["role"] else f"`{words}`"
+
+
+def _of_liquid(token: re.Match[str]) -> str:
+    label = _LABELLED_TAG.search(token["liquid"])
+    return _bold(label[1] or label[2] or "") if label else _GONE
 
 
 def _bold(words: str) -> str:
@@ -511,7 +562,9 @@ def _of_tag(token: re.Match[str], closed: frozenset[str]) -> str:
         if small == "li":
             return _GONE if token["slash"] else _ITEM
         return f"{_GONE} " if small in _APART and token["slash"] else _GONE
-    if name not in closed and not (token["alone"] and (attributes.strip() or name[0].isupper() or "-" in name)):
+    if name not in closed and not (
+        token["alone"] and (attributes.strip() or name[0].isupper() or "-" in name)
+    ):
         return token[0]
     label = _LABELLED_TAG.search(attributes)
     return _bold(label[1] or label[2] or "") if label else _GONE
@@ -527,11 +580,17 @@ def _of_entity(token: re.Match[str]) -> str:
         return " "
     if sign in ("\xad", "\u200b"):
         return ""
-    return f"\\{sign}" if sign in _KEPT_ESCAPED - {"<"} or (sign == "<" and token.string[token.end() : token.end() + 1] == "!") else sign
+    return (
+        f"\\{sign}"
+        if sign in _KEPT_ESCAPED - {"<"}
+        or (sign == "<" and token.string[token.end() : token.end() + 1] == "!")
+        else sign
+    )
 
 
-def _of_shortcode(text: str) -> str:
+def _of_shortcode(token: re.Match[str]) -> str:
     """The target of a reference, the label of a tab or a note."""
+    text = token["shortcode"]
     if reference := _REFERENCE.match(text):
         return reference[1]
     if label := _LABELS.search(text):
@@ -539,3 +598,17 @@ def _of_shortcode(text: str) -> str:
     name = text.strip().partition(" ")[0]
     quoted = _QUOTED.search(text) if name in _SHORTCODES else None
     return _bold(quoted[1] or quoted[2] or "") if quoted else _GONE
+
+
+_WORDS: dict[str, Callable[[re.Match[str]], str]] = {
+    "code": lambda token: token[0],
+    "escaped": lambda token: token[0],
+    "entity": _of_entity,
+    **dict.fromkeys(("page", "words", "embed", "alias"), _of_page),
+    "aside": lambda token: f" ({token['aside']})",
+    "role": _of_role,
+    "literal": lambda token: token["literal"][1:-1],
+    "shortcode": _of_shortcode,
+    "liquid": _of_liquid,
+}
+"""Name of a token's last group -> what stands for the token, where something does."""

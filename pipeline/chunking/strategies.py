@@ -20,8 +20,8 @@ from pipeline.chunking.blocks import (
 from pipeline.chunking.splitting import (
     PROSE,
     ChunkingOptions,
-    Piece,
     Frame,
+    Piece,
     Ruler,
     Seams,
     Separator,
