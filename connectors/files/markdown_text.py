@@ -129,7 +129,7 @@ _TOKEN = re.compile(
     |(?<=\{{)%(?P<liquid>[^{{}}\n]*)%\}}
     |(?<=\{{)\{{-?\s*(?:(?P<literal>"[^"{{}}\n]*"|'[^'{{}}\n]*')\s*\||(?:site|page|layout|theme|include)\b|\$)[^{{}}\n]*\}}\}}
     |(?<=\{{):[^{{}}\n]*\}}
-    |(?<=[)\]`]\{{)[ ]?(?:[#.][\w:.-]+|[\w-]+=(?:"[^"\n]*"|[^\s{{}}"']+))(?:[ ]+[^{{}}\n]*)?\}}
+    |(?<=[)\]`:]\{{)[ ]?(?:[#.][\w:.-]+|[\w-]+=(?:"[^"\n]*"|[^\s{{}}"']+))(?:[ ]+[^{{}}\n]*)?\}}
     |(?<=\{{)(?:"[ ]*"|'[ ]*')\}}
     |(?<=\{{)[\w:.-]+\}}`(?P<role>[^`\n]*)`
     |(?<=%)(?<![\w%]%)%(?!%)[^%\n]+%%(?!\w)
@@ -169,7 +169,7 @@ _QUOTED = re.compile(r"\"([^\"]*)\"|'([^']*)'")
 _REFERENCE = re.compile(r"\s*(?:rel)?ref\s+(?:path=)?\"([^\"]*)\"")
 _SHORTCODES = frozenset(
     {
-        "accordion", "admonition", "alert", "badge", "button", "callout", "card", "collapse", "details", "expand",
+        "accordion", "admonition", "alert", "button", "callout", "card", "collapse", "details", "expand",
         "heading", "hint", "notice", "step", "tab",
     }
 )  # fmt: skip
@@ -395,9 +395,14 @@ class _Reader:
         self._at = blank if blank >= 0 else begin
 
 
+_ICON = re.compile(r":(?:material|fontawesome|octicons|simple)-[\w-]+:")
+
+
 def _label(title: str, name: str) -> str:
     """A line in bold with the title of a tab or a note, or with what kind of note it is."""
-    words = title.strip() or (name.strip().capitalize() if name.lower().strip() in _NOTES - _SILENT else "")
+    words = _ICON.sub("", title).strip() or (
+        name.strip().capitalize() if name.lower().strip() in _NOTES - _SILENT else ""
+    )
     return f"**{words.replace('**', '')}**" if words else _GONE
 
 
@@ -566,7 +571,7 @@ def _of_tag(token: re.Match[str], closed: frozenset[str]) -> str:
         token["alone"] and (attributes.strip() or name[0].isupper() or "-" in name)
     ):
         return token[0]
-    label = _LABELLED_TAG.search(attributes)
+    label = _LABELLED_TAG.search(attributes) if small != "badge" else None
     return _bold(label[1] or label[2] or "") if label else _GONE
 
 
