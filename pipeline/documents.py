@@ -506,7 +506,6 @@ def searchable(text: str) -> str:
 
 def searchable_with_length(text: str) -> tuple[str, int]:
     """`searchable(text)`, and how many words the text has: the length that BM25 divides by."""
-    text = composed(text)
     words = text.translate(_WORD_SIGNS).split()
     plain = " ".join(words)
     compounds = {m.group() for m in _COMPOUND.finditer(text)} if _ANY_COMPOUND.search(text) else ()

@@ -8,14 +8,12 @@ grows with the text.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from html import unescape
 from itertools import groupby
 from operator import itemgetter
 
-_GONE, _BREAK, _ITEM = "\ufdd0", "\ufdd1", "\ufdd2"
-"""Stand for markup that went, a line break and an item of a list; no text has these characters."""
-_MARKERS = re.compile(f"[{_GONE}{_BREAK}{_ITEM}]")
+from connectors.files.markdown_markup import CLOSED, GONE, LABEL, one_line, shown_lines
 
 Line = tuple[str, bool]
 """Without its end, and whether it is code."""
@@ -103,81 +101,11 @@ _ONLY_MARKUP = re.compile(
 _LINE_CHANGES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"^([ \t]*(?:[-*+][ \t]+)?(?:\*\*|__)?\w[\w ./-]{0,40}?(?:\*\*|__)?)::(?=[ \t]|$)"), r"\1:"),
     (re.compile(r"([\[(])(\w[\w -]{0,40})::[ \t]+([^\[\]()\n]*)[\])]"), r"\2: \3"),
-    (re.compile(r"[ \t]\^(?=[\d-]{0,10}[A-Za-z])[A-Za-z0-9-]{3,}[ \t]*$"), _GONE),
+    (re.compile(r"[ \t]\^(?=[\d-]{0,10}[A-Za-z])[A-Za-z0-9-]{3,}[ \t]*$"), GONE),
     (re.compile(r"^([ \t]{0,3}#{1,6}[ \t].*?)[ \t]*\\?\{:?[ \t]*[#.-][^{}]*\}(?=[ \t#]*$)"), r"\1"),
     (re.compile(r"[ \t]*\{#[\w:.-]+(?:[ \t][^{}]*)?\}[ \t]*$"), ""),
 )
 """Fields of Dataview, ids of blocks in Obsidian, ids of headings."""
-
-# -- markup within lines -------------------------------------------------------------------------------
-
-_VALUE = r"""(?:"[^"<]{0,1000}"|'[^'<]{0,1000}'|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*+\})*+\})*+\}|[^\s"'=<>`{}]+)"""
-_ATTRIBUTE = rf"(?:[\w:@.#*()\[\]-]+(?:[ \t]*=[ \t\n]*{_VALUE})?|\{{\.\.\.[^{{}}]*\}})"
-_TOKEN = re.compile(
-    # The first sign by itself: most are none of these, and the rest is looked at only where one is.
-    rf"""[`\\<!\[^{{%:&](?:(?<=`)(?P<code>`*[^`\n]*`+)
-    |(?<=\\)(?P<escaped>[<{{\[!%&^\\`])
-    |(?<=<)(?P<slash>/?)(?P<tag>[A-Za-z][\w.-]*)(?P<attributes>(?:\s+{_ATTRIBUTE})*+)\s*(?P<alone>/?)>
-    |(?<=<)/?>
-    |(?<=!)\[\[[^\[\]\n|]*\.(?:avif|bmp|gif|jpe?g|mp[34]|pdf|png|svg|webp|excalidraw)(?:\#[^\[\]\n|]*)?(?:\|[^\[\]\n]*)?\]\]
-    |(?<=!)\[\[(?P<embed>[^\[\]\n|]+?)(?:\\?\|(?P<alias>[^\[\]\n]*))?\]\]
-    |(?<=\[)\[(?P<page>[^\[\]\n|]+?)(?:\\?\|(?P<words>[^\[\]\n]*))?\]\](?![(\[:])
-    |(?<=\[)\^(?P<note>[^\[\]\s]+)\](?::[ \t]*)?
-    |(?<=\^)\[(?P<aside>[^\[\]\n]+)\]
-    |(?<=\[)[#¶🔗\ufffc]?\]\((?:\#[^()\s]*)?\)
-    |(?<=\{{)\{{[<%](?P<shortcode>[^{{}}\n]*)[>%]\}}\}}
-    |(?<=\{{)%(?P<liquid>[^{{}}\n]*)%\}}
-    |(?<=\{{)\{{-?\s*(?:(?P<literal>"[^"{{}}\n]*"|'[^'{{}}\n]*')\s*\||(?:site|page|layout|theme|include)\b|\$)[^{{}}\n]*\}}\}}
-    |(?<=\{{):[^{{}}\n]*\}}
-    |(?<=[)\]`:]\{{)[ ]?(?:[#.][\w:.-]+|[\w-]+=(?:"[^"\n]*"|[^\s{{}}"']+))(?:[ ]+[^{{}}\n]*)?\}}
-    |(?<=\{{)(?:"[ ]*"|'[ ]*')\}}
-    |(?<=\{{)[\w:.-]+\}}`(?P<role>[^`\n]*)`
-    |(?<=%)(?<![\w%]%)%(?!%)[^%\n]+%%(?!\w)
-    |(?<=:)(?:material|fontawesome|octicons|simple)-[\w-]+:
-    |(?<=&)(?P<entity>(?:\#\d{{1,7}}|\#[xX][\da-fA-F]{{1,6}}|[A-Za-z]\w{{1,30}});))""",
-    re.VERBOSE,
-)
-_HTML = frozenset(
-    {
-        "a", "abbr", "acronym", "address", "area", "article", "aside", "audio", "b", "base", "bdi", "bdo",
-        "big", "blockquote", "body", "br", "button", "caption", "center", "cite", "code", "col", "colgroup",
-        "data", "dd", "del", "details", "dfn", "dialog", "dir", "div", "dl", "dt", "em", "embed", "fieldset",
-        "figcaption", "figure", "font", "footer", "form", "frame", "h1", "h2", "h3", "h4", "h5", "h6", "head",
-        "header", "hgroup", "hr", "html", "i", "iframe", "img", "input", "ins", "kbd", "label", "legend", "li",
-        "link", "main", "map", "mark", "menu", "meta", "nav", "noscript", "object", "ol", "optgroup", "option",
-        "p", "param", "picture", "pre", "q", "rp", "rt", "ruby", "s", "samp", "section", "select", "small",
-        "source", "span", "strike", "strong", "sub", "summary", "sup", "table", "tbody", "td", "template",
-        "textarea", "tfoot", "th", "thead", "time", "title", "tr", "track", "tt", "u", "ul", "var", "video",
-        "wbr",
-    }
-)  # fmt: skip
-_APART = frozenset(
-    {
-        "address", "article", "aside", "blockquote", "dd", "details", "div", "dl", "dt", "figcaption", "p", "section",
-        "summary", "td", "th", "tr",
-    }
-)  # fmt: skip
-"""Elements whose text does not go on in the same sentence."""
-_CLOSED = re.compile(r"</([A-Za-z][\w.-]*)\s*>")
-_LABELS = re.compile(
-    r"""\b(?:alt|caption|header|heading|label|name|summary|term|text|title)\s*=\s*\{?(?:"([^"<>]*)"|'([^'<>]*)')"""
-)
-_LABELLED_TAG = re.compile(
-    r"\b(?:label|title|heading|summary|text|caption|header)\s*=\s*\{?(?:\"([^\"<>]*)\"|'([^'<>]*)')"
-)
-_QUOTED = re.compile(r"\"([^\"]*)\"|'([^']*)'")
-_REFERENCE = re.compile(r"\s*(?:rel)?ref\s+(?:path=)?\"([^\"]*)\"")
-_SHORTCODES = frozenset(
-    {
-        "accordion", "admonition", "alert", "button", "callout", "card", "collapse", "details", "expand",
-        "heading", "hint", "notice", "step", "tab",
-    }
-)  # fmt: skip
-"""Shortcodes whose quoted words are a label."""
-_KEPT_ESCAPED = frozenset("#|`<*_[]")
-_LINKED = re.compile(
-    r"<a\s[^<>]*?\bhref\s*=\s*(?:\"([^\"\s<>]*)\"|'([^'\s<>]*)')[^<>]*>([^<>\n\[\]]+)</a>", re.IGNORECASE
-)
 
 
 def readable_markdown(text: str) -> str:
@@ -187,12 +115,12 @@ def readable_markdown(text: str) -> str:
     """
     lines = list(_Reader(text).read())
     plain = "\n".join(line for line, is_code in lines if not is_code)
-    closed = frozenset(_CLOSED.findall(plain))
+    closed = frozenset(CLOSED.findall(plain))
     notes = frozenset(re.findall(r"^[ \t]*\[\^([^\[\]\s]+)\]:", plain, re.MULTILINE))
     shown: list[str] = []
     for is_code, run in groupby(lines, key=itemgetter(1)):
         part = [line for line, _ in run]
-        shown += part if is_code else _shown(part, closed, notes)
+        shown += part if is_code else shown_lines(part, closed, notes)
     return "\n".join(shown)
 
 
@@ -262,13 +190,13 @@ class _Reader:
         before = ""
         while part := self._part(begin, end):
             name, start, close = part
-            before += self._text[begin : start.start()] + _GONE
+            before += self._text[begin : start.start()] + GONE
             content = self._text[start.end() : close.start()]
             begin = close.end()
             end = end if begin <= end else self._line_end(begin)
             self._at = end + 1
             if name in _SHOWN_PARTS:
-                if before.strip(f"{_GONE} \t"):
+                if before.strip(f"{GONE} \t"):
                     yield self._dedented(before), False
                 yield from _shown_part(name, start[0], content)
                 before = ""
@@ -279,11 +207,11 @@ class _Reader:
     def _plain_line(self, line: str) -> Iterator[Line]:
         line = self._dedented(line)
         may_be_program, in_head = self._may_be_program, self._in_head
-        self._may_be_program, self._in_head = not line.strip(f"{_GONE} \t"), False
+        self._may_be_program, self._in_head = not line.strip(f"{GONE} \t"), False
         if ("```" in line or "~~~" in line) and (fence := _FENCE.match(line)):
             yield from self._opened(line, fence)
         elif self._ends_note(line):
-            yield _GONE, False
+            yield GONE, False
         elif in_head and _OPTION.match(line):
             self._in_head = True
         elif (label := self._label(line)) is not None:
@@ -291,9 +219,9 @@ class _Reader:
         elif may_be_program and line.startswith(("import", "export")) and _PROGRAM.match(line):
             self._skip_program(line)
             self._may_be_program = True
-            yield _GONE, False
+            yield GONE, False
         elif line.lstrip()[:1] in ("{", "(", "[", "^") and _ONLY_MARKUP.match(line):
-            yield _GONE, False
+            yield GONE, False
         else:
             if len(line) < _LONGEST_LINE and ("::" in line or "^" in line or "{" in line):
                 for pattern, instead in _LINE_CHANGES:
@@ -346,7 +274,7 @@ class _Reader:
             self._in_head = True
             yield _label(directive["title"], directive["name"]), False
         elif self._ends_note(line):
-            yield _GONE, False
+            yield GONE, False
         else:
             self._fence, self._quoted = fence[2], bool(fence[1])
             yield line, True
@@ -403,12 +331,12 @@ def _label(title: str, name: str) -> str:
     words = _ICON.sub("", title).strip() or (
         name.strip().capitalize() if name.lower().strip() in _NOTES - _SILENT else ""
     )
-    return f"**{words.replace('**', '')}**" if words else _GONE
+    return f"**{words.replace('**', '')}**" if words else GONE
 
 
 def _title_in(text: str) -> str:
     """The title behind the name of a container: `[Title]`, `{title="Title"}` or `Title`."""
-    if named := _LABELLED_TAG.search(text):
+    if named := LABEL.search(text):
         return named[1] or named[2] or ""
     bare = re.sub(r"\{[^{}]*\}", "", text).strip()
     return bare[1:-1] if bare.startswith("[") and bare.endswith("]") else bare
@@ -417,7 +345,7 @@ def _title_in(text: str) -> str:
 def _shown_part(name: str, opening: str, content: str) -> Iterator[Line]:
     """The lines that stand for a part."""
     if name == "heading":
-        yield from ((line, False) for line in ("", f"{'#' * int(opening[2])} {_one_line(content)}", ""))
+        yield from ((line, False) for line in ("", f"{'#' * int(opening[2])} {one_line(content)}", ""))
     elif name == "table":
         yield from ((line, False) for line in ("", *_table(content), ""))
     else:
@@ -432,10 +360,6 @@ def _fenced(opening: str, content: str, *, is_html: bool) -> Iterator[Line]:
     yield "~~~~~~", True
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 _CELL_END = re.compile(
     r"</(?:t[dhr]|tbody|thead|tfoot|table)\s*>|<t(?:body|foot|head)\b[^<>]*>", re.IGNORECASE
 )
@@ -446,7 +370,7 @@ def _table(content: str) -> list[str]:
     rows: list[str] = []
     for row in re.split(r"<tr\b[^<>]*>", content, flags=re.IGNORECASE)[1:]:
         cells = [
-            _one_line(_CELL_END.sub("", cell)).replace("|", "\\|")
+            one_line(_CELL_END.sub("", cell)).replace("|", "\\|")
             for cell in re.split(r"<t[dh]\b[^<>]*>", row, flags=re.IGNORECASE)[1:]
         ]
         if cells:
@@ -454,166 +378,3 @@ def _table(content: str) -> list[str]:
             if len(rows) == 1:
                 rows.append("|" + " --- |" * len(cells))
     return rows
-
-
-# -- markup within lines -------------------------------------------------------------------------------
-
-
-def _shown(lines: list[str], closed: frozenset[str], notes: frozenset[str]) -> Iterator[str]:
-    """Lines of text without the markup in them; of one of nothing else a blank line remains, and of several one."""
-    text = "\n".join(lines)
-    replaced = _TOKEN.sub(
-        _replacement(closed, notes), _LINKED.sub(_markdown_link, text) if "<a" in text else text
-    )
-    in_html, indent = False, -1
-    was_blank = was_made_blank = False
-    for raw in replaced.split("\n"):
-        line = raw
-        bare = raw.lstrip()
-        if bare[:1] in (_GONE, _ITEM, _BREAK):
-            in_html, indent, line = True, -1, bare
-        elif not bare:
-            in_html = False
-        elif in_html:
-            width = len(raw) - len(bare)
-            indent = width if indent < 0 else indent
-            line = raw[min(width, indent) :]
-        marked = bool(_MARKERS.search(line))
-        line = _resolved(line) if marked else line
-        if not line.strip() and was_blank and (marked or was_made_blank):
-            continue
-        was_blank, was_made_blank = not line.strip(), marked and not line.strip()
-        yield line
-
-
-def _resolved(line: str) -> str:
-    """The line with what its markers stand for."""
-    core = line.strip(f"{_GONE} \t")
-    if re.fullmatch(
-        r"[#>]*", core.translate({ord(_GONE): "", ord(_BREAK): "", ord(_ITEM): ""}).replace(" ", "")
-    ):
-        return ""
-    one_line = core.startswith("#") or "|" in core
-    at_end = "" if line.endswith(" ") and not line.strip().endswith(_GONE) else " "
-    first = f"{_GONE}{_BREAK}{_ITEM} \t"
-    if line[0] in first[:3]:
-        begins_item = _ITEM in line[: len(line) - len(line.lstrip(first))]
-        line = ("- " if begins_item and not one_line else "") + line.lstrip(first)
-    line = line.rstrip(first) if at_end else line
-    line = re.sub(
-        rf"[ ]*{_BREAK}[ {_GONE}{_BREAK}]*(?=(.))",
-        ", " if one_line and "|" in core else " " if one_line else "\n",
-        line,
-    )
-    line = re.sub(rf"[ ]*{_ITEM}[ {_GONE}]*", ", " if one_line else "\n- ", line)
-    line = re.sub(rf"(?<=\s){_GONE}[ ]?|{_GONE}", "", line)
-    return re.sub(r"(?<=\|) *, ", " ", line) if one_line else line
-
-
-def _markdown_link(link: re.Match[str]) -> str:
-    """A link of HTML as one of Markdown."""
-    target = link[1] or link[2] or ""
-    words = _one_line(link[3])
-    return f"[{words}]({target})" if target and words and not set(target) & set("()") else link[3]
-
-
-def _replacement(closed: frozenset[str], notes: frozenset[str]) -> Callable[[re.Match[str]], str]:
-    """What stands for a token: its words, if it has any; for what is no markup the token itself.
-
-    `closed` are the elements that end somewhere in the text, `notes` the footnotes that are defined in it.
-    """
-
-    def words(token: re.Match[str]) -> str:
-        kind = token.lastgroup or ""
-        if kind == "alone":
-            return _of_tag(token, closed)
-        if kind == "note" and token["note"] not in notes:
-            return token[0]
-        return _WORDS[kind](token) if kind in _WORDS else _GONE
-
-    return words
-
-
-def _of_page(token: re.Match[str]) -> str:
-    page, words = token["page"] or token["embed"], token["words"] or token["alias"] or ""
-    return words.strip() or page.replace("#^", " ").replace("#", " ").strip()
-
-
-def _of_role(token: re.Match[str]) -> str:
-    words = re.sub(r"\s*<[^<>]*>$", "", token["role"])
-    return words if words != token["role"] else f"`{words}`"
-
-
-def _of_liquid(token: re.Match[str]) -> str:
-    label = _LABELLED_TAG.search(token["liquid"])
-    return _bold(label[1] or label[2] or "") if label else _GONE
-
-
-def _bold(words: str) -> str:
-    return f"{_GONE}**{words.strip()}**" if words.strip() else _GONE
-
-
-def _of_tag(token: re.Match[str], closed: frozenset[str]) -> str:
-    name, attributes = token["tag"], token["attributes"]
-    small = name.lower()
-    if small == "img" and (alt := _ALT.search(attributes)):
-        source = _SRC.search(attributes)
-        words = _one_line(alt[1] or alt[2] or "").replace("[", "(").replace("]", ")")
-        target = (source[1] or source[2] or "") if source else ""
-        return f"{_GONE}![{words}]({target})" if not set(target) & set("() ") and words else f"{_GONE}{words}"
-    if small in _HTML and name in (small, name.upper()):
-        if small == "br":
-            return _BREAK
-        if small == "li":
-            return _GONE if token["slash"] else _ITEM
-        return f"{_GONE} " if small in _APART and token["slash"] else _GONE
-    if name not in closed and not (
-        token["alone"] and (attributes.strip() or name[0].isupper() or "-" in name)
-    ):
-        return token[0]
-    label = _LABELLED_TAG.search(attributes) if small != "badge" else None
-    return _bold(label[1] or label[2] or "") if label else _GONE
-
-
-_ALT = re.compile(r"""\balt\s*=\s*\{?(?:"([^"<>]*)"|'([^'<>]*)')""", re.IGNORECASE)
-_SRC = re.compile(r"""\bsrc\s*=\s*(?:"([^"<>]*)"|'([^'<>]*)')""", re.IGNORECASE)
-
-
-def _of_entity(token: re.Match[str]) -> str:
-    sign = unescape(token[0])
-    if sign == "\xa0":
-        return " "
-    if sign in ("\xad", "\u200b"):
-        return ""
-    return (
-        f"\\{sign}"
-        if sign in _KEPT_ESCAPED - {"<"}
-        or (sign == "<" and token.string[token.end() : token.end() + 1] == "!")
-        else sign
-    )
-
-
-def _of_shortcode(token: re.Match[str]) -> str:
-    """The target of a reference, the label of a tab or a note."""
-    text = token["shortcode"]
-    if reference := _REFERENCE.match(text):
-        return reference[1]
-    if label := _LABELS.search(text):
-        return _bold(label[1] or label[2] or "")
-    name = text.strip().partition(" ")[0]
-    quoted = _QUOTED.search(text) if name in _SHORTCODES else None
-    return _bold(quoted[1] or quoted[2] or "") if quoted else _GONE
-
-
-_WORDS: dict[str, Callable[[re.Match[str]], str]] = {
-    "code": lambda token: token[0],
-    "escaped": lambda token: token[0],
-    "entity": _of_entity,
-    **dict.fromkeys(("page", "words", "embed", "alias"), _of_page),
-    "aside": lambda token: f" ({token['aside']})",
-    "role": _of_role,
-    "literal": lambda token: token["literal"][1:-1],
-    "shortcode": _of_shortcode,
-    "liquid": _of_liquid,
-}
-"""Name of a token's last group -> what stands for the token, where something does."""
