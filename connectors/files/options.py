@@ -42,8 +42,8 @@ class FileOptions(SourceOptions):
     """Files below a folder, found by patterns."""
 
     paths: Annotated[Texts, annotated_types.MinLen(1), Expected("a list of one pattern or more")]
-    """Patterns of the files to read, below root; ** is any number of folders. One that names no ending, such as
-    docs/**/*, leaves out programs: only *.py reads them."""
+    """Patterns of the files to read, below root; ** is any number of folders. An ending holds in any case: *.md reads
+    C.MD. One that names no ending, such as docs/**/*, leaves out programs: only *.py reads them."""
     exclude: Texts = Field(default=(), examples=[["**/node_modules/**"]])
     """Patterns of files to leave out; one without a slash holds in every folder."""
     root: Folder = Path()

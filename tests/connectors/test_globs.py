@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from connectors import open_source
+from connectors.documents.options import include_pattern
 from connectors.files.options import TextOptions
 from pipeline.errors import ConfigurationError
 from tests.connectors.folders import as_nobody, file_options, listing, names, options, write
@@ -142,3 +143,19 @@ def test_a_file_named_far_below_an_excluded_folder_is_not_missed(tmp_path: Path)
 
     assert names(found) == ["a.md"]
     assert not found.failed
+
+
+@pytest.mark.parametrize(
+    ("glob", "path", "matches"),
+    [
+        ("**/*.md", "docs/C.MD", True),
+        ("*.MD", "c.md", True),
+        ("HANDBOOK.pdf", "HANDBOOK.PDF", True),
+        ("handbook.pdf", "HANDBOOK.PDF", False),
+        ("Docs/**/*.md", "docs/a.md", False),
+        ("**/*", "docs/A.MD", True),
+        ("*.md", "C.MDX", False),
+    ],
+)
+def test_an_ending_holds_in_any_case_and_a_name_does_not(glob: str, path: str, matches: bool) -> None:
+    assert include_pattern(glob).matches(path) is matches
