@@ -161,6 +161,8 @@ def _replacement(closed: frozenset[str], notes: frozenset[str]) -> Callable[[re.
 
 def _of_page(token: re.Match[str]) -> str:
     page, words = token["page"] or token["embed"], token["words"] or token["alias"] or ""
+    if words.strip() and not re.search(r"[\s()]", page):
+        return f"[{words.strip()}]({page})"
     return words.strip() or page.replace("#^", " ").replace("#", " ").strip()
 
 
