@@ -268,7 +268,7 @@ def test_a_report_is_no_item(tmp_path: Path, content: str) -> None:
     path = tmp_path / "a.json"
     path.write_text(content)
     with pytest.raises(DocumentRejected, match=r"a\.json"):
-        assert step4_file.read_backlog(path).items == ["refused, not read"]
+        step4_file.read_backlog(path)
 
 
 def test_a_text_that_begins_with_a_link_is_no_broken_json(tmp_path: Path) -> None:
