@@ -14,8 +14,7 @@ from connectors.azure_devops.options import PRODUCT, AzureDevOpsOptions
 from connectors.azure_devops.sdk import TooManyHits, open_library, sdk_models, translated
 from connectors.documents.values import parse_time, scalar_text
 from connectors.sections import secret_value
-from connectors.web.answers import LASTS
-from pipeline.errors import SourceUnavailable
+from connectors.web.answers import LASTS, BadAnswer
 
 BATCH = 200
 """Ids per call; the service refuses more."""
@@ -82,7 +81,7 @@ class BoardsClient:
         """The newest revision of each item, deleted ones too, that changed behind `token`, or since `start`.
 
         Raises:
-            SourceUnavailable: the answer is no such page, or does not move on from `token`.
+            BadAnswer: the answer is no such page, or does not move on from `token`.
         """
         batch = self._call(
             "reading the revision feed",
@@ -193,8 +192,8 @@ def _comment(comment: Any) -> BoardsComment:
     )
 
 
-def _shapeless(what: str) -> SourceUnavailable:
-    return SourceUnavailable(f"{PRODUCT} gave {what}", fix=LASTS)
+def _shapeless(what: str) -> BadAnswer:
+    return BadAnswer(f"{PRODUCT} gave {what}", fix=LASTS)
 
 
 # -- WIQL ------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from connectors.azure_devops.options import PRODUCT
-from connectors.web.answers import FOREIGN, LASTS, translate
+from connectors.web.answers import FOREIGN, LASTS, BadAnswer, translate
 from connectors.web.session import Access, guard
 from pipeline.errors import (
     ConfigurationError,
@@ -21,7 +21,6 @@ from pipeline.errors import (
     LarderError,
     RateLimited,
     SourceDenied,
-    SourceUnavailable,
 )
 
 
@@ -139,7 +138,7 @@ Row = tuple[type[LarderError], str, str]
 """Our error, what was found, what to do."""
 
 _CREDENTIALS: Row = (SourceDenied, "does not accept the credentials", TOKEN)
-_BROKEN: Row = (SourceUnavailable, "could not be asked, or gave an answer that cannot be read", LASTS)
+_BROKEN: Row = (BadAnswer, "could not be asked, or gave an answer that cannot be read", LASTS)
 _MEANINGS: dict[Row, tuple[str, ...]] = {
     (WorkItemMissing, "does not show the item", SCOPE): (
         "WorkItemUnauthorizedAccessException", "WorkItemNotFoundException",
@@ -219,4 +218,4 @@ def _answered(code: str) -> Row:
         return (SourceDenied, f"answered {code}", f"{TOKEN}; {SCOPE}")
     if code in {"400", "404", "405", "410"}:
         return (BoardsRefused, "does not offer work items at this address", ADDRESS)
-    return (SourceUnavailable, f"answered {code}", LASTS)
+    return (BadAnswer, f"answered {code}", LASTS)

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from itertools import chain, islice
 
-from connectors.azure_devops.client import BATCH, BoardsClient, id_in, id_ranges, quoted, select
+from connectors.azure_devops.client import (
+    BATCH,
+    LARGEST_ID,
+    BoardsClient,
+    id_in,
+    id_ranges,
+    quoted,
+    select,
+)
 from connectors.azure_devops.document import BoardsComment, WorkItem, document_of
 from connectors.azure_devops.options import PRODUCT, AzureDevOpsOptions
 from connectors.azure_devops.sdk import SCOPE, BoardsRefused, WorkItemMissing
 from connectors.documents.options import cursor_json, read_cursor
 from connectors.documents.values import build_document
-from connectors.web.answers import AnswerTooLarge, ServerFault
+from connectors.web.answers import LASTS, BadAnswer, ServerFault
+from connectors.web.division import Divider, Retries, comes_of_an_item, culprit, due, noted
 from pipeline.documents import Cursor, Document, Finding, Listing, Page, Problem, plural
 from pipeline.errors import DocumentRejected, LarderError
 
@@ -32,46 +42,66 @@ class WorkItemReader:
         self._options = options
         self._client = client
 
-    def results(self, ids: Sequence[int], *, queried: bool) -> Iterator[tuple[int, Result]]:
+    def results(
+        self, ids: Sequence[int], *, queried: bool, divider: Divider | None = None
+    ) -> Iterator[tuple[int, Result]]:
         """Each id with its result, in the order given.
 
         Args:
             ids: of items in any state.
             queried: a query has just found them, so that the configured condition need not be asked again.
+            divider: isolates items that the service fails over.
         """
-        rest = iter(dict.fromkeys(ids))
+        rest, divider = iter(dict.fromkeys(ids)), divider or self.divider()
         while batch := list(islice(rest, BATCH)):
-            items, failed = self._load(batch, queried=queried)
-            others = self._others(list(items.values()))
+            items, failed = self._load(batch, divider, queried=queried)
+            others = self._others(list(items.values()), divider)
             for n in batch:
                 if n in items:
-                    yield n, self._result(items.pop(n), others)
+                    yield n, self._result(items.pop(n), others, divider)
                 else:
-                    yield n, self._failure(n, failed[n]) if n in failed else None
+                    yield n, failed.get(n)
 
-    def _result(self, item: WorkItem, others: Mapping[int, WorkItem]) -> Result:
+    def divider(self, *, at_once: bool = True) -> Divider:
+        """A new one; it looks whether the service answers for an item that nobody has."""
+        return Divider(probe=lambda: self._client.items([LARGEST_ID]), at_once=at_once)
+
+    def fetch(
+        self, ids: Sequence[int], divider: Divider, fields: Sequence[str] = ()
+    ) -> tuple[dict[int, WorkItem], dict[int, Problem]]:
+        """The items that can be read, with these fields only or with all; at most BATCH."""
+        found, errors = divider.fetch(ids, lambda part: self._client.items(part, fields))
+        return dict(ChainMap(*found)), {n: self._failure(n, error) for n, error in errors.items()}
+
+    def _result(self, item: WorkItem, others: Mapping[int, WorkItem], divider: Divider) -> Result:
+        found, errors = divider.fetch([item.id], lambda _id: self._comments(item))
+        if item.id in errors:
+            return self._failure(item.id, errors[item.id], "its list of comments")
         try:
-            comments = self._comments(item)
             return build_document(
-                lambda: document_of(item, self._options, others, comments), f"work item {item.id}"
+                lambda: document_of(item, self._options, others, found[0]), f"work item {item.id}"
             )
         except DocumentRejected as error:  # one item must not stop all others
-            return self._failure(item.id, str(error))
+            return self._failure(item.id, error)
 
-    def _failure(self, item_id: int, reason: str) -> Problem:
+    def _failure(self, item_id: int, error: LarderError | str, what: str = "it") -> Problem:
         url = f"{self._options.organization}/_workitems/edit/{item_id}"
-        return Problem(external_id=str(item_id), reason=reason, url=url)
+        if isinstance(error, BadAnswer):
+            return culprit(str(item_id), error, url=url, what=what)
+        return Problem(external_id=str(item_id), reason=str(error), url=url)
 
-    def _load(self, ids: Sequence[int], *, queried: bool) -> tuple[dict[int, WorkItem], dict[int, str]]:
-        """The items that belong to the source, and reasons for those that could not be read."""
-        items, failed = self._fetch(ids)
+    def _load(
+        self, ids: Sequence[int], divider: Divider, *, queried: bool
+    ) -> tuple[dict[int, WorkItem], dict[int, Problem]]:
+        """The items that belong to the source, and a problem for each that could not be read."""
+        items, failed = self.fetch(ids, divider)
         if missing := [n for n in ids if n not in items and n not in failed]:
             # Deleted, destroyed, moved out of sight and forbidden look the same here; queries tell more.
             reason = (
                 f"{PRODUCT} lists the item and does not let us read it; "
                 "give the token's account the right to view its area"
             )
-            failed |= dict.fromkeys(self._listed(missing, in_project), reason)
+            failed |= {n: self._failure(n, reason) for n in self._listed(missing, in_project)}
         items = {n: i for n, i in items.items() if belongs(self._options, i)}
         if self._options.wiql.strip() and not queried:
             matching = self._listed(items, partial(conditions, self._options)) if items else set()
@@ -79,24 +109,8 @@ class WorkItemReader:
             # A service that has lost its index lists nothing: that says nothing about the condition.
             unlisted = doubtful - self._listed(doubtful, in_project) if doubtful else set()
             reason = f"{PRODUCT} lets us read the item and does not list it; look at it again later"
-            failed |= dict.fromkeys(unlisted, reason)
+            failed |= {n: self._failure(n, reason) for n in unlisted}
             items = {n: i for n, i in items.items() if n not in doubtful}
-        return items, failed
-
-    def _fetch(self, ids: Sequence[int]) -> tuple[dict[int, WorkItem], dict[int, str]]:
-        """Those that can be read; a batch that is too large as an answer is halved."""
-        items: dict[int, WorkItem] = {}
-        failed: dict[int, str] = {}
-        stack = [list(ids)]
-        while stack:
-            part = stack.pop()
-            try:
-                items |= self._client.items(part)
-            except AnswerTooLarge as error:
-                if len(part) == 1:
-                    failed[part[0]] = str(error)
-                else:
-                    stack += [part[len(part) // 2 :], part[: len(part) // 2]]
         return items, failed
 
     def _listed(self, ids: Collection[int], of: Callable[[str], list[str]]) -> set[int]:
@@ -106,15 +120,15 @@ class WorkItemReader:
         ]
         return {n for project, wiql in queries for n in self._client.query(project, wiql)} & set(ids)
 
-    def _others(self, items: Sequence[WorkItem]) -> dict[int, WorkItem]:
-        """The items at the other ends of links, as far as they are in a configured project."""
+    def _others(self, items: Sequence[WorkItem], divider: Divider) -> dict[int, WorkItem]:
+        """The items at the other ends of links, as far as they can be read and are in a configured project."""
         if not self._options.include_links:
             return {}
         known = {item.id: item for item in items}
         targets = {r.target for item in items for r in item.shown_relations} - {None, *known}
         wanted = sorted(n for n in targets if n is not None)
         for start in range(0, len(wanted), BATCH):
-            known |= self._client.items(wanted[start : start + BATCH], HEAD_FIELDS)
+            known |= self.fetch(wanted[start : start + BATCH], divider, HEAD_FIELDS)[0]
         names = {project.casefold() for project in self._options.projects}
         return {n: item for n, item in known.items() if item.project.casefold() in names}
 
@@ -197,6 +211,10 @@ class BoardsCursor:
     """The last id of `project` that was taken."""
     todo: tuple[int, ...] = ()
     """Ids the feed has named and that were not read yet."""
+    stumbled: bool = False
+    """The sync before ended with a fault of what comes next, which a single item may be to blame for."""
+    retries: Retries = field(default_factory=dict)
+    """Items that the service fails over."""
 
 
 Step = Callable[[BoardsCursor, int], BoardsCursor]
@@ -238,8 +256,10 @@ class AzureDevOpsSource:
         ids = [n for n in found if n > max(floor, after)]
         here, rest = ids[:PIECE], ids[PIECE:]
         versions: dict[str, str] = {}
+        divider = self._reader.divider()
         for start in range(0, len(here), BATCH):
-            items = self._client.items(here[start : start + BATCH], ("System.Id", "System.Rev"))
+            batch = here[start : start + BATCH]
+            items, _ = self._reader.fetch(batch, divider, ("System.Id", "System.Rev"))
             versions |= {str(n): str(item.rev) for n, item in items.items()}
         more = sum(n <= floor for n in found)
         return Listing(
@@ -300,6 +320,9 @@ class AzureDevOpsSource:
                 cursor = yield from self._walk(cursor, project)
             elif project in cursor.tokens:
                 cursor = yield from self._follow(cursor, project)
+        for key in due(cursor.retries):  # one by one: they would only break each other's batches
+            results = self._reader.results([int(key)], queried=False)
+            cursor = yield from self._paged(cursor, results, lambda cursor, _id: cursor)
         yield Page(cursor=cursor_json(cursor))
 
     def _count(self, cursor: BoardsCursor) -> Steps:
@@ -324,7 +347,10 @@ class AzureDevOpsSource:
             cursor = replace(cursor, project=project, after=0)
         above = max(cursor.after, cursor.floor or 0)
         ranges = selected_ids(self._options, self._client, project, above)
-        results = (result for ids in ranges for result in self._reader.results(ids, queried=True))
+        divider = self._reader.divider(at_once=cursor.stumbled)
+        results = (
+            result for ids in ranges for result in self._reader.results(ids, queried=True, divider=divider)
+        )
         cursor = yield from self._paged(cursor, results, lambda c, n: replace(c, after=n))
         left, tokens = dict(cursor.walks), dict(cursor.tokens)
         tokens[project] = left.pop(project)
@@ -359,7 +385,8 @@ class AzureDevOpsSource:
         def done(cursor: BoardsCursor, item_id: int) -> BoardsCursor:
             return replace(cursor, todo=tuple(n for n in cursor.todo if n != item_id))
 
-        results = self._reader.results(cursor.todo, queried=False)
+        divider = self._reader.divider(at_once=cursor.stumbled)
+        results = self._reader.results(cursor.todo, queried=False, divider=divider)
         return (yield from self._paged(cursor, results, done))
 
     def _paged(self, cursor: BoardsCursor, results: Iterable[tuple[int, Result]], step: Step) -> Steps:
@@ -368,13 +395,16 @@ class AzureDevOpsSource:
         try:
             for item_id, result in results:
                 batch.append((item_id, result))
-                cursor = step(cursor, item_id)
+                problems = [result] if isinstance(result, Problem) else []
+                retries = noted(cursor.retries, [str(item_id)], problems)
+                cursor = replace(step(cursor, item_id), stumbled=False, retries=retries)
                 if len(batch) >= PAGE_ITEMS:
                     yield _page(batch, cursor)
                     batch = []
-        except LarderError:
-            if batch:
-                yield _page(batch, cursor)
+        except LarderError as error:
+            # A fault that comes again here is of an item, or of the service: then that is found out.
+            cursor = replace(cursor, stumbled=cursor.stumbled or comes_of_an_item(error))
+            yield _page(batch, cursor)
             raise
         if batch:
             yield _page(batch, cursor)
@@ -442,9 +472,11 @@ def findings(options: AzureDevOpsOptions, client: BoardsClient, project: str) ->
     client.feed(project, start=client.now(project))
     yield Finding(ok=True, subject=f"changes in {project}", detail="the revision feed can be read")
     if ids:
-        readable = bool(client.items(ids[-1:]))
-        detail = "a work item can be read"
+        reader = WorkItemReader(options, client)
+        readable, problems = reader.fetch(ids[-1:], reader.divider())
+        detail, fix = "a work item can be read", ""
         if not readable:
-            detail = f"work item {ids[-1]} is listed and cannot be read"
-        fix = "" if readable else SCOPE
-        yield Finding(ok=readable, subject=f"contents of {project}", detail=detail, fix=fix)
+            detail, fix = f"work item {ids[-1]} is listed and cannot be read", SCOPE
+        if problems:
+            detail, fix = f"work item {ids[-1]}: {problems[ids[-1]].reason}", LASTS
+        yield Finding(ok=bool(readable), subject=f"contents of {project}", detail=detail, fix=fix)

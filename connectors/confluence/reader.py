@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import NamedTuple
 
 from connectors.confluence.client import (
@@ -36,14 +37,16 @@ from connectors.confluence.document import (
 from connectors.confluence.options import MOST_PER_PAGE, PRODUCT, ConfluenceOptions
 from connectors.documents.encodings import Unreadable, decode
 from connectors.documents.values import build_document
-from connectors.web.answers import AnswerTooLarge, ServerFault
-from pipeline.documents import Cursor, Document, Page, Problem
-from pipeline.errors import DocumentRejected, SourceDenied
+from connectors.web.answers import AnswerTooLarge, BadAnswer, ServerFault
+from connectors.web.division import Divider, culprit
+from pipeline.documents import Cursor, Document, Json, Page, Problem
+from pipeline.errors import DocumentRejected, LarderError, SourceDenied
 
 GONE = frozenset({"", "trashed", "archived", "draft", "deleted", "historical"})
 """Statuses of a page that is no longer there."""
 TOO_LARGE = "is larger than the limit of one answer; split it"
-BROKEN = "cannot be read: Confluence fails with 500 when its text is asked for; open and save it there"
+NONE = "0"
+"""No content has this id."""
 
 
 @dataclass(kw_only=True)
@@ -82,7 +85,7 @@ class _FetchedPage(NamedTuple):
 
     page: Content
     attached: Sequence[Content]
-    broken: str
+    error: LarderError | None = None
     """Why its body could not be had."""
 
 
@@ -98,7 +101,8 @@ class PageReader:
         self._client = client
         self._options = options
         self.filter = ContentFilter(options)
-        self.restrictions = Restrictions(client)
+        self._divider = Divider(probe=lambda: self._search([NONE], PAGE_FULL))
+        self.restrictions = Restrictions(client, self.divider)
         self._base = ""
         self._files_elsewhere = False
 
@@ -114,19 +118,45 @@ class PageReader:
         """
         result = ReadResult()
         wanted = list(dict.fromkeys(ids))
-        found = self._fetch(wanted)
-        found += self._missing([key for key in wanted if key not in {f.page.id for f in found}], result)
+        self._divider = Divider(
+            probe=self._divider.probe
+        )  # what was proven of the service was so a while ago
+        found = self._fetch(wanted, result)
+        there = {f.page.id for f in found} | {problem.external_id for problem in result.failed}
+        found += self._missing([key for key in wanted if key not in there], result)
         found = [f for f in found if until is None or f.page.created is None or f.page.created <= until]
         qualified = {page.id for page in self.qualified([f.page for f in found], result.left_out)}
         for fetched in found:
-            self._take(fetched, fetched.page.id in qualified, only, result)
+            if (error := self.restrictions.error(fetched.page)) and not self.filter.objection(fetched.page):
+                what = "who may read it or a page above it"
+                result.failed.append(culprit(fetched.page.id, error, what=what))
+            else:
+                self._take(fetched, fetched.page.id in qualified, only, result)
         return result
 
+    def divider(self) -> Divider:
+        """The one of this reading."""
+        return self._divider
+
+    def looked_at(self, ids: Sequence[str]) -> list[Content]:
+        """These pages without their text, for a list that one of them breaks; those that do so are absent."""
+        found: list[Content] = []
+        for at in range(0, len(ids), IDS_AT_ONCE):
+            batches, _ = self._divider.fetch(
+                ids[at : at + IDS_AT_ONCE], lambda part: self._search(part, PAGE_WALK)
+            )
+            found += [page for batch in batches for page in batch]
+        return found
+
     def qualified(self, pages: Sequence[Content], left_out: Counter[str]) -> list[Content]:
-        """Those that belong to the source and may be stored; the others are counted in `left_out`."""
+        """Those that belong to the source and may be stored; the others are counted in `left_out`.
+
+        Neither are those whose restrictions the service failed over: see `Restrictions.error`.
+        """
         reasons = {page.id: self.filter.objection(page) for page in pages}
         held = [page for page in pages if not reasons[page.id]]
         self.restrictions.load(held)
+        held = [page for page in held if not self.restrictions.error(page)]
         restricted = self._options.include_restricted
         reasons |= {page.id: self.restrictions.barrier(page, restricted=restricted) for page in held}
         left_out.update(filter(None, reasons.values()))
@@ -166,33 +196,28 @@ class PageReader:
         """What links for people start with."""
         return self._base or self._client.deployment.base
 
-    def _fetch(self, ids: Sequence[str]) -> list[_FetchedPage]:
-        """With bodies; a page that breaks its batch is found by halving and comes without."""
-        found: list[_FetchedPage] = []
-        waiting, proven = [list(ids)] if ids else [], False
-        while waiting:
-            batch = waiting.pop()
-            try:
-                found += self._with_attachments(self._search(batch, PAGE_FULL))
-            except (ServerFault, AnswerTooLarge) as error:
-                # Of the errors only 500 is known to come from a page; the others are the service's own.
-                if isinstance(error, ServerFault) and error.status != 500:  # noqa: PLR2004 (Internal Server Error)
-                    raise
-                light = self._search(batch, PAGE_WALK) if len(batch) == 1 or not proven else []
-                proven = True  # without bodies it answers: it is not the service that is ill
-                if len(batch) > 1:
-                    middle = len(batch) // 2
-                    waiting += [batch[middle:], batch[:middle]]
-                    continue
-                why = TOO_LARGE if isinstance(error, AnswerTooLarge) else BROKEN
-                found += self._with_attachments(light, broken=why)
+    def _fetch(self, ids: Sequence[str], result: ReadResult) -> list[_FetchedPage]:
+        """With bodies; a page that breaks its batch is isolated and comes without, or is told in `result`."""
+        batches, errors = self._divider.fetch(
+            ids, lambda part: self._with_attachments(self._search(part, PAGE_FULL))
+        )
+        for key, error in errors.items():
+            light, still = self._divider.fetch([key], partial(self._without_body, error))
+            batches += light
+            result.failed += [culprit(key, error) for error in still.values()]
+        found = [fetched for batch in batches for fetched in batch]
         return sorted(found, key=lambda fetched: ids.index(fetched.page.id))
 
-    def _with_attachments(self, pages: Sequence[Content], *, broken: str = "") -> list[_FetchedPage]:
+    def _without_body(self, error: LarderError, ids: Sequence[str]) -> list[_FetchedPage]:
+        return self._with_attachments(self._search(ids, PAGE_WALK), error)
+
+    def _with_attachments(
+        self, pages: Sequence[Content], error: LarderError | None = None
+    ) -> list[_FetchedPage]:
         if not pages:
             return []
-        attached, _ = self.comments_and_files([page.id for page in pages], texts=not broken)
-        return [_FetchedPage(page, attached[page.id], broken) for page in pages]
+        attached, _ = self.comments_and_files([page.id for page in pages], texts=error is None)
+        return [_FetchedPage(page, attached[page.id], error) for page in pages]
 
     def _search(self, ids: Sequence[str], expand: Sequence[str]) -> list[Content]:
         search = self._client.search(f"id in ({cql_ids(ids)})", expand)
@@ -205,14 +230,18 @@ class PageReader:
         gone: list[str] = []
         for key in ids:
             try:
-                if self._client.page_status(key) in GONE:
+                statuses, errors = self._divider.fetch([key], lambda ids: self._client.page_status(ids[0]))
+                if errors:
+                    result.failed.append(culprit(key, errors[key]))
+                    continue
+                if statuses[0] in GONE:
                     gone.append(key)
                     continue
                 reason = f"page {key} is there, but search does not show it; the next full walk looks again"
                 result.failed.append(Problem(external_id=key, reason=reason))
             except ConfluenceRefused as error:
                 result.failed.append(unreadable_problem(key, error))
-        late = self._fetch(gone)  # a 404 alone is not believed
+        late = self._fetch(gone, result)  # a 404 alone is not believed
         back = {fetched.page.id for fetched in late}
         result.deleted += [key for key in gone if key not in back]
         return late
@@ -242,11 +271,14 @@ class PageReader:
                     result.deleted.append(file.id)
 
     def _take_page(self, fetched: _FetchedPage, layers: Layers, result: ReadResult) -> None:
-        page, attached, broken = fetched
+        page, attached, error = fetched
         url, name = address(self.base, page), f"page {page.title!r}"
+        if isinstance(error, BadAnswer):
+            result.failed.append(culprit(page.id, error, url=url, what=f"the text of {name}"))
+            return
         try:
-            if broken:
-                raise DocumentRejected(f"{name} {broken}")  # noqa: TRY301 (as every other reason)
+            if error:
+                raise DocumentRejected(f"{name} {TOO_LARGE}")  # noqa: TRY301 (as every other reason)
             document = build_document(
                 lambda: page_document(self._options, self.base, page, layers, attached), name
             )
@@ -272,7 +304,16 @@ class PageReader:
         try:
             if not file.download:
                 raise Unreadable("has no address to download it from")  # noqa: TRY301 (as every other reason)
-            data = self._client.download(file.download, html=file.suffix == ".html")
+            answers, errors = self._divider.fetch(
+                [file.id], lambda _id: self._client.download(file.download, html=file.suffix == ".html")
+            )
+            if error := errors.get(file.id):
+                if not isinstance(error, BadAnswer):
+                    raise error
+                at = address(self.base, file)
+                result.failed.append(culprit(file.id, error, url=at, what=file.title, key=page.id))
+                return
+            data = answers[0]
             if len(data) > self._options.attachment_max_bytes:
                 raise AnswerTooLarge  # noqa: TRY301 (ditto)
             text, encoding = decode(data)
@@ -356,16 +397,25 @@ UNREADABLE = "restrictions unreadable"
 class Restrictions:
     """The restrictions of pages; what was found out is kept until `forget`."""
 
-    def __init__(self, client: ConfluenceClient) -> None:
+    def __init__(self, client: ConfluenceClient, divider: Callable[[], Divider]) -> None:
         self._client = client
+        self._divider = divider
         self._known: dict[str, Readers] = {}
         self._unclear: dict[str, str] = {}
         """Why the restrictions of these could not be found out."""
+        self._errors: dict[str, LarderError] = {}
+        """Where the service failed over them."""
 
     def forget(self) -> None:
         """A new walk asks anew."""
         self._known.clear()
         self._unclear.clear()
+        self._errors.clear()
+
+    def error(self, page: Content) -> LarderError | None:
+        """Why it is not known now who may read a page, where that is a fault of the service: it stays as it is."""
+        path = (*(ancestor for ancestor, _ in page.ancestors), page.id)
+        return next((self._errors[key] for key in path if key in self._errors), None)
 
     def load(self, pages: Sequence[Content]) -> None:
         """Takes in what the answers say, and finds out about the pages above."""
@@ -374,8 +424,8 @@ class Restrictions:
         missing = sorted(above - self._known.keys())
         for at in range(0, len(missing), IDS_AT_ONCE):
             batch = missing[at : at + IDS_AT_ONCE]
-            shown = self._client.search(f"id in ({cql_ids(batch)})", READERS).all()
-            clear = {content.id for content in shown if self._note(content)}
+            answers, _ = self._divider().fetch(batch, self._shown)
+            clear = {content.id for shown in answers for content in shown if self._note(content)}
             unclear += [key for key in batch if key not in clear]
         for key in dict.fromkeys(unclear):
             if key not in self._known:
@@ -401,19 +451,24 @@ class Restrictions:
         self._known[content.id] = content.readers
         return True
 
+    def _shown(self, ids: Sequence[str]) -> list[Content]:
+        return self._client.search(f"id in ({cql_ids(ids)})", READERS).all()
+
     def _of_one(self, key: str) -> Readers:
         """From the endpoint for one page; nobody if that does not tell either."""
         try:
-            answer = self._client.json(
-                f"rest/api/content/{key}/restriction/byOperation/read",
-                {"expand": "restrictions.user,restrictions.group"},
-            )
+            answers, errors = self._divider().fetch([key], self._told)
         except (ConfluenceNotFound, ConfluenceRefused, ServerFault) as error:
             if isinstance(error, ServerFault) and error.status != 404:  # noqa: PLR2004 (a web page: Not Found)
                 raise
             self._unclear[key] = error.message
             return NOBODY
-        readers = readers_of(answer.get("restrictions"))
+        self._errors |= errors
+        readers = readers_of(answers[0].get("restrictions")) if answers else NOBODY
         if readers is None:
             self._unclear[key] = f"{PRODUCT} does not show them"
         return NOBODY if readers is None else readers
+
+    def _told(self, ids: Sequence[str]) -> Json:
+        path = f"rest/api/content/{ids[0]}/restriction/byOperation/read"
+        return self._client.json(path, {"expand": "restrictions.user,restrictions.group"})

@@ -25,6 +25,8 @@ from connectors.confluence.document import PAGE_WALK, Content, fingerprints
 from connectors.confluence.options import PRODUCT, ConfluenceOptions
 from connectors.confluence.reader import UNREADABLE, ContentFilter, PageReader, ReadResult, unreadable_problem
 from connectors.documents.options import cursor_json, read_cursor
+from connectors.web.answers import BadAnswer
+from connectors.web.division import Retries, culprit, due, noted
 from pipeline.documents import Cursor, Finding, Listing, Page, Problem, plural
 from pipeline.errors import SourceDenied
 
@@ -54,6 +56,8 @@ class ConfluenceCursor:
     """The newest change dealt with. During the first walk: what was the newest when it began."""
     seen: Mapping[str, int] = field(default_factory=dict)
     """`id:version` of what was dealt with in the last minutes before `at`, with its time in epoch seconds."""
+    retries: Retries = field(default_factory=dict)
+    """Pages that the service fails over."""
 
     @property
     def horizon(self) -> datetime | None:
@@ -118,7 +122,8 @@ class PageWalk:
         if cursor.walking:
             cursor = yield from self._all_pages(cursor)
         if not cursor.walking:
-            yield from self._changes(cursor)
+            cursor = yield from self._changes(cursor)
+            yield from self._again(cursor)
 
     # -- all pages -------------------------------------------------------------------------------------
 
@@ -163,6 +168,7 @@ class PageWalk:
         result = self._reader.read([content.id for content in contents])
         result.deleted.clear()  # nothing of it was ever taken in
         after = cursor.past(contents, result.admitted).having_seen(result.rows.items())
+        after = replace(after, retries=noted(cursor.retries, [c.id for c in contents], result.failed))
         yield from result.pages(cursor_json(cursor), cursor_json(after))
         return after
 
@@ -189,11 +195,11 @@ class PageWalk:
         """A change may be stamped with a time to come: a cursor there would hide all that changes until then."""
         return min(moment, self._client.now) if moment else None
 
-    def _changes(self, cursor: ConfluenceCursor) -> Iterator[Page]:
+    def _changes(self, cursor: ConfluenceCursor) -> Generator[Page, None, ConfluenceCursor]:
         cursor = replace(cursor, at=self._by_now(cursor.at))
         horizon = cursor.horizon
         if horizon is None:
-            return
+            return cursor
         rows: list[Content] = []
         pages: dict[str, None] = {}
         for row in self._changed(horizon):
@@ -205,7 +211,12 @@ class PageWalk:
             if len(pages) >= self._options.page_size:
                 cursor = yield from self._read_changed(cursor, rows, list(pages))
                 rows, pages = [], {}
-        yield from self._read_changed(cursor, rows, list(pages))
+        return (yield from self._read_changed(cursor, rows, list(pages)))
+
+    def _again(self, cursor: ConfluenceCursor) -> Iterator[Page]:
+        """Pages that the service failed over and whose time has come."""
+        for key in due(cursor.retries):  # one by one: they would only break each other's batches
+            cursor = yield from self._read_changed(cursor, (), [key])
 
     def _read_changed(
         self, cursor: ConfluenceCursor, rows: Sequence[Content], pages: Sequence[str]
@@ -216,7 +227,8 @@ class PageWalk:
         for row in rows:
             at = self._by_now(reached(at, row.changed))
         seen = {**result.rows, **{row.versioned_id: row.changed for row in rows}}
-        after = replace(cursor, at=at).having_seen(seen.items())
+        retries = noted(cursor.retries, pages, result.failed)
+        after = replace(cursor, at=at, retries=retries).having_seen(seen.items())
         if pages or after != cursor:
             yield from result.pages(cursor_json(cursor), cursor_json(after))
         return after
@@ -286,18 +298,19 @@ class ConfluenceSource:
             if cursor == begin:
                 self._reader.restrictions.forget()
                 spaces = self._client.sees_all_spaces()
-            pages, after, pages_complete = self._piece(cursor, left_out)
+            pages, broken, after, pages_complete = self._piece(cursor, left_out)
             # All there are cost less than those of some pages.
-            of = None if cursor == begin and after is None else [page.id for page in pages]
-            attached, attached_complete = self._reader.comments_and_files(of)
+            whole = cursor == begin and after is None
+            attached, unlisted, attached_complete = self._attached([page.id for page in pages], whole=whole)
         versions: dict[str, str] = {}
         for page in pages:
             layers = self._reader.restrictions.layers(page)
             found = fingerprints(self._options, page, layers, attached.get(page.id, ()))
             self._owners |= dict.fromkeys(found.keys() - {page.id}, page.id)
-            versions |= found
+            versions |= found if page.id not in unlisted else {}
+        files = [one.id for page in broken for one in attached.get(page, ()) if one.kind != "comment"]
         return Listing(
-            ids=frozenset(versions),
+            ids=frozenset((*versions, *unlisted, *broken, *files)),
             complete=spaces and pages_complete and attached_complete,
             versions=versions,
             left_out=left_out,
@@ -322,16 +335,40 @@ class ConfluenceSource:
 
     def _piece(
         self, cursor: ConfluenceCursor, left_out: Counter[str]
-    ) -> tuple[list[Content], ConfluenceCursor | None, bool]:
-        """The next pages that qualify, where the piece behind them begins, and whether none is missing so far."""
-        search, contents = PageWalk(self._client, self._options, self._reader).unread(cursor, PAGE_WALK)
-        rows = list(islice(contents, PAGES_AT_ONCE))
-        more = next(contents, None) is not None
-        found = self._reader.qualified(rows, left_out)
+    ) -> tuple[list[Content], set[str], ConfluenceCursor | None, bool]:
+        """The next pages that qualify, and the ids of those that the service fails over.
+
+        Then where the piece behind them begins, and whether none is missing so far.
+        """
+        walk = PageWalk(self._client, self._options, self._reader)
+        try:
+            search, contents = walk.unread(cursor, PAGE_WALK)
+            shown = rows = list(islice(contents, PAGES_AT_ONCE))
+            more = next(contents, None) is not None
+        except BadAnswer:  # as a single page may make it fail
+            search, contents = walk.unread(cursor, ("version", "history"))
+            rows = list(islice(contents, PAGES_AT_ONCE))
+            more = next(contents, None) is not None
+            shown = self._reader.looked_at([row.id for row in rows])
+        found = self._reader.qualified(shown, left_out)
+        broken = {row.id for row in rows} - {page.id for page in shown}
+        broken |= {page.id for page in shown if self._reader.restrictions.error(page)}
         most = self._options.max_pages
         if most is not None and cursor.admitted + len(found) > most:
-            return found[: most - cursor.admitted], None, False
-        return found, cursor.past(rows, len(found)) if more else None, more or search.complete
+            return found[: most - cursor.admitted], broken, None, False
+        return found, broken, cursor.past(rows, len(found)) if more else None, more or search.complete
+
+    def _attached(
+        self, pages: Sequence[str], *, whole: bool
+    ) -> tuple[Mapping[str, Sequence[Content]], set[str], bool]:
+        """What is attached to pages, the pages of which that cannot be listed, and whether no file is missing."""
+        try:
+            found, complete = self._reader.comments_and_files(None if whole else pages)
+        except BadAnswer:  # as a single comment may make it fail
+            answers, errors = self._reader.divider().fetch(pages, self._reader.comments_and_files)
+            known = {page: contents for found, _ in answers for page, contents in found.items()}
+            return known, set(errors), not (errors and self._options.include_attachments)
+        return found, set(), complete
 
     # -- reading by ids --------------------------------------------------------------------------------
 
@@ -340,7 +377,9 @@ class ConfluenceSource:
         pages, owners, problems = filter(is_page_id, ids), dict[str, str](), list[Problem]()
         for key in filterfalse(is_page_id, ids):
             try:
-                owners[key] = self._owner(key)
+                found, errors = self._reader.divider().fetch([key], lambda ids: self._owner(ids[0]))
+                problems += [culprit(key, error) for error in errors.values()]
+                owners |= dict(zip([key], found, strict=False))
             except ConfluenceRefused as error:
                 problems.append(unreadable_problem(key, error))
         gone = tuple(key for key, owner in owners.items() if not owner)

@@ -34,7 +34,11 @@ CERTIFICATE = (
 )
 
 
-class ServerFault(SourceUnavailable):
+class BadAnswer(SourceUnavailable):
+    """The service answered, and what came cannot be used."""
+
+
+class ServerFault(BadAnswer):
     """The service answered with an error of its own."""
 
     def __init__(self, message: str = "", *, status: int = 0, **more: Any) -> None:
@@ -49,8 +53,8 @@ class AnswerTooLarge(DocumentRejected):
 
 Row = tuple[type[LarderError], str, str]
 _SLOW: Row = (SourceUnavailable, "did not answer in time", LASTS)
-_BROKE: Row = (SourceUnavailable, "broke the connection", LASTS)
-_DAMAGED: Row = (SourceUnavailable, "sent a damaged answer", LASTS)
+_BROKE: Row = (BadAnswer, "broke the connection", LASTS)
+_DAMAGED: Row = (BadAnswer, "sent a damaged answer", LASTS)
 _UNKNOWN_HOST: Row = (SourceUnavailable, "has a host name that cannot be resolved", f"{ADDRESS}, and the DNS")
 _REFUSED: Row = (
     SourceUnavailable,
@@ -296,21 +300,21 @@ def json_of(response: requests.Response, *, product: str) -> dict[str, Any]:
     """The answer's JSON, which is an object; the status is not looked at.
 
     Raises:
-        SourceUnavailable: it is empty, broken off, of another type or of another shape.
+        BadAnswer: it is empty, broken off, of another type or of another shape.
     """
     kind = response.headers.get("Content-Type", "").split(";")[0].strip().lower()
     if is_html(response) or (kind and "json" not in kind):
         shown = kind if re.sub("[/+-]", "", kind).isalnum() else "something else"
-        raise SourceUnavailable(f"{product} answered {shown} where JSON was wanted", fix=NO_API)
+        raise BadAnswer(f"{product} answered {shown} where JSON was wanted", fix=NO_API)
     if not response.content.strip():
-        raise SourceUnavailable(f"{product} gave an empty answer where JSON was wanted", fix=LASTS)
+        raise BadAnswer(f"{product} gave an empty answer where JSON was wanted", fix=LASTS)
     try:
         payload = json.loads(response.content.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         # No cause: it would hold the text.
-        raise SourceUnavailable(f"{product} gave broken JSON", fix=LASTS) from None
+        raise BadAnswer(f"{product} gave broken JSON", fix=LASTS) from None
     if not isinstance(payload, dict):
-        raise SourceUnavailable(f"{product} gave JSON that is not an object", fix=LASTS)
+        raise BadAnswer(f"{product} gave JSON that is not an object", fix=LASTS)
     return payload
 
 
@@ -318,9 +322,9 @@ def results_of(payload: dict[str, Any], product: str) -> list[dict[str, Any]]:
     """The list of objects under `results`; a missing one is not taken for empty.
 
     Raises:
-        SourceUnavailable: there is no such list, or it holds something other than objects.
+        BadAnswer: there is no such list, or it holds something other than objects.
     """
     found = payload.get("results")
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise SourceUnavailable(f"{product} gave an answer without a list of results", fix=LASTS)
+        raise BadAnswer(f"{product} gave an answer without a list of results", fix=LASTS)
     return found

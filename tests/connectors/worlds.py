@@ -106,11 +106,12 @@ class World(Generic[Fake]):
     edit: Callable[[str], str]
     remove: Callable[[], str]
     add: Callable[[], str]
+    spoil: Callable[[], tuple[str, str]]
     destroy: Callable[[], None]
     items: int
     fake: Fake
 
     @classmethod
     def served(cls, fake: Fake, opened: Callable[[Fake], Source], items: int, **acts: Any) -> Self:
-        """One of so many items, by the fake's own address; `acts` are edit, remove and add."""
+        """One of so many items, by the fake's own address; `acts` are edit, remove, add and spoil."""
         return cls(source=lambda: opened(fake), destroy=fake.stop, items=items, fake=fake, **acts)

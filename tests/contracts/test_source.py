@@ -19,6 +19,7 @@ from pipeline.errors import LarderError
 from tests.connectors.azure_devops.world import azure_world
 from tests.connectors.confluence.world import confluence_world
 from tests.connectors.folders import file_options
+from tests.connectors.worlds import Clock, SourceStore
 
 FILES_A_PAGE, ITEMS_A_PAGE = 100, 50
 """What sources of files and of services bring at once."""
@@ -35,6 +36,8 @@ class World:
     remove: Callable[[], str]
     """Takes one item away; its external id comes back."""
     add: Callable[[], str]
+    spoil: Callable[[], tuple[str, str]]
+    """Makes one item fail whenever it is read; its external id, and the one it is reported by, come back."""
     destroy: Callable[[], None]
     """Makes the whole system unreachable."""
     items: int
@@ -69,12 +72,17 @@ def _file_world(root: Path, pages: int, kind: str, suffix: str, content: Callabl
         (root / f"zz-new{suffix}").write_text(content(999, "new"))
         return f"zz-new{suffix}"
 
+    def spoil() -> tuple[str, str]:
+        (root / names[7]).write_bytes(b'{"\x00\x01\x02')
+        return names[7], names[7]
+
     options = file_options(name="world", type=kind, root=root, paths=(f"./**/*{suffix}",))
     return World(
         source=lambda: open_source(options),
         edit=edit,
         remove=remove,
         add=add,
+        spoil=spoil,
         destroy=lambda: shutil.rmtree(root),
         items=len(names),
     )
@@ -107,12 +115,18 @@ def _pbi_world(root: Path, pages: int) -> World:
         write(29, [pbi(999, "new")])
         return "PBI-999"
 
+    def spoil() -> tuple[str, str]:
+        write(1, [pbi(n, "first") for n in range(10, 20) if n != 17])
+        (root / "run-2025-01-02/pbi-017.json").write_text(json.dumps(pbi(17, "half"))[:-5])
+        return "PBI-017", "run-2025-01-02/pbi-017.json"
+
     options = file_options(name="world", type="pbi_json", root=root, paths=("./run-*/*.json",))
     return World(
         source=lambda: open_source(options),
         edit=edit,
         remove=remove,
         add=add,
+        spoil=spoil,
         destroy=lambda: shutil.rmtree(root),
         items=items,
     )
@@ -392,6 +406,37 @@ def test_a_source_out_of_reach_raises_our_errors_and_deletes_nothing(world: Worl
             attempt()
         assert caught.value.transient
         assert caught.value.fix
+
+
+def _synced(world: World, store: SourceStore) -> SourceStore:
+    """The store after a sync, and those that an error of a batch made necessary."""
+    store.sync_until_done(world.source, Clock())
+    return store
+
+
+def test_one_item_that_always_fails_harms_only_itself(world: World) -> None:
+    whole = set(_documents(world.source()))
+    early = _synced(world, SourceStore())
+    item, name = world.spoil()
+    others = whole - {item}
+
+    late = _synced(world, SourceStore())
+
+    assert set(late.documents) == others
+    assert {p.external_id for p in late.failed} == {name}
+    assert all(p.reason for p in late.failed)
+    assert late.deleted == []
+    edited = world.edit("though another fails")
+    for store in (early, late):
+        assert "though another fails" in _synced(world, store).documents[edited].text
+        assert store.deleted == []
+    listing = world.source().ids()
+    assert others <= listing.ids
+    assert item in listing.ids or not listing.complete, "it would be taken for gone"
+    some = sorted({*sorted(others)[:30], item})
+    read = SourceStore()
+    read.take(world.source().read(some))
+    assert set(read.documents) == set(some) - {item}
 
 
 def test_the_extractor_is_named_and_versioned(still: World) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +16,7 @@ from connectors.web.limiter import LocalRequestLimiter
 from pipeline.errors import LarderError
 from tests.connectors.worlds import Clock, SourceStore, World, options_facts, with_access
 from tests.fakes.azure_devops import FakeAzureDevOps
+from tests.fakes.server import Fault, Seen
 
 TYPES = ("User Story", "Bug", "Task", "Feature")
 PAT = "secret-pat"
@@ -41,6 +43,16 @@ def source_for(
     """Opened anew, as another process would."""
     options = options_for(fake, clock=clock, **changes)
     return ProtectedSource(AzureDevOpsSource(options, client=client(options)), options)
+
+
+def batch_with(*ids: int) -> Callable[[Seen], bool]:
+    """Accepts every batch in which one of these items is."""
+
+    def fits(seen: Seen) -> bool:
+        batch = seen.path.lower().endswith("/workitemsbatch")
+        return batch and not set(ids).isdisjoint(json.loads(seen.body)["ids"])
+
+    return fits
 
 
 class Store(SourceStore):
@@ -102,4 +114,8 @@ def azure_world(server_collection: str | None = None, *, items: int = 60) -> Ite
         def add() -> str:
             return str(fake.add_item("Web", "Task", "New", description="<div>Text new.</div>"))
 
-        yield World.served(fake, source_for, items, edit=edit, remove=remove, add=add)
+        def spoil() -> tuple[str, str]:
+            fake.faults.next(Fault.status(500), when=batch_with(ids[7]), times=None)
+            return str(ids[7]), str(ids[7])
+
+        yield World.served(fake, source_for, items, edit=edit, remove=remove, add=add, spoil=spoil)

@@ -8,7 +8,7 @@ from typing import Any
 from connectors.confluence.client import ConfluenceClient
 from connectors.confluence.document import Content
 from connectors.confluence.options import LabelFilter
-from connectors.confluence.reader import Restrictions
+from connectors.confluence.reader import PageReader
 from pipeline.documents import Json
 from tests.connectors.confluence.world import Store, options_for, source_for
 from tests.fakes.confluence import FakeConfluence
@@ -157,7 +157,7 @@ def test_each_walk_asks_anew_about_pages_above_that_are_not_its_own(fake: FakeCo
 
 
 def test_a_page_above_without_an_id_lets_nobody_in(fake: FakeConfluence) -> None:
-    restrictions = Restrictions(ConfluenceClient(options_for(fake)))
+    restrictions = PageReader(ConfluenceClient(options_for(fake)), options_for(fake)).restrictions
     open_to_all: Json = {"read": {"restrictions": {"user": {"results": []}, "group": {"results": []}}}}
     row = {"id": "1", "space": {"key": "ENG"}, "ancestors": [{"title": "?"}], "restrictions": open_to_all}
     page = Content.model_validate(row)
@@ -168,7 +168,7 @@ def test_a_page_above_without_an_id_lets_nobody_in(fake: FakeConfluence) -> None
 
 
 def test_a_subject_without_a_name_lets_nobody_in(fake: FakeConfluence) -> None:
-    restrictions = Restrictions(ConfluenceClient(options_for(fake)))
+    restrictions = PageReader(ConfluenceClient(options_for(fake)), options_for(fake)).restrictions
     hidden = {
         "read": {"restrictions": {"user": {"results": [{"type": "unknown"}]}, "group": {"results": []}}}
     }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +16,7 @@ from pipeline.documents import Listing, Page, Source
 from pipeline.errors import LarderError
 from tests.connectors.worlds import Clock, SourceStore, World, in_pieces, options_facts, with_access
 from tests.fakes.confluence import FakeConfluence
+from tests.fakes.server import Fault, Seen
 
 
 def confluence(kind: str, **more: Any) -> FakeConfluence:
@@ -46,6 +48,18 @@ def source_for(fake: FakeConfluence, *, clock: Clock | None = None, **changes: A
     """Opened anew, as another process would."""
     options = options_for(fake, clock=clock, **changes)
     return ProtectedSource(ConfluenceSource(options), options)
+
+
+def asks(place: str, key: str, expand: str = "") -> Callable[[Seen], bool]:
+    """Accepts every request for this id with this word in what is to be expanded."""
+
+    def fits(seen: Seen) -> bool:
+        asked = f"{seen.path} {seen.first('cql')}"
+        return (
+            place in asked and re.search(rf"\b{key}\b", asked) is not None and expand in seen.first("expand")
+        )
+
+    return fits
 
 
 class Store(SourceStore):
@@ -123,4 +137,8 @@ def confluence_world(
             fake.advance(minutes=1)
             return made
 
-        yield World.served(fake, source_for, items, edit=edit, remove=remove, add=add)
+        def spoil() -> tuple[str, str]:
+            fake.faults.next(Fault.status(500), when=asks("id in", ids[7]), times=None)
+            return ids[7], ids[7]
+
+        yield World.served(fake, source_for, items, edit=edit, remove=remove, add=add, spoil=spoil)
