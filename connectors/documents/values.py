@@ -85,8 +85,8 @@ def scalar_text(value: Any) -> str:
 
 
 def tags_of(value: Any) -> tuple[str, ...]:
-    """Tags from a list or from comma-separated text, each once; numbers and truth values become text."""
-    items = value.split(",") if isinstance(value, str) else value
+    """Tags from a list or from text with commas or semicolons, each once; numbers and truth values become text."""
+    items = re.split("[,;]", value) if isinstance(value, str) else value
     if not isinstance(items, list | tuple | set):
         items = [items]
     tags = (scalar_text(item).lstrip("#").strip()[:MAX_TAG] for item in items)

@@ -21,7 +21,7 @@ from connectors.documents.values import (
     tags_of,
 )
 from connectors.pbi.effort import course_facts, effort_facts
-from connectors.pbi.shapes import ID_KEYS, TITLE_KEYS, PbiItem, text_of
+from connectors.pbi.shapes import ID_KEYS, TITLE_KEYS, PbiItem, id_of, text_of
 from pipeline.documents import MAX_TITLE, plain_keys
 
 # Names of fields, by plain key; the surest first.
@@ -129,12 +129,35 @@ class PbiRecord:
     @property
     def bare(self) -> bool:
         """True if it says nothing but its title, as lists of questions and summaries do."""
-        return "\n" not in self.text
+        return not self.below
+
+    @property
+    def below(self) -> str:
+        """Its text without the title."""
+        return self.text.partition("\n")[2]
 
     @property
     def content_key(self) -> str:
         """Equal for equal contents; scores and times are no content."""
         return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def title_key(self) -> str:
+        """Equal for titles that differ in case and blanks alone; short enough to be part of an id."""
+        return hashlib.sha256(_plain_title(self.title).encode()).hexdigest()[:8]
+
+    def is_state_of(self, other: PbiRecord) -> bool:
+        """Whether this is the other item of the same id in another state: they share the title, or all below it."""
+        return self.title_key == other.title_key or bool(self.below and self.below == other.below)
+
+    def resembles(self, other: PbiRecord) -> bool:
+        """Whether it may be such a state under a new title: there is a word that is in both titles."""
+        words, others = (set(re.findall(r"\w+", _plain_title(r.title))) for r in (self, other))
+        return self.is_state_of(other) or not words.isdisjoint(others)
+
+
+def _plain_title(title: str) -> str:
+    return " ".join(title.casefold().split())
 
 
 def pbi_record(item: PbiItem, run: Mapping[str, Any]) -> PbiRecord | None:
@@ -142,11 +165,11 @@ def pbi_record(item: PbiItem, run: Mapping[str, Any]) -> PbiRecord | None:
     if not isinstance(item.pbi, Mapping):
         return None
     pbi = plain_keys(item.pbi)
-    own_id = text_of(pbi, ID_KEYS)
+    own_id = id_of(pbi)
     title = " ".join(text_of(pbi, TITLE_KEYS).split())[:MAX_TITLE] or own_id
     if not title:
         return None
-    digest = hashlib.sha256(" ".join(title.casefold().split()).encode()).hexdigest()
+    digest = hashlib.sha256(_plain_title(title).encode()).hexdigest()
     sections = {
         heading: text for heading, keys in TEXTS.items() if (text := _section(heading, _value(pbi, keys)))
     }
@@ -321,7 +344,7 @@ def _leads_to_master(link: Mapping[str, Any], *, repeats: bool) -> bool:
 def _ref(value: Any) -> str:
     """An id out of a number, a text, an address or an object that has one; empty if there is none."""
     if isinstance(value, Mapping):
-        return text_of(plain_keys(value), ID_KEYS) or _ref(plain_keys(value).get("url"))
+        return id_of(plain_keys(value)) or _ref(plain_keys(value).get("url"))
     text = "" if isinstance(value, bool) else scalar_text(value)
     if _is_web(text):
         text = urlsplit(text).path.rstrip("/").rpartition("/")[2]

@@ -45,11 +45,20 @@ class PbiItem:
     pbi: Any
     """Should be a mapping, but a file may hold anything."""
     scores: Mapping[str, Any]
+    place: int = 0
+    """Which of the lists of its file it stands in."""
 
 
 def text_of(keys: Mapping[str, Any], names: Iterable[str]) -> str:
     """The first of these keys that holds a text or number, as text; empty if none does."""
     return next((text for name in names if (text := scalar_text(keys.get(name)))), "")
+
+
+def id_of(keys: Mapping[str, Any]) -> str:
+    """An item's id as text; a whole number is without the `.0` that tables give it."""
+    values = {name: keys.get(name) for name in ID_KEYS}
+    whole = {n: int(v) if isinstance(v, float) and v.is_integer() else v for n, v in values.items()}
+    return text_of(whole, ID_KEYS)
 
 
 def pbi_items(data: Any) -> list[PbiItem] | None:
@@ -61,7 +70,11 @@ def pbi_items(data: Any) -> list[PbiItem] | None:
         return None
     lists = list(_lists(data, 0, MAX_NESTING))
     if lists:
-        return [_item(index, stage, item) for _, stage, items in lists for index, item in enumerate(items)]
+        return [
+            replace(_item(index, stage, item), place=place)
+            for place, (_, stage, items) in enumerate(lists)
+            for index, item in enumerate(items)
+        ]
     single = _single(data, 0, MAX_NESTING)
     return [single] if single else None
 

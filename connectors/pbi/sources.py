@@ -28,7 +28,16 @@ from connectors.files.source import Entry, FileSource, file_document, file_metad
 from connectors.files.walk import FileListing, FileText, FoundFile, Skipped, holds_nothing, read_file
 from connectors.pbi.record import PbiRecord, pbi_record
 from connectors.pbi.shapes import holds_pbis, pbi_items, run_facts, text_of, top_level
-from pipeline.documents import DEFAULT_KIND, Cursor, Document, Listing, Problem, SourceType, plain_keys
+from pipeline.documents import (
+    DEFAULT_KIND,
+    READING_NOTE,
+    Cursor,
+    Document,
+    Listing,
+    Problem,
+    SourceType,
+    plain_keys,
+)
 from pipeline.errors import DocumentRejected
 
 SETTLED_SECONDS = 3600
@@ -42,6 +51,7 @@ _FINAL = (("final-output", "final_output", "pbi-", "pbi_"), ("summary",))
 """How files are called that are written behind all steps, the surest first."""
 PERCENT = 100
 TITLE_KEYS = ("title", "name")
+SHARED = "its id {} is that of another item in the same list, too"
 _rank = attrgetter("rank")
 _DIGITS = re.compile(r"(\d+)")
 _DATED_RUN = re.compile(r"run[-_]\d")
@@ -93,6 +103,7 @@ class PbiSightings:
             )
         run = run_facts(data)
         first, last = _file_rank(file, run)
+        lists: dict[tuple[int, str], dict[str, PbiRecord]] = {}
         for item in items or ():
             try:
                 with bounded(f"{file.external_id}: PBI number {item.index + 1}"):
@@ -107,7 +118,30 @@ class PbiSightings:
             else:
                 changed = parse_time(record.updated)
                 own = changed.timestamp() if changed else 0.0
-                self._see(record, file, (*first, own, *last, item.stage, item.index))
+                key = self._key(record, file, lists.setdefault((item.place, record.id), {}))
+                self._see(key, record, file, (*first, own, *last, item.stage, item.index))
+
+    def _key(self, record: PbiRecord, file: FileText, before: dict[str, PbiRecord]) -> str:
+        """What an item is kept under: its id, or one made with its title where another item of its list has that.
+
+        `before` are the items of this id that the list has shown so far.
+        """
+        for key, other in before.items():
+            if record.is_state_of(other):
+                texts = {record.below, other.below} - {""}
+                if len(texts) > 1 and record.updated == other.updated:
+                    self._shares_id(file, key, f"stands twice in {file.external_id}; the later text is kept")
+                return key
+        key = f"{record.id}~{record.title_key}" if before else record.id
+        if before:
+            self._shares_id(file, key, f"has the id of another item in {file.external_id}; both are kept")
+        before[key] = record
+        return key
+
+    def _shares_id(self, file: FileText, key: str, found: str) -> None:
+        reason = f"{key} {found}: give each item an id of its own"
+        name = f"{file.external_id}#{key}"
+        self.problems.append(Skipped(external_id=name, reason=reason, url=file.url, because="id not its own"))
 
     def _lacks(self, file: FileText, index: int, reason: str) -> None:
         name = f"{file.external_id}#{index}"
@@ -153,18 +187,27 @@ class PbiSightings:
         runs = sorted({s.run for s in seen if s.run}, key=natural_sort_key)
         return {**facts, "runs": runs, "version": len(set(contents.values())) or 1}
 
-    def _see(self, record: PbiRecord, file: FileText, rank: Rank) -> None:
-        current = self._winners.get(record.id)
+    def _see(self, key: str, record: PbiRecord, file: FileText, rank: Rank) -> None:
+        current, run = self._winners.get(key), run_name(file.external_id)
+        other = current.file.external_id if current else file.external_id
+        # In another run it may have got another title: there its newest state counts.
+        if (
+            other != file.external_id
+            and run == run_name(other)
+            and not (current and record.resembles(current.record))
+        ):
+            found = f"is another item in {other} than in {file.external_id}; the newest is kept"
+            self._shares_id(file, key, found)
         if current is None or (not record.bare, rank) > (not current.record.bare, current.rank):
-            self._winners[record.id] = ChosenPbi(rank=rank, record=record, file=file)
+            self._winners[key] = ChosenPbi(rank=rank, record=record, file=file)
         sighting = _Sighting(
             rank=rank,
-            run=run_name(file.external_id),
+            run=run,
             content="" if record.bare else record.content_key,
             score=record.score,
             facts=record.facts if record.bare else {},
         )
-        self._seen.setdefault(record.id, []).append(sighting)
+        self._seen.setdefault(key, []).append(sighting)
 
 
 def run_name(path: str) -> str:
@@ -270,17 +313,18 @@ class PbiJsonSource(FileSource):
         record, file = winner.record, winner.file
         created = parse_time(record.timestamp) or file.modified
         return Document(
-            external_id=record.id,
+            external_id=pbi_id,
             title=record.title,
             text=record.text,
             source_type=self._pbi_type,
             kind=DEFAULT_KIND[SourceType.PBI],
-            url=record.url or f"{file.url}#{quote(record.id, safe='')}",
+            url=record.url or f"{file.url}#{quote(pbi_id, safe='')}",
             tags=record.tags,
             metadata={
                 **self._options.fixed_metadata,
                 **record.facts,
                 "pbi_id": record.id,
+                **({READING_NOTE: SHARED.format(record.id)} if pbi_id != record.id else {}),
                 **({"timestamp": record.timestamp} if record.timestamp else {}),
                 **gathering.history(pbi_id),
                 **file_metadata(file),

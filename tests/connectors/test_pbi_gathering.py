@@ -124,9 +124,67 @@ class TestNewest:
         assert found.metadata["source_path"].endswith("final-output.json")
 
     def test_the_same_pbi_twice_in_a_list_is_one(self, tmp_path: Path) -> None:
-        write(tmp_path, "run-2025-01-10/final-output.json", [ONE, {**ONE, "title": "Later"}])
+        told = {**ONE, "description": "Berths by draught."}
+        write(tmp_path, "run-2025-01-10/final-output.json", [told, {**told, "title": "Later"}, told, ONE])
 
-        assert [d.title for d in read(tmp_path)[0].values()] == ["Later"]
+        documents, failed, skipped = read(tmp_path)
+
+        assert list(documents) == ["PBI-1"]
+        assert not failed
+        assert [p.reason for p in skipped.values()] == []
+
+    def test_two_items_with_one_id_in_a_list_are_both_kept_and_named(self, tmp_path: Path) -> None:
+        other = {**ONE, "title": "Crane hours", "description": "Count them."}
+        write(tmp_path, "run-2025-01-10/final-output.json", [ONE, other, other])
+        first = read(tmp_path)
+        write(tmp_path, "run-2025-01-11/final-output.json", [ONE, other, TWO])
+
+        documents, failed, skipped = read(tmp_path)
+
+        again = next(key for key in documents if documents[key].title == "Crane hours")
+        assert set(documents) == {"PBI-1", "PBI-2", again}
+        assert set(first[0]) == {"PBI-1", again}, "its name is the same in each run"
+        assert documents[again].metadata["pbi_id"] == "PBI-1"
+        assert "PBI-1" in documents[again].metadata["reading_note"]
+        assert source(tmp_path).ids().ids == set(documents)
+        assert not failed
+        assert {name.partition("#")[2] for name in skipped} == {again}
+        assert all("id of its own" in p.reason for p in skipped.values())
+
+    def test_a_text_that_another_one_of_the_same_title_replaces_is_named(self, tmp_path: Path) -> None:
+        items = [{**ONE, "description": "North quay."}, {**ONE, "description": "South quay."}]
+        write(tmp_path, "run-2025-01-10/final-output.json", items)
+
+        documents, _, skipped = read(tmp_path)
+
+        assert "South quay." in documents["PBI-1"].text
+        assert [name.partition("#")[2] for name in skipped] == ["PBI-1"]
+
+    def test_a_history_of_states_is_no_clash(self, tmp_path: Path) -> None:
+        items = [
+            {**ONE, "description": "North quay.", "updatedAt": "2025-02-02"},
+            {**ONE, "description": "South quay.", "updatedAt": "2025-01-02"},
+        ]
+        write(tmp_path, "run-2025-01-10/final-output.json", items)
+
+        documents, _, skipped = read(tmp_path)
+
+        assert "North quay." in documents["PBI-1"].text
+        assert not skipped
+
+    def test_two_files_of_a_run_with_another_item_under_one_id_are_named(self, tmp_path: Path) -> None:
+        write(tmp_path, "run-2025-01-10/step-1-a.json", {"pbis": [{"id": "1", "title": "Sort the berths"}]})
+        write(tmp_path, "run-2025-01-10/step-1-b.json", {"pbis": [{"id": "1", "title": "Count crane hours"}]})
+        write(
+            tmp_path, "run-2025-01-11/step-1-a.json", {"pbis": [{"id": "1", "title": "Sort all the berths"}]}
+        )
+
+        documents, _, skipped = read(tmp_path)
+
+        assert list(documents) == ["1"]
+        (problem,) = skipped.values()
+        assert "step-1-a.json" in problem.reason
+        assert "step-1-b.json" in problem.reason
 
     def test_names_of_runs(self) -> None:
         assert run_name("output/run-1/deep/x.json") == "run-1"

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from threading import BoundedSemaphore, Lock, Thread
 from typing import Annotated, Any, Literal
+from unicodedata import normalize
 from uuid import UUID
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
@@ -42,6 +43,7 @@ MOST_SECONDS = 60.0
 """For reading what is sent at once."""
 SOON_SECONDS = 5.0
 """When there may be a place again."""
+SAME_NAME = "another one of this name came before it in this upload, and that is taken; send it under a name of its own"
 LONGEST_NAME = 500
 """Bytes of a file's name with its folders."""
 
@@ -72,7 +74,8 @@ def upload(
     """Take files (name, content) and documents into the ledger; what is there under the same name is replaced.
 
     Documents are those of `SentDocument`. The answer is `{"run", "documents": [{"external_id", "document_id"}],
-    "rejected": [{"item", "reason"}]}`; what is wrong with one keeps none of the others.
+    "rejected": [{"item", "reason"}]}`; what is wrong with one keeps none of the others. Of two different ones with one
+    name the first is taken.
 
     Raises:
         NotFound: there is no such project.
@@ -87,8 +90,12 @@ def upload(
     with parts.database.tenant(caller.tenant) as connection:
         place = caller.project(connection, project, to_change=True)  # before anything is read
     found = _read_apart(parts.settings, files, documents)
-    taken = {one.external_id: one for one in found if isinstance(one, Document)}
+    read_documents = [one for one in found if isinstance(one, Document)]
+    first = {one.external_id: one for one in reversed(read_documents)}
+    taken = {one.external_id: first[one.external_id] for one in read_documents}
+    others = [one for one in read_documents if one.content_hash != taken[one.external_id].content_hash]
     rejected = [one for one in found if isinstance(one, Problem)]
+    rejected += [Problem(external_id=one.external_id, reason=SAME_NAME) for one in others]
     with parts.database.tenant(caller.tenant) as connection:
         own = _registered(connection, caller, place)
         run = runs.open_run(connection, caller.tenant, own, trigger="manual")
@@ -266,13 +273,20 @@ def _options(settings: Settings, kind: str, **given: object) -> SourceOptions:
 
 def _files(settings: Settings, files: Sequence[tuple[str, bytes]]) -> Iterator[Document | Problem]:
     with TemporaryDirectory(prefix="larder-upload-") as folder:
-        present = set()
-        for name, content in files:
+        contents: dict[str, bytes] = {}
+        roots: dict[Path, str] = {}
+        for sent, content in files:
+            name = normalize("NFC", sent)  # as a Mac sends it, it may look the same and be another
+            if contents.setdefault(name, content) != content:
+                yield Problem(external_id=name[:200], reason=SAME_NAME)
+                continue
             kind = next((k for k, ends in ENDINGS.items() if name.lower().endswith(ends)), "")
             if why := _refused(name, kind):
                 yield Problem(external_id=name[:200], reason=why)
                 continue
-            path = Path(folder, kind, name)
+            # Names that differ in case alone would be one file on some disks.
+            root = Path(folder, kind, str(sum(name != n and name.lower() == n.lower() for n in contents)))
+            path = root / name
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
@@ -281,9 +295,9 @@ def _files(settings: Settings, files: Sequence[tuple[str, bytes]]) -> Iterator[D
                     external_id=name[:200], reason=f"there can be no file of its name: {error.strerror}"
                 )
                 continue
-            present.add(kind)
-        for kind in sorted(present):
-            yield from _converted(settings, kind, Path(folder, kind))
+            roots[root] = kind
+        for root in sorted(roots):
+            yield from _converted(settings, roots[root], root)
 
 
 def _refused(name: str, kind: str) -> str:

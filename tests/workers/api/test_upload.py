@@ -354,3 +354,52 @@ def test_the_process_that_reads_ends_with_the_server(tmp_path: Path, ended_by: s
         finally:
             if reader.is_running():
                 reader.kill()
+
+
+def test_of_two_files_with_one_name_the_first_is_taken_and_the_other_named(send: Callable[..., Any]) -> None:
+    composed, decomposed = "M\u00fcller.md", "Mu\u0308ller.md"
+    sent = [
+        *files(**{"a.md": "# A\n\nfirst"}),
+        *files(**{"a.md": "# A\n\nsecond"}),
+        *files(**{"same.txt": "words"}),
+        *files(**{"same.txt": "words"}),
+        *files(**{composed: "# M\n\nfirst"}),
+        *files(**{decomposed: "# M\n\nsecond"}),
+        *files(**{"Guide.md": "# G\n\nfirst"}),
+        *files(**{"guide.md": "# G\n\nsecond"}),
+    ]
+
+    answer = send(sent).json()
+
+    assert {d["external_id"] for d in answer["documents"]} == {
+        "a.md", "same.txt", composed, "Guide.md", "guide.md",
+    }  # fmt: skip
+    assert [r["item"] for r in answer["rejected"]] == ["a.md", composed]
+    assert all("name of its own" in r["reason"] for r in answer["rejected"])
+
+
+def test_of_two_documents_with_one_id_the_first_is_taken_and_the_other_named(
+    api: TestClient, token: Callable[..., str]
+) -> None:
+    headers = {"Authorization": f"Bearer {token(permissions=frozenset({'read', 'write'}))}"}
+    given = [{"title": "Same", "text": word} for word in ("first", "first", "second")]
+    answer = api.post(
+        "/api/v1/knowledge/documents",
+        json={"project_id": str(BERTH), "documents": given},
+        headers=headers,
+    ).json()
+
+    assert [d["external_id"] for d in answer["documents"]] == ["Same"]
+    assert [r["item"] for r in answer["rejected"]] == ["Same"]
+
+
+def test_items_of_one_id_in_a_file_are_all_taken(send: Callable[..., Any]) -> None:
+    items = [
+        {"id": "1", "title": "Sort the berths", "acceptanceCriteria": ["by draught"]},
+        {"id": "1", "title": "Count crane hours", "acceptanceCriteria": ["by shift"]},
+    ]
+
+    answer = send(files(**{"items.json": json.dumps(items)})).json()
+
+    assert len(answer["documents"]) == 2
+    assert "both are kept" in answer["rejected"][0]["reason"]
