@@ -73,8 +73,13 @@ class BoardsClient:
         if not isinstance(found, list):
             raise _shapeless("a batch without its list")
         wanted = set(ids)
-        # Unreadable ones are null at their place.
-        read = [_work_item(item) for item in found if item is not None and whole_number(item.id) is not None]
+        try:
+            # Unreadable ones are null at their place.
+            read = [
+                _work_item(item) for item in found if item is not None and whole_number(item.id) is not None
+            ]
+        except (AttributeError, TypeError, ValueError):
+            raise _shapeless("a work item of another shape") from None
         return {item.id: item for item in read if item.id in wanted}
 
     def feed(self, project: str, *, token: str | None = None, start: datetime | None = None) -> FeedPage:

@@ -15,12 +15,13 @@ from urllib.parse import urlsplit
 import requests
 from atlassian import errors as theirs
 from atlassian.confluence import ConfluenceServer
+from pydantic import ValidationError
 from requests.auth import HTTPBasicAuth
 
 from connectors.confluence.document import Content
 from connectors.confluence.options import MOST_PER_PAGE, PRODUCT, ConfluenceOptions
 from connectors.sections import secret_value
-from connectors.web.answers import ServerFault, is_html, json_of, results_of
+from connectors.web.answers import LASTS, BadAnswer, ServerFault, is_html, json_of, results_of
 from connectors.web.session import GuardedSession
 from pipeline.documents import Json
 from pipeline.errors import LarderError, SourceDenied, SourceUnavailable, http_date
@@ -430,7 +431,10 @@ class CqlSearch:
         base = (answer.get("_links") or {}).get("base")
         if isinstance(base, str) and base.startswith(("http://", "https://")):
             self.base = base.rstrip("/")
-        return [Content.model_validate(row) for row in results_of(answer, PRODUCT)]
+        try:
+            return [Content.model_validate(row) for row in results_of(answer, PRODUCT)]
+        except ValidationError:
+            raise BadAnswer(f"{PRODUCT} gave a content of another shape", fix=LASTS) from None
 
     def _new(self, rows: list[Content]) -> list[Content]:
         new = {self._key(row): row for row in rows if self._key(row) not in self._seen}

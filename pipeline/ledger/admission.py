@@ -20,7 +20,7 @@ from pipeline.ledger.work import resolve_letters
 
 LONGEST_ID = 1000
 """Bytes of an external id: what an index row can hold, with room for the rest of the key."""
-TWICE = "another document with this id came at the same time, and the first one is kept; give each an id of its own"
+TWICE = "another document with this id came at the same time, and the last one is kept; give each an id of its own"
 LONGEST_TAG = 200
 """Characters of a tag; the rest is cut off."""
 
@@ -87,7 +87,7 @@ def admit(connection: Connection, where: Admission, page: Page) -> Counts:
 
     The caller proves in the same transaction that the sync is still its own (`sources.renew`) and keeps the cursor.
     """
-    named = {storable(d.external_id): d for d in reversed(page.documents)}
+    named = {storable(d.external_id): d for d in page.documents}
     others = [d for d in page.documents if named[storable(d.external_id)].content_hash != d.content_hash]
     failed = [*page.failed, *(Problem(external_id=d.external_id, reason=TWICE, url=d.url) for d in others)]
     documents = {e: d for e, d in named.items() if len(e.encode()) <= LONGEST_ID}

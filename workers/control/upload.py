@@ -75,7 +75,7 @@ def upload(
 
     Documents are those of `SentDocument`. The answer is `{"run", "documents": [{"external_id", "document_id"}],
     "rejected": [{"item", "reason"}]}`; what is wrong with one keeps none of the others. Of two different ones with one
-    name the first is taken.
+    name the last is taken.
 
     Raises:
         NotFound: there is no such project.
@@ -91,8 +91,7 @@ def upload(
         place = caller.project(connection, project, to_change=True)  # before anything is read
     found = _read_apart(parts.settings, files, documents)
     read_documents = [one for one in found if isinstance(one, Document)]
-    first = {one.external_id: one for one in reversed(read_documents)}
-    taken = {one.external_id: first[one.external_id] for one in read_documents}
+    taken = {one.external_id: one for one in read_documents}
     others = [one for one in read_documents if one.content_hash != taken[one.external_id].content_hash]
     rejected = [one for one in found if isinstance(one, Problem)]
     rejected += [Problem(external_id=one.external_id, reason=SAME_NAME) for one in others]
@@ -273,11 +272,11 @@ def _options(settings: Settings, kind: str, **given: object) -> SourceOptions:
 
 def _files(settings: Settings, files: Sequence[tuple[str, bytes]]) -> Iterator[Document | Problem]:
     with TemporaryDirectory(prefix="larder-upload-") as folder:
-        contents: dict[str, bytes] = {}
-        roots: dict[Path, str] = {}
-        for sent, content in files:
-            name = normalize("NFC", sent)  # as a Mac sends it, it may look the same and be another
-            if contents.setdefault(name, content) != content:
+        # As a Mac sends a name, it may look the same and be another.
+        named = [(normalize("NFC", name), content) for name, content in files]
+        taken, roots = dict(named), dict[Path, str]()
+        for name, content in named:
+            if taken[name] != content:
                 yield Problem(external_id=name[:200], reason=SAME_NAME)
                 continue
             kind = next((k for k, ends in ENDINGS.items() if name.lower().endswith(ends)), "")
@@ -285,7 +284,8 @@ def _files(settings: Settings, files: Sequence[tuple[str, bytes]]) -> Iterator[D
                 yield Problem(external_id=name[:200], reason=why)
                 continue
             # Names that differ in case alone would be one file on some disks.
-            root = Path(folder, kind, str(sum(name != n and name.lower() == n.lower() for n in contents)))
+            alike = [other for other in taken if other.lower() == name.lower()]
+            root = Path(folder, kind, str(alike.index(name)))
             path = root / name
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)

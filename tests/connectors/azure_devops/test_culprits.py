@@ -22,6 +22,9 @@ FAULTS: dict[str, Callable[[], Fault]] = {
     "reset": Fault.reset,
     "cut body": Fault.cut_body,
     "truncated JSON": Fault.truncated,
+    "an item of another shape": lambda: Fault.status(
+        200, body='{"value": [{"id": 107, "relations": [null]}]}', content_type="application/json"
+    ),
     "null": lambda: Fault.status(200, body="null", content_type="application/json"),
 }
 

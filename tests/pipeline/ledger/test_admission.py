@@ -31,15 +31,15 @@ class TestVerdicts:
         assert (row["tenant_id"], row["project_id"]) == (shop.tenant, shop.project)
         assert shop.value("select body from document_body") == "Hello."
 
-    def test_of_two_documents_with_one_id_in_a_page_the_first_is_kept_and_the_other_named(
+    def test_of_two_documents_with_one_id_in_a_page_the_last_is_kept_and_the_other_named(
         self, shop: Workshop
     ) -> None:
         run = shop.open_run()
         admitted = shop.admit(
-            document("a", "First."), document("a", "First."), document("a", "Second."), run=run
+            document("a", "First."), document("a", "Second."), document("a", "Second."), run=run
         )
         assert admitted == runs.Counts(queued=1, failed=1)
-        assert shop.value("select body from document_body") == "First."
+        assert shop.value("select body from document_body") == "Second."
         assert [p["item"] for p in shop.run(run).problems] == ["a"]
 
     @pytest.mark.req("002-011")

@@ -356,7 +356,7 @@ def test_the_process_that_reads_ends_with_the_server(tmp_path: Path, ended_by: s
                 reader.kill()
 
 
-def test_of_two_files_with_one_name_the_first_is_taken_and_the_other_named(send: Callable[..., Any]) -> None:
+def test_of_two_files_with_one_name_the_last_is_taken_and_the_other_named(send: Callable[..., Any]) -> None:
     composed, decomposed = "M\u00fcller.md", "Mu\u0308ller.md"
     sent = [
         *files(**{"a.md": "# A\n\nfirst"}),
@@ -378,11 +378,11 @@ def test_of_two_files_with_one_name_the_first_is_taken_and_the_other_named(send:
     assert all("name of its own" in r["reason"] for r in answer["rejected"])
 
 
-def test_of_two_documents_with_one_id_the_first_is_taken_and_the_other_named(
+def test_of_two_documents_with_one_id_the_last_is_taken_and_the_other_named(
     api: TestClient, token: Callable[..., str]
 ) -> None:
     headers = {"Authorization": f"Bearer {token(permissions=frozenset({'read', 'write'}))}"}
-    given = [{"title": "Same", "text": word} for word in ("first", "first", "second")]
+    given = [{"title": "Same", "text": word} for word in ("first", "second", "second")]
     answer = api.post(
         "/api/v1/knowledge/documents",
         json={"project_id": str(BERTH), "documents": given},
