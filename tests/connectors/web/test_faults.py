@@ -12,7 +12,7 @@ import requests
 import urllib3.exceptions
 from urllib3.connectionpool import HTTPSConnectionPool
 
-from connectors.web.answers import ServerFault, translate
+from connectors.web.answers import BadAnswer, ServerFault, translate
 from pipeline.errors import ConfigurationError, LarderError, SourceDenied, SourceUnavailable
 
 
@@ -95,9 +95,9 @@ def wrapped(reason: Exception) -> requests.exceptions.ConnectionError:
     [
         (wrapped(ssl.SSLCertVerificationError("self-signed")), SourceDenied),
         (wrapped(ssl.SSLError("wrong version number")), SourceDenied),
-        (wrapped(ssl.SSLEOFError("EOF in handshake")), SourceUnavailable),
-        (http.client.RemoteDisconnected("x"), SourceUnavailable),
-        (ConnectionResetError(), SourceUnavailable),
+        (wrapped(ssl.SSLEOFError("EOF in handshake")), BadAnswer),
+        (http.client.RemoteDisconnected("x"), BadAnswer),
+        (ConnectionResetError(), BadAnswer),
         (TimeoutError(), SourceUnavailable),
         (UnicodeEncodeError("latin-1", "x", 0, 1, "no"), ConfigurationError),
         (requests.exceptions.InvalidHeader("X: secret\n"), ConfigurationError),

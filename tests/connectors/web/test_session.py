@@ -11,7 +11,7 @@ import pytest
 import requests
 from urllib3.util.retry import Retry
 
-from connectors.web.answers import AnswerTooLarge, ServerFault
+from connectors.web.answers import AnswerTooLarge, BadAnswer, ServerFault
 from connectors.web.session import Access, GuardedSession, guard
 from pipeline.errors import SourceDenied, SourceUnavailable
 from tests.connectors.web.edge import GOOD, TOKEN, access_to, failure, opened
@@ -80,7 +80,8 @@ def test_a_broken_connection_is_transient(server: ScriptedServer, fault: Fault) 
 
     error = failure(server)
 
-    assert type(error) is SourceUnavailable
+    assert error.transient
+    assert type(error) is BadAnswer
     assert len(server.log) == 1
 
 
@@ -120,7 +121,7 @@ def test_damaged_compression_is_transient(server: ScriptedServer) -> None:
         )
     )
 
-    assert type(failure(server)) is SourceUnavailable
+    assert type(failure(server)) is BadAnswer
 
 
 def test_compressed_answers_are_unpacked() -> None:
