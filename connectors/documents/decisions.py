@@ -18,8 +18,9 @@ from connectors.documents.fields import (
     RecordFields,
     record_fields,
 )
+from connectors.documents.globs import include_pattern
 from connectors.documents.headings import AROUND, DECISION, Heading, letters, names_of, plain_text
-from connectors.documents.options import DecisionRules, include_pattern
+from connectors.documents.options import DecisionRules
 from connectors.documents.status import (
     PARTLY_WORD,
     Statement,

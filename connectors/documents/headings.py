@@ -128,16 +128,35 @@ def headings_of(text: str) -> Iterator[Heading]:
                 yield Heading(level=1 if under[1][0] == "=" else 2, source=above, line=index)
 
 
-def title_of(headings: Sequence[Heading]) -> str:
-    """The first heading of level 1, else the first of all; empty if there is none, or it names a part among others."""
+def title_of(headings: Sequence[Heading], *, text: str = "", file_stem: str = "") -> str:
+    """The first heading of level 1, else the first of all; empty if there is none, or it names a part among others.
+
+    A name that a person gave the file as its title goes before headings, unless a single one is of level 1: notes
+    hold parts.
+
+    Args:
+        headings: of the text, in order.
+        text: empty if only the headings are known.
+        file_stem: the file's name without its ending; empty if there is no file.
+    """
     named = [heading for heading in headings if heading.text]
-    first = next((heading for heading in named if heading.level == 1), named[0] if named else None)
+    tops = [heading for heading in named if heading.level == 1]
+    first = next(iter(tops or named), None)
     if first is None:
         return ""
-    if first.level > 1 and letters(first.text) in FIRST_SECTIONS:
+    opens = not any(line.strip() for line in text.split("\n")[: max(0, first.line - 1)])
+    if _is_written_title(file_stem) and len(tops) != 1:
+        return file_stem
+    name, alike = letters(first.text), [heading for heading in named if heading.level == first.level]
+    if first.level > 1 and (name in FIRST_SECTIONS | SECTIONS or (len(alike) > 1 and not opens)):
         return ""
-    parts = sum(heading.level == first.level and letters(heading.text) in SECTIONS for heading in named)
-    return "" if parts >= FEWEST_PARTS and letters(first.text) in SECTIONS else first.title
+    parts = sum(letters(heading.text) in SECTIONS for heading in alike)
+    return "" if parts >= FEWEST_PARTS and name in SECTIONS else first.title
+
+
+def _is_written_title(file_stem: str) -> bool:
+    """True for a name with a blank or a letter of another alphabet, as only people give files."""
+    return " " in file_stem or not file_stem.isascii()
 
 
 def plain_text(text: str) -> str:

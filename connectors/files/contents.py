@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from connectors.documents.options import Pattern, exclude_pattern
+from connectors.documents.globs import Pattern, exclude_pattern
 from connectors.files.options import ENDINGS
 from pipeline.errors import ConfigurationError
 

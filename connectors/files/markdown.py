@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import PurePosixPath
 from urllib.parse import unquote
 
 from connectors.documents.headings import code_lines, headings_of, title_of
@@ -87,6 +88,7 @@ class MarkdownSource(FileSource):
 def markdown_document(options: MarkdownOptions, file: FileText) -> Document | None:
     """The document of one file; None if there is no text, neither below its header nor in a description there."""
     body = file.text if is_converted(file) else readable_markdown(file.text)
+    title = title_of(list(headings_of(body)), text=body, file_stem=PurePosixPath(file.external_id).stem)
     file = replace(file, text=with_description(file.header.values, body))
     if not file.text:
         return None
@@ -96,7 +98,7 @@ def markdown_document(options: MarkdownOptions, file: FileText) -> Document | No
         options,
         file,
         SourceType.DOCUMENTATION,
-        title=title_of(headings),
+        title=title,
         text=text,
         headings=headings,
         metadata={"links": links} if links else {},

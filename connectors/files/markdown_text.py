@@ -96,7 +96,7 @@ _LONGEST_LINE = 2000
 _MOST_PROGRAM = 200
 """Lines."""
 _ONLY_MARKUP = re.compile(
-    r"[ \t]*(?:\{[:#.][^{}]*\}|\([\w:.-]+\)=|\[\[_?TOC_?\]\]|\[TOC\]|\^[\w-]*[A-Za-z][\w-]*)[ \t]*$"
+    r"[ \t]*(?:\{[:#.*][^{}]*\}|\([\w:.-]+\)=|\[\[_?TOC_?\]\]|\[TOC\]|\^[\w-]*[A-Za-z][\w-]*)[ \t]*$"
 )
 _LINE_CHANGES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"^([ \t]*(?:[-*+][ \t]+)?(?:\*\*|__)?\w[\w ./-]{0,40}?(?:\*\*|__)?)::(?=[ \t]|$)"), r"\1:"),

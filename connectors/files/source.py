@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any
 
 from connectors.documents.decisions import Evidence, decision_facts, kind_and_facts
+from connectors.documents.globs import Globs
 from connectors.documents.headings import Heading
-from connectors.documents.options import Globs
 from connectors.documents.values import (
     build_document,
     json_able,
@@ -248,8 +248,8 @@ def file_document(
     )
     kind, facts = _kind_and_facts(options, evidence, source_type)
     created, updated = header_times(header, file.modified, still=kind is Kind.WORK)
-    own, name = (plain_words(header_text(plain_keys(header).get(key))) for key in ("title", "name"))
-    titles = (own, title, name, _name_of(file.external_id))
+    own, name = (header_text(plain_keys(header).get(key)) for key in ("title", "name"))
+    titles = (plain_words(own), header_text(title), plain_words(name), _name_of(file.external_id))
     return Document(
         external_id=file.external_id,
         title=next(filter(None, titles)),

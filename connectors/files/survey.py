@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from itertools import accumulate, chain, count
 from typing import Any, NamedTuple
 
-from connectors.documents.options import DecisionRules, Globs, exclude_pattern, include_pattern
+from connectors.documents.globs import Globs, exclude_pattern, include_pattern
+from connectors.documents.options import DecisionRules
 from connectors.files.contents import FolderContents, LeftOut, ending_of, glob_of
 from connectors.files.formats import READERS
 from connectors.files.options import FORMATS

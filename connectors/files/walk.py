@@ -12,7 +12,7 @@ from datetime import datetime
 from operator import attrgetter
 
 from connectors.documents.encodings import Unreadable, decode
-from connectors.documents.options import Globs, Pattern
+from connectors.documents.globs import Globs, Pattern
 from connectors.documents.values import from_epoch, is_blank
 from connectors.files.front_matter import NO_HEADER, FrontMatter
 from connectors.files.options import BINARY, FileOptions

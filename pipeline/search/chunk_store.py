@@ -13,9 +13,10 @@ from pgvector import HalfVector
 from sqlalchemy import Connection, TextClause, text
 
 from pipeline.database.engine import Transfer, transfer
-from pipeline.documents import language_of, searchable_with_length
+from pipeline.documents import language_of
 from pipeline.errors import StoreRejected
 from pipeline.search.records import Replaced, Replacement
+from pipeline.search.words import searchable_with_length
 
 
 @dataclass(frozen=True, kw_only=True)

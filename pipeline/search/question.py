@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
-from pipeline.documents import composed, searchable
+from pipeline.documents import composed
+from pipeline.search.words import searchable
 
 Intent = Literal["question", "similar_work", "decision"]
 

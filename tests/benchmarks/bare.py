@@ -9,8 +9,8 @@ import psycopg
 from pgvector import HalfVector
 from pgvector.psycopg import register_vector
 
-from pipeline.documents import searchable
 from pipeline.search.statement import TERMS
+from pipeline.search.words import searchable
 from tests.benchmarks.library import DIMENSIONS, Library, Question
 
 FEW_TERMS = 8

@@ -42,10 +42,10 @@ from pipeline.documents import (  # noqa: E402
     Document,
     Kind,
     SourceType,
-    searchable,
 )
 from pipeline.embedding import EmbeddingOptions  # noqa: E402
 from pipeline.embedding.calls import open_embedder  # noqa: E402
+from pipeline.search.words import searchable  # noqa: E402
 from tests.benchmarks import enrich_bench  # noqa: E402
 from tests.benchmarks import providers as embedding_providers  # noqa: E402
 from tests.benchmarks import reindex as other_index  # noqa: E402

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from connectors import SOURCES, FileOptions, SourceContext, open_source
-from connectors.documents.options import Globs, SourceMetadata
+from connectors.documents.globs import Globs
+from connectors.documents.options import SourceMetadata
 from connectors.files.walk import FileListing, list_files
 from pipeline.documents import Document, Page, SourceType
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.documents.options import Globs
+from connectors.documents.globs import Globs
 from connectors.files.walk import list_files
 from pipeline.errors import ConfigurationError
 from tests.connectors.folders import file_options

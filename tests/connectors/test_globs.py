@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from connectors import open_source
-from connectors.documents.options import include_pattern
+from connectors.documents.globs import include_pattern
 from connectors.files.options import TextOptions
 from pipeline.errors import ConfigurationError
 from tests.connectors.folders import as_nobody, file_options, listing, names, options, write

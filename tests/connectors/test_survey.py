@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from connectors.documents.options import DecisionRules, Globs
+from connectors.documents.globs import Globs
+from connectors.documents.options import DecisionRules
 from connectors.files import contents
 from connectors.files.contents import look_into
 from connectors.files.options import FileOptions

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.documents import searchable, searchable_with_length
+from pipeline.search.words import searchable, searchable_with_length
 from tests.complexity import assert_linear
 
 

@@ -335,7 +335,8 @@ def sources_of(parts: Runtime, caller: Caller) -> list[Json]:
     ]
 
 
-COUNTED_PROBLEMS = ("failed", "skipped", "left out")
+NAMED_PROBLEMS = ("failed", "skipped", "noted")
+COUNTED_PROBLEMS = (*NAMED_PROBLEMS, "left out")
 """Counts of a source that lead to a list of reasons."""
 
 
@@ -350,8 +351,8 @@ def problems_of(parts: Runtime, caller: Caller) -> dict[UUID, Json]:
     found: dict[UUID, Json] = {}
     for row in rows:
         named, reasons = problems.get(row.id, []), left_out.get(row.id, {})
-        counts = {word: sum(one["outcome"] == word for one in named) for word in COUNTED_PROBLEMS[:2]}
-        counts[COUNTED_PROBLEMS[2]] = sum(reasons.values())
+        counts = {word: sum(one["outcome"] == word for one in named) for word in NAMED_PROBLEMS}
+        counts["left out"] = sum(reasons.values())
         found[row.id] = {"counts": counts, "problems": named, "left_out": reasons}
     return found
 

@@ -18,11 +18,11 @@ from pgvector.psycopg import register_vector
 
 from pipeline.database import migrations
 from pipeline.database.engine import Database
-from pipeline.documents import searchable_with_length
 from pipeline.embedding import Vectors
 from pipeline.ledger import document_id, project_id, source_id, sources, tenant_id
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import SearchIndex, indexes, open_index
+from pipeline.search.words import searchable_with_length
 from tests.benchmarks.library import DIMENSIONS
 from tests.benchmarks.scale.clock import Took
 from tests.benchmarks.scale.vectors import CHUNKS_PER_DOCUMENT, Batch, Blend

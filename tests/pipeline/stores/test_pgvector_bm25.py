@@ -13,9 +13,10 @@ from uuid import UUID
 import pytest
 
 from pipeline.database.engine import Database
-from pipeline.documents import Chunk, searchable
+from pipeline.documents import Chunk
 from pipeline.search import statement, term_statistics
 from pipeline.search.question import MOST_READ
+from pipeline.search.words import searchable
 from tests.pipeline.stores.depot import Depot
 
 WORDS = re.findall(
