@@ -54,13 +54,19 @@ MAX_TITLE_LINE = 500
 MAX_FACT = 200
 MAX_NAME = 50
 _PLACEHOLDER = re.compile(r"[\[{<][^\]}>]*[\]}>]$|\{[^{}]*(?:\}|$)")
-_MAIL = re.compile(r"[<(]?[\w.+-]+@[\w-]+\.[\w.-]*\w[>)]?")
+_MAIL = re.compile(r"[<(]?[\w.+-]+@[\w-]+\.[\w.-]*\w[>)]?|<[\w.+-]{1,100} at [\w.-]{1,100}>")
 _BETWEEN_NAMES = re.compile(r"[,;&\n]|\s(?:and|und|et|/)\s")
 _NUMBERED = re.compile(
     r"\d{1,5}(?!\d|-\d\d-\d\d)(?=[-_. ]|$)|(?:^|.*[-_ ])(?:adr|rfc|decision)[-_ ]?(?:[a-z]+[-_ ])?\d"
 )
 _TITLE = re.compile(
     r"\W*(?:architectur(?:e|al) )?decision record(?: \(adr\))?\W*(?::|for\b|[-–])|\W*adr[\s#-]*\d"
+)
+_PROPOSALS = r"RF[CD]|(?!STEP|SHIP|SKIP|TRIP|CHIP|CLIP|ZIP|VIP|WIP)[A-Z]{1,3}[EI]P"
+"""RFC, and proposals to enhance or improve something, whoever makes them: PEP, KEP, BIP, EIP."""
+_PROPOSAL_KEY = re.compile(rf"(?:{_PROPOSALS}|ADR)(?:NUMBER|NO|ID)?")
+_PROPOSAL_TITLE = re.compile(
+    rf"\W*(?:\w[\w.-]* ){{0,2}}(?:(?:{_PROPOSALS})[ #-]*\d{{1,5}}|RFC)\b(?:\]|\s*[:–—]|\s+-\s|\W*$)"
 )
 _FORM = "template|vorlage|modèle|plantilla|modelo|modello|sjabloon|şablon|sablon|шаблон|模板|テンプレート"
 _TEMPLATE = re.compile(rf"(?:^|.*[-_. ])(?:{_FORM})$|(?:{_FORM})[-_ ]|adr[-_ ]template")
@@ -85,6 +91,21 @@ class Evidence:
     def fields(self) -> RecordFields:
         """What the document says of itself."""
         return record_fields(self.front_matter, self.text, self.headings)
+
+    @cached_property
+    def title_line(self) -> str:
+        """The title as it is written, without its mark."""
+        first = self.text.split("\n")[self.headings[0].line] if self.headings else ""
+        return (scalar_text(self.front_matter.get("title")) or first).lstrip("# ")[:MAX_TITLE_LINE]
+
+    @cached_property
+    def proposal_number(self) -> str:
+        """What the header says of a proposal's number: `20` of `eip: 20`; empty if it says none."""
+        front = self.front_matter.items()
+        numbers = (
+            scalar_text(value) for key, value in front if _PROPOSAL_KEY.fullmatch(letters(key).upper())
+        )
+        return next(filter(re.compile(r"\d{1,5}").fullmatch, numbers), "")
 
 
 def kind_and_facts(
@@ -114,20 +135,28 @@ def _signs(rules: DecisionRules, evidence: Evidence, stem: str) -> Iterator[obje
         status = latest(statements_of_value(scalar_text(front.get("status")), lifecycle=False))
         settled = status and status.status not in ("proposed", "deprecated")
         yield settled and parse_day(scalar_text(front.get("date")))
+        yield evidence.proposal_number and _has_status_and_people(evidence)
     if rules.headings:
         yield set(map(letters, rules.headings)) <= named
         yield named & DECISION and len(named & AROUND) > 1
-        yield _TITLE.match(_title(evidence))
+        yield _TITLE.match(evidence.title_line.casefold())
+        yield _PROPOSAL_TITLE.match(evidence.title_line) and _has_status_and_people(evidence)
     if letters(stem) not in NO_RECORDS:
         yield set(map(str.casefold, evidence.tags)).intersection(map(str.casefold, rules.tags))
         yield _place(rules, evidence, named, stem)
+
+
+def _has_status_and_people(evidence: Evidence) -> bool:
+    """True if it says what became of it, and when or by whom: a number alone is no sign of a record."""
+    told = evidence.fields.of((*DATE, *DECIDERS, *AUTHORS))
+    return any(told) and "decision_status" in decision_facts(evidence)
 
 
 def decision_facts(evidence: Evidence) -> dict[str, str]:
     """`decision_status`, `superseded_by`, `decided_at` (ISO day), `deciders`, each only if the document tells."""
     fields = evidence.fields
     history = statements_of_section(fields.history)
-    statuses = [one for one in (*_field_statements(fields), latest(history)) if one]
+    statuses = [one for one in (*_field_statements(evidence), latest(history)) if one]
     status = next((one.status for one in statuses), "")
     successors = [*_successors(fields), *(one.successor for one in statuses)]
     if status not in OUTDATED_STATUSES:
@@ -161,11 +190,14 @@ def _ended(evidence: Evidence) -> dict[str, str]:
     return {key: value for key, value in facts.items() if value} if status in OUTDATED_STATUSES else {}
 
 
-def _field_statements(fields: RecordFields) -> Iterator[Statement]:
+def _field_statements(evidence: Evidence) -> Iterator[Statement]:
     for key in STATUS:
-        for value in fields.values.get(key, ()):
-            # The state of a work item is `Active` or `Done` whatever was decided.
-            if statement := latest(statements_of_value(value, lifecycle=key != "state")):
+        # The state of a work item is `Active` or `Done` whatever was decided; that of a proposal is a status.
+        lifecycle = key != "state" or bool(
+            evidence.proposal_number or _PROPOSAL_TITLE.match(evidence.title_line)
+        )
+        for value in evidence.fields.values.get(key, ()):
+            if statement := latest(statements_of_value(value, lifecycle=lifecycle)):
                 yield statement
 
 
@@ -193,18 +225,12 @@ def _template(evidence: Evidence, stem: str) -> bool:
     folders = PurePosixPath(evidence.path.casefold()).parts[:-1]
     if _TEMPLATE_FOLDERS & set(folders) or (_TEMPLATE.match(stem) and not re.search(r"[1-9]", stem)):
         return True
-    if _PLACEHOLDER.match(_title(evidence)):
+    if _PLACEHOLDER.match(evidence.title_line):
         return True
     fields = evidence.fields
     unfilled = any(value.casefold() == key for key, values in fields.values.items() for value in values)
     open_choice = any(map(offers_choices, (*fields.of(STATUS), *fields.history)))
     return unfilled or (open_choice and "decision_status" not in decision_facts(evidence))
-
-
-def _title(evidence: Evidence) -> str:
-    """As it is written, in lower case and without its mark."""
-    first = evidence.text.split("\n")[evidence.headings[0].line] if evidence.headings else ""
-    return (scalar_text(evidence.front_matter.get("title")) or first).lstrip("# ")[:MAX_TITLE_LINE].casefold()
 
 
 def _decided_day(statements: Sequence[Statement], fields: RecordFields, status: str) -> str:

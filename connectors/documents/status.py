@@ -36,7 +36,8 @@ LIFECYCLE: Mapping[str, tuple[str, ...]] = {
         "archiviert",
     ),
     "proposed": (
-        "deferred", "postponed", "on hold", "on-hold", "parked", "paused", "stagnant", "provisional", "wip",
+        "deferred", "postponed", "on hold", "on-hold", "parked", "paused", "stagnant", "stalled", "provisional",
+        "wip",
         "work in progress", "work-in-progress", "in progress", "in-progress", "in discussion", "under discussion",
         "discussion", "undecided", "open", "new", "idea", "trial", "zurückgestellt", "aufgeschoben", "in arbeit",
         "in bearbeitung", "in diskussion", "offen", "reporté", "reportée", "en cours", "aplazado", "aplazada",
@@ -46,6 +47,7 @@ LIFECYCLE: Mapping[str, tuple[str, ...]] = {
     "implemented": ("done", "completed", "complete", "shipped", "delivered", "erledigt", "terminé", "concluído"),
     "accepted": (
         "active", "final", "living", "current", "valid", "implementable", "in force", "in effect", "effective",
+        "demonstrated",
         "aktiv", "gültig", "in kraft", "actif", "active", "en vigueur", "activo", "activa", "vigente", "en vigor",
         "ativo", "ativa", "em vigor", "attivo", "actief", "yürürlükte", "действует", "有效", "生效", "有効",
     ),

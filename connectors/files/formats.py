@@ -87,9 +87,10 @@ def _without_mail_head(text: str) -> tuple[str, str]:
     head = _MAIL_HEAD.match(text)
     if head is None:
         return "", text
-    said = re.search(r"^(?:Title|Subject): (.+)", head[0], re.MULTILINE)
-    listed = re.sub(r"^(?=\S)", "* ", head[0], flags=re.MULTILINE)
-    return said[1] if said else "", listed + text[head.end() :]
+    unwrapped = re.sub(r"\n[ \t]+", " ", head[0])
+    title = re.search(r"^(?:Title|Subject): (.+)", unwrapped, re.MULTILINE)
+    listed = re.sub(r"^(?=\S)", "* ", unwrapped, flags=re.MULTILINE)
+    return re.sub(r"\\(.)", r"\1", title[1]) if title else "", listed + text[head.end() :]
 
 
 def _rst(text: str) -> str:
@@ -139,7 +140,10 @@ def _foreign_directive() -> Any:
                 return []
             if name in _CODE:
                 code = "\n".join(self.content)
-                return [nodes.literal_block(code, code, classes=["code", f"lang-{about}"])]
+                block = nodes.literal_block(code, code, classes=["code", f"lang-{about}"])
+                caption = self.options.get("caption", "")
+                words = self.state.inline_text(caption, self.lineno)[0] if caption else []
+                return [*([nodes.paragraph("", "", *words)] if words else []), block]
             found, said = nodes.container(), list[Any]()
             if name in _SINCE:
                 about, _, more = about.partition(" ")
@@ -164,62 +168,11 @@ def _foreign_role(
 
 # AsciiDoc -------------------------------------------------------------------------------------------
 
-_ADOC_DROPPED = re.compile(
-    r":!?[\w-]+!?:(?:\s.*)?$|//(?!/)|\[.*\]$|(?:={4,}|_{4,}|\*{4,}|--|\+|<<<)$|\w+::\S*\[.*\]$"
-)
-_Shown = Callable[[re.Match[str]], str]
-_ADOC_LINES: tuple[tuple[re.Pattern[str], _Shown], ...] = (
-    (re.compile(r"(={1,6})[ \t]+(\S.*)"), lambda m: f"{'#' * len(m[1])} {m[2]}"),
-    (re.compile(r"\.(?=[^\s.])(.+)"), lambda m: f"**{m[1]}**"),
-    (re.compile(r"[ \t]*(?:\*{1,5}|\.{1,5}|-)[ \t]+(\S.*)"), lambda m: f"- {m[1]}"),
-    (re.compile(r"(\S.*?):{2,4}$"), lambda m: f"\n**{m[1]}**\n"),
-)  # fmt: skip
-_ADOC_LINK = re.compile(r"(?:link:|(?=https?:))([^\s\[\]]{1,1000})\[([^\[\]\n]{0,500})\]")
-_ADOC_MACRO = re.compile(
-    r"<<[^<>,\n]{0,200},\s*([^<>\n]{1,300})>>|\b(?:xref|linkgit):([^\s\[\]]{1,200})\[([^\[\]\n]{0,300})\]"
-)
-_ADOC_UNDER = "=-~^+"
-_ADOC_FENCE = re.compile(r"-{4,}|\.{4,}|/{4,}|`{3,}")
-
 
 def _asciidoc(text: str) -> str:
-    found: list[str] = []
-    fence = above = ""
-    lines = text.split("\n")
-    for index, line in enumerate(map(str.rstrip, lines)):
-        marks = line if _ADOC_FENCE.fullmatch(line) else ""
-        before = lines[max(0, index - 2)] if index > 1 else ""
-        alone = not before.strip() or before.startswith(("[", "//", ":"))
-        if fence:
-            if line == fence:
-                fence = ""
-                found += [] if marks[0] == "/" else ["```"]
-            elif fence[0] != "/":
-                found.append(line)
-        elif above.strip() and alone and line and line[0] in _ADOC_UNDER and _underlines(above, line):
-            found[-1] = f"{'#' * (_ADOC_UNDER.index(line[0]) + 1)} {above}"
-        elif marks:
-            fence = marks
-            found += [] if marks[0] == "/" else ["", "```"]
-        elif not _ADOC_DROPPED.match(line):
-            found.append(_adoc_line(line))
-            above = line
-            continue
-        above = ""
-    return "\n".join(found)
+    from connectors.files.asciidoc import asciidoc_markdown
 
-
-def _underlines(above: str, line: str) -> bool:
-    return not line.strip(line[0]) and len(line) > 1 and abs(len(above) - len(line)) < 3  # noqa: PLR2004
-
-
-def _adoc_line(line: str) -> str:
-    line = _ADOC_LINK.sub(lambda m: f"[{m[2] or m[1]}]({m[1]})", line)
-    line = _ADOC_MACRO.sub(lambda m: m[1] or (f"{m[2]}({m[3]})" if m[3].isdigit() else m[3] or m[2]), line)
-    for pattern, shown in _ADOC_LINES:
-        if match := pattern.fullmatch(line):
-            return shown(match)
-    return line
+    return asciidoc_markdown(text, MOST_CHARACTERS)
 
 
 # PDF and DOCX ---------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from textwrap import dedent
 from typing import Any
 
 import yaml
@@ -34,6 +35,10 @@ _ATTRIBUTE = re.compile(r":([^\W\d_][\w .-]{0,60}):[ \t]+(\S.*)$")
 _RIGHTS = re.compile(r"""^\W{0,10}(?:security[ _-]?level|acl)["']?[ \t]*[:=]""", re.IGNORECASE | re.MULTILINE)
 _PLACEHOLDER = re.compile(r"\{\{.*\}\}|<%.*%>|\{%.*%\}")
 """What a program fills in: it says nothing."""
+MAIL_FIELD = re.compile(r"([A-Z][\w-]*(?: [\w-]+){0,2}):(?:[ \t]+(.*))?$")
+"""`Key: value` or `Key:`, as the heads of mails, PEPs and BIPs have it."""
+MAIL_LINES = 100
+FEWEST_MAIL_FIELDS = 3
 TOP_LINES = 30
 """Of a text without fences, searched for fields."""
 FEWEST_WORDS = 4
@@ -136,19 +141,46 @@ def _continues(line: str) -> bool:
 
 
 def _unfenced(text: str, lines: list[str]) -> FrontMatter:
-    """Fields at the top of a text, which stay part of it: attributes, and a paragraph of fields with rights in it."""
+    """Fields at the top of a text, which stay part of it.
+
+    They are attributes, the head of a mail with a title, or a paragraph of fields with rights in it.
+    """
     above = lines[:TOP_LINES]
     attributes = {m[1]: m[2].strip() for m in map(_ATTRIBUTE.match, above) if m}
     if _has_known_key(attributes):
         return FrontMatter(values=canonical_rights(attributes), body=text)
     paragraph = above[: next((n for n, line in enumerate(above) if not line.strip()), len(above))]
     if not _RIGHTS.search("\n".join(paragraph)) or paragraph[0].startswith(("#", "```", "~~~")):
-        return FrontMatter(body=text)
+        return FrontMatter(values=_mail_head(lines), body=text)
     fields = [line.strip() for line in paragraph if line.strip(" \t-+")]
     if all(map(_FIELD.match, fields)):
         return FrontMatter(values=canonical_rights(_by_lines(fields, "---")), body=text)
     note = "fields at the top of the text are no header that can be read"
     return FrontMatter(body=text, note=note, rights_unread=True)
+
+
+def _mail_head(lines: list[str]) -> dict[str, str]:
+    """The fields of a head as of a mail, in a code block or not; empty if there is none, or no title in it."""
+    quoted = lines[0].strip().startswith(("```", "<pre"))
+    above = lines[1:MAIL_LINES] if quoted else lines[:MAIL_LINES]
+    end = next(
+        (n for n, line in enumerate(above) if not line.strip() or line.startswith(("```", "</pre"))), 0
+    )
+    values: dict[str, str] = {}
+    key = ""
+    for line in dedent("\n".join(above[:end])).split("\n"):
+        if match := MAIL_FIELD.match(line):
+            key = match[1]
+            values[key] = (match[2] or "").strip()
+        elif key and line[:1].isspace():
+            values[key] = f"{values[key]} {line.strip()}".strip()
+        else:
+            return {}
+    title = values.get("Title") or values.get("Subject")
+    example = quoted and "Status" not in values
+    if not title or example or len(values) < FEWEST_MAIL_FIELDS or _RIGHTS.search("\n".join(above[:end])):
+        return {}
+    return {**values, "Title": title}
 
 
 def _parsed(head: str, fence: str) -> tuple[dict[str, Any], tuple[str, int] | None]:
