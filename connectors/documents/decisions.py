@@ -54,7 +54,7 @@ MAX_TITLE_LINE = 500
 MAX_FACT = 200
 MAX_NAME = 50
 _PLACEHOLDER = re.compile(r"[\[{<][^\]}>]*[\]}>]$|\{[^{}]*(?:\}|$)")
-_MAIL = re.compile(r"[<(]?[\w.+-]+@[\w-]+\.[\w.-]*\w[>)]?|<[\w.+-]{1,100} at [\w.-]{1,100}>")
+_MAIL = re.compile(r"[<(]?[\w.+-]+@[\w-]+\.[\w.-]*\w[>)]?|\\?<[\w.+-]{1,100} at [\w.-]{1,100}>")
 _BETWEEN_NAMES = re.compile(r"[,;&\n]|\s(?:and|und|et|/)\s")
 _NUMBERED = re.compile(
     r"\d{1,5}(?!\d|-\d\d-\d\d)(?=[-_. ]|$)|(?:^|.*[-_ ])(?:adr|rfc|decision)[-_ ]?(?:[a-z]+[-_ ])?\d"
@@ -65,6 +65,9 @@ _TITLE = re.compile(
 _PROPOSALS = r"RF[CD]|(?!STEP|SHIP|SKIP|TRIP|CHIP|CLIP|ZIP|VIP|WIP)[A-Z]{1,3}[EI]P"
 """RFC, and proposals to enhance or improve something, whoever makes them: PEP, KEP, BIP, EIP."""
 _PROPOSAL_KEY = re.compile(rf"(?:{_PROPOSALS}|ADR)(?:NUMBER|NO|ID)?")
+_NUMBER = re.compile(r"\d{1,8}")
+_NO_RECORD = re.compile(rf"(?:{_PROPOSALS}|ADR)(?:NONE|NULL|N+|X+)")
+"""Letters of `KEP-None`, `ADR-XXXX`."""
 _PROPOSAL_TITLE = re.compile(
     rf"\W*(?:\w[\w.-]* ){{0,2}}(?:(?:{_PROPOSALS})[ #-]*\d{{1,5}}|RFC)\b(?:\]|\s*[:–—]|\s+-\s|\W*$)"
 )
@@ -105,7 +108,7 @@ class Evidence:
         numbers = (
             scalar_text(value) for key, value in front if _PROPOSAL_KEY.fullmatch(letters(key).upper())
         )
-        return next(filter(re.compile(r"\d{1,5}").fullmatch, numbers), "")
+        return next(filter(_NUMBER.fullmatch, numbers), "")
 
 
 def kind_and_facts(
@@ -248,14 +251,15 @@ def _people(values: Sequence[str]) -> str:
         if not _nothing(value):
             # A link to an address is read as its words first; an address may be all that stands between two names.
             parts = _BETWEEN_NAMES.split(_MAIL.sub(",", plain_text(value)))
-            bare = (part.strip(" .:;()<>[]*-–|") for part in parts)
+            bare = (part.strip(" .:;()<>[]*-–|\\") for part in parts)
             names |= dict.fromkeys(name for name in bare if 1 < len(name) <= MAX_NAME)
     return ", ".join(names)
 
 
 def _nothing(value: str) -> bool:
     blank = not any(map(str.isalnum, value))
-    return blank or letters(value) in NOTHING or bool(_PLACEHOLDER.match(value.strip()))
+    none = letters(value) in NOTHING or _NO_RECORD.fullmatch(letters(value).upper())
+    return blank or bool(none or _PLACEHOLDER.match(value.strip()))
 
 
 def _alike(path: str) -> str:

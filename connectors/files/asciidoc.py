@@ -72,7 +72,7 @@ def asciidoc_markdown(text: str, most: int) -> str:
 def _attributes(text: str) -> dict[str, str]:
     """Values by name as they are first set, for a title may name what stands below it."""
     definitions = reversed(_ATTRIBUTE.findall(text))
-    return {name.lower(): value[:MOST_ATTRIBUTE] for name, value in definitions} | SIGNS
+    return {**{name.lower(): value[:MOST_ATTRIBUTE] for name, value in definitions}, **SIGNS}
 
 
 @dataclass(kw_only=True)
@@ -174,15 +174,16 @@ def _shown_line(line: str) -> str:
 
 def _table(lines: Sequence[str], mark: str, block: str) -> list[str]:
     """A table with its first row as the head, whatever is in its cells on one line each."""
-    if not any(map(str.strip, lines)):
+    if not lines:
         return []
     if mark[0] == "|" and "format=" not in block:
         cells, first = _cells(lines)
-        width = _width(block) or first
-        width = max(1, min(width, MOST_COLUMNS))
+        width = max(1, min(_width(block) or first, MOST_COLUMNS))
         rows = [cells[at : at + width] for at in range(0, len(cells), width)]
     else:
         rows = list(_separated(lines, ":" if mark[0] == ":" or "dsv" in block else ","))
+    if not rows:
+        return []
     width = max(map(len, rows))
     shown = [f"| {' | '.join(row + [''] * (width - len(row)))} |" for row in rows]
     return ["", shown[0], "|" + " --- |" * width, *shown[1:], ""]
