@@ -90,7 +90,7 @@ def _without_mail_head(text: str) -> tuple[str, str]:
     unwrapped = re.sub(r"\n[ \t]+", " ", head[0])
     title = re.search(r"^(?:Title|Subject): (.+)", unwrapped, re.MULTILINE)
     listed = re.sub(r"^(?=\S)", "* ", unwrapped, flags=re.MULTILINE)
-    return re.sub(r"\\(.)", r"\1", title[1]) if title else "", listed + text[head.end() :]
+    return re.sub(r"\\ |\\(?=.)", "", title[1]) if title else "", listed + text[head.end() :]
 
 
 def _rst(text: str) -> str:

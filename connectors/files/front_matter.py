@@ -180,7 +180,7 @@ def _mail_head(lines: list[str]) -> dict[str, str]:
     example = quoted and "Status" not in values
     if not title or example or len(values) < FEWEST_MAIL_FIELDS or _RIGHTS.search("\n".join(above[:end])):
         return {}
-    return {**values, "Title": title}
+    return {**values, "Title": title.replace("\\ ", "")}  # in reStructuredText a blank that is not shown
 
 
 def _parsed(head: str, fence: str) -> tuple[dict[str, Any], tuple[str, int] | None]:
