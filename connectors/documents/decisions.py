@@ -71,6 +71,7 @@ _NO_RECORD = re.compile(rf"(?:{_PROPOSALS}|ADR)(?:NONE|NULL|N+|X+)")
 _PROPOSAL_TITLE = re.compile(
     rf"\W*(?:\w[\w.-]* ){{0,2}}(?:(?:{_PROPOSALS})[ #-]*\d{{1,5}}|RFC)\b(?:\]|\s*[:–—]|\s+-\s|\W*$)"
 )
+_TITLE_NUMBER = re.compile(r"(\d{3,5}):\s")
 _FORM = "template|vorlage|modèle|plantilla|modelo|modello|sjabloon|şablon|sablon|шаблон|模板|テンプレート"
 _TEMPLATE = re.compile(rf"(?:^|.*[-_. ])(?:{_FORM})$|(?:{_FORM})[-_ ]|adr[-_ ]template")
 _TEMPLATE_FOLDERS = frozenset(
@@ -110,6 +111,14 @@ class Evidence:
         )
         return next(filter(_NUMBER.fullmatch, numbers), "")
 
+    @cached_property
+    def is_titled_proposal(self) -> bool:
+        """True for a title such as `RFC 0037: ...`, and for `0037: ...` in a file or folder of that number."""
+        number = _TITLE_NUMBER.match(self.title_line)
+        names = PurePosixPath(self.path).parts[-2:]
+        numbered = number and any(name.startswith(f"{number[1]}-") for name in names)
+        return bool(numbered or _PROPOSAL_TITLE.match(self.title_line))
+
 
 def kind_and_facts(
     rules: DecisionRules, evidence: Evidence, source_type: SourceType
@@ -143,7 +152,7 @@ def _signs(rules: DecisionRules, evidence: Evidence, stem: str) -> Iterator[obje
         yield set(map(letters, rules.headings)) <= named
         yield named & DECISION and len(named & AROUND) > 1
         yield _TITLE.match(evidence.title_line.casefold())
-        yield _PROPOSAL_TITLE.match(evidence.title_line) and _has_status_and_people(evidence)
+        yield evidence.is_titled_proposal and _has_status_and_people(evidence)
     if letters(stem) not in NO_RECORDS:
         yield set(map(str.casefold, evidence.tags)).intersection(map(str.casefold, rules.tags))
         yield _place(rules, evidence, named, stem)
@@ -196,9 +205,8 @@ def _ended(evidence: Evidence) -> dict[str, str]:
 def _field_statements(evidence: Evidence) -> Iterator[Statement]:
     for key in STATUS:
         # The state of a work item is `Active` or `Done` whatever was decided; that of a proposal is a status.
-        lifecycle = key != "state" or bool(
-            evidence.proposal_number or _PROPOSAL_TITLE.match(evidence.title_line)
-        )
+        numbered = evidence.proposal_number or evidence.is_titled_proposal
+        lifecycle = key != "state" or bool(numbered)
         for value in evidence.fields.values.get(key, ()):
             if statement := latest(statements_of_value(value, lifecycle=lifecycle)):
                 yield statement
