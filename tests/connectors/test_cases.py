@@ -223,3 +223,5 @@ def test_there_are_as_many_cases_as_files() -> None:
     files = {path for path in FOLDER.glob("*/*") if path.name != "cases.yaml"}
 
     assert {case.file for case in CASES} == files
+    assert len(CASES) >= 250
+    assert sum(bool(case.expected.get("seen")) for case in CASES) >= 120
