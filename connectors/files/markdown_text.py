@@ -113,7 +113,7 @@ def readable_markdown(text: str) -> str:
 
     Plain Markdown comes back as it is, code always does.
     """
-    lines = list(_Reader(text).read())
+    lines = list(_MarkdownReader(text).read())
     plain = "\n".join(line for line, is_code in lines if not is_code)
     closed = frozenset(CLOSED.findall(plain))
     notes = frozenset(re.findall(r"^[ \t]*\[\^([^\[\]\s]+)\]:", plain, re.MULTILINE))
@@ -124,7 +124,7 @@ def readable_markdown(text: str) -> str:
     return "\n".join(shown)
 
 
-class _Reader:
+class _MarkdownReader:
     """One pass over the lines: tells code from text, and takes out parts and lines that are no text."""
 
     def __init__(self, text: str) -> None:
