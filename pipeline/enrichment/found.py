@@ -243,7 +243,9 @@ class FoundDocument:
         metadata, chunks = self.document.metadata, list(text.chunks) if text else []
         own = all(chunk.ord != self.hit.chunk.ord for chunk in chunks)
         self.chunks = [*chunks, self.hit.chunk] if own else chunks
-        names = (text and text.external_id, metadata.get("pbi_id"), metadata.get("source_path"))
+        external_id, path = text and text.external_id, metadata.get("source_path")
+        # A task in a file of its own is known by its id, and not by its path.
+        names = (external_id if external_id != path else None, metadata.get("pbi_id"), external_id, path)
         self.external_id = str(next(filter(None, names), self.document.id))
         self.title = " ".join(self.document.title.split()) or DEFAULT_TITLES[self.document.kind]
         """On one line; a word in place of it if it has none."""

@@ -139,6 +139,7 @@ class UploadResponse(BaseModel):
     run: int
     documents: list[UploadedDocument]
     rejected: list[Rejected]
+    noted: list[Rejected] = Field(description="Taken, and read in part.")
 
 
 Writer = Annotated[Caller, Depends(may(WRITE))]

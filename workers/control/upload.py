@@ -74,8 +74,8 @@ def upload(
     """Take files (name, content) and documents into the ledger; what is there under the same name is replaced.
 
     Documents are those of `SentDocument`. The answer is `{"run", "documents": [{"external_id", "document_id"}],
-    "rejected": [{"item", "reason"}]}`; what is wrong with one keeps none of the others. Of two different ones with one
-    name the last is taken.
+    "rejected": [{"item", "reason"}], "noted": [{"item", "reason"}]}`: those noted were taken, and read in
+    part; what is wrong with one keeps none of the others. Of two different ones with one name the last is taken.
 
     Raises:
         NotFound: there is no such project.
@@ -123,6 +123,7 @@ def upload(
         "run": run,
         "documents": [{"external_id": e, "document_id": str(document_id(own, e))} for e in taken],
         "rejected": [{"item": one.external_id, "reason": one.reason} for one in rejected],
+        "noted": [{"item": one.external_id, "reason": one.reason} for one in page.noted],
     }
 
 

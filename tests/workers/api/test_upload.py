@@ -150,6 +150,15 @@ def test_what_cannot_be_taken_is_named(send: Callable[..., Any], name: str, cont
     assert [one["external_id"] for one in answer.json()["documents"]] == ["good.md"]
 
 
+def test_what_was_read_in_part_is_taken_and_named(send: Callable[..., Any]) -> None:
+    sent = files(**{"a.md": "---\nassignee: @wren\ntitle: Berths\n---\nDeep berths.", "b.md": "# Fine"})
+
+    answer = send(sent).json()
+
+    assert [one["external_id"] for one in answer["documents"]] == ["a.md", "b.md"]
+    assert answer["noted"] == [{"item": "a.md", "reason": "header not valid YAML at line 2; read as lines"}]
+
+
 def test_documents_are_taken_as_json(
     api: TestClient, parts: Runtime, ask: Ask, token: Callable[..., str]
 ) -> None:
