@@ -330,3 +330,39 @@ def test_a_record_that_its_tool_marked_as_superceded_comes_after_the_one_in_forc
     assert (first["ref"], first["status"]) == ("0005-stream.md", "accepted")
     assert (second["ref"], second["status"]) == ("0004-mail.md", "superseded")
     assert second["superseded_by"] == "5. Stream the export of invoices"
+
+
+def test_a_task_in_markdown_is_similar_work_by_its_id_with_what_it_taught(
+    shop: Workshop, tmp_path: Path
+) -> None:
+    head = "---\nid: {}\ntitle: {}\nstatus: Done\nassignee: @wren\ncreated_date: '2025-03-04'\nlabels: [mooring]\n{}---\n"
+    text = (
+        "## Description\n\nWarn the mooring crew when the swell at the outer berth rises.\n\n"
+        "## Implementation Notes\n\nThe sensor of the outer berth turned out to report the rising swell ten minutes late, so we poll it twice.\n"
+    )
+    tasks = {
+        "TASK-12": "Warn the mooring crew of swell",
+        "TASK-30": "Warn the mooring crew of the swell again",
+    }
+    for item_id, title in tasks.items():
+        more = "duplicate_of: TASK-12\n" if item_id == "TASK-30" else ""
+        (tmp_path / f"{item_id.lower()}.md").write_text(
+            head.format(item_id, title, more) + text, encoding="utf-8"
+        )
+    source = open_source(MarkdownOptions(name="tasks", type="markdown", paths=("*.md",), root=tmp_path))
+    shop.admit(*(document for page in source.pages(None) for document in page.documents))
+    shop.index()
+    pbi = {
+        "title": "Warn the mooring crew of swell",
+        "description": "Warn when the swell at the berth rises.",
+    }
+
+    made = answer(shop, pbi)
+
+    similar = {one["ref"]: one for one in made["similar_work"]}
+    assert {"TASK-12", "TASK-30"} <= set(similar)
+    assert any("ten minutes late" in text for text in similar["TASK-12"]["learnings"])
+    assert similar["TASK-12"]["status"] == "Done"
+    assert similar["TASK-30"]["duplicate_of"] == "TASK-12"
+    assert "TASK-12" in [one["ref"] for one in made["likely_duplicates"]]
+    assert answer(shop, {**pbi, "id": "TASK-12"})["similar_work"][0]["ref"] != "TASK-12"
