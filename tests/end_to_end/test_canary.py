@@ -68,7 +68,7 @@ rag:
 """
 PAGES: dict[str, str | bytes] = {
     "good.md": f"---\ntitle: Floors\nauthor: {AUTHOR}\n---\n# Floors\n\nAbout floors. {SENTENCE}.\n",
-    "broken.md": f"---\ntitle: [{SENTENCE}\nauthor: {{{AUTHOR}\n---\n# Broken\n\n{SENTENCE}.\n",
+    "broken.md": f"---\naliases: [{SENTENCE}\nauthor: {{{AUTHOR}\n---\n# Broken\n\n{SENTENCE}.\n",
     "level.md": f"---\nsecurity_level: {SENTENCE}\n---\n# Level\n\n{SENTENCE}.\n",
     "latin.md": f"# Latin\n\n{SENTENCE} \N{LATIN SMALL LETTER E WITH ACUTE}.\n".encode("latin-1"),
 }

@@ -76,6 +76,7 @@ def test_a_new_source_has_nothing(database: Database, notes: UUID) -> None:
         "timezone": "UTC",
         "last_sync_at": None,
         "left_out": {},
+        "noted": 0,
         "removed": False,
         "dead_letters": [],
         "problems": [],
