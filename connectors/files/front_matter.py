@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import takewhile
 from textwrap import dedent
 from typing import Any
 
@@ -69,6 +70,10 @@ class FrontMatter:
 NO_HEADER = FrontMatter(body="")
 
 
+_ANY_RIGHTS = re.compile(r"security\W{0,3}_?level|(?<![^\W_])acl(?![^\W_])", re.IGNORECASE)
+"""A key about rights anywhere: what a header that cannot be read says of them must close its file."""
+
+
 class _HeaderLoader(BoundedLoader):
     """YAML whose values are never shown in another spelling: `NO`, `1.10`, `0010` and `12:30` stay text."""
 
@@ -118,7 +123,7 @@ def read_front_matter(text: str) -> FrontMatter:
     if problem:
         values = _by_lines(lines[1:end], fence)
         note = f"header not valid {problem[0]} at line {first + problem[1]}; read as lines"
-    rights_unread = bool(note) and bool(_RIGHTS.search(head))
+    rights_unread = bool(note) and bool(_ANY_RIGHTS.search(head))
     if rights_unread or _is_header(values) or not head.strip():
         return FrontMatter(values=canonical_rights(values), body=body, note=note, rights_unread=rights_unread)
     return FrontMatter(body=text)
@@ -128,7 +133,8 @@ def _never_closed(text: str, lines: list[str], fence: str, first: int) -> FrontM
     """A header without its last line is read up to the first line that is none of its fields."""
     end = next((n for n, line in enumerate(lines) if n and not _continues(line)), len(lines))
     values = _by_lines(lines[1:end], fence)
-    rights_unread = bool(_RIGHTS.search("\n".join(lines[1:end])))
+    above = takewhile(lambda line: not line.startswith("# "), lines[1:TOP_LINES])
+    rights_unread = bool(_RIGHTS.search("\n".join(above)))  # also behind a line that is no field
     if not (rights_unread or _has_known_key(values)):
         return FrontMatter(body=text)
     note = f"header opened at line {first} is never closed; read as lines"
@@ -147,13 +153,15 @@ def _unfenced(text: str, lines: list[str]) -> FrontMatter:
     """
     above = lines[:TOP_LINES]
     attributes = {m[1]: m[2].strip() for m in map(_ATTRIBUTE.match, above) if m}
-    if _has_known_key(attributes):
+    rights = [plain_key(m[1]) for m in map(_ATTRIBUTE.match, above) if m and _RIGHTS.match(f"{m[1]}:")]
+    if _has_known_key(attributes) and len(rights) == len({*rights}):
         return FrontMatter(values=canonical_rights(attributes), body=text)
     paragraph = above[: next((n for n, line in enumerate(above) if not line.strip()), len(above))]
     if not _RIGHTS.search("\n".join(paragraph)) or paragraph[0].startswith(("#", "```", "~~~")):
         return FrontMatter(values=_mail_head(lines), body=text)
     fields = [line.strip() for line in paragraph if line.strip(" \t-+")]
-    if all(map(_FIELD.match, fields)):
+    stated = [plain_key(re.split("[:=]", line)[0]) for line in fields if _RIGHTS.match(line)]
+    if all(map(_FIELD.match, fields)) and len(stated) == len({*stated}):
         return FrontMatter(values=canonical_rights(_by_lines(fields, "---")), body=text)
     note = "fields at the top of the text are no header that can be read"
     return FrontMatter(body=text, note=note, rights_unread=True)
