@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from connectors.documents.headings import nested
 from connectors.documents.values import (
+    canonical_rights,
     clean_text,
     json_able,
     number_of,
@@ -22,7 +23,7 @@ from connectors.documents.values import (
 )
 from connectors.pbi.effort import course_facts, effort_facts
 from connectors.pbi.shapes import ID_KEYS, TITLE_KEYS, PbiItem, id_of, text_of
-from pipeline.documents import MAX_TITLE, plain_keys
+from pipeline.documents import ACL, LEVEL, MAX_TITLE, plain_keys
 
 # Names of fields, by plain key; the surest first.
 FIELDS: Mapping[str, tuple[str, ...]] = {
@@ -174,6 +175,8 @@ def pbi_record(item: PbiItem, run: Mapping[str, Any]) -> PbiRecord | None:
         heading: text for heading, keys in TEXTS.items() if (text := _section(heading, _value(pbi, keys)))
     }
     facts = work_facts(item.pbi, own_id, filter(None, map(sections.get, ENDINGS)))
+    rights = canonical_rights(item.pbi)
+    facts |= {key: json_able(rights[key]) for key in (LEVEL, ACL) if key in rights}
     return PbiRecord(
         id=own_id or f"title-{digest[:16]}",
         title=title,

@@ -321,8 +321,7 @@ class PbiJsonSource(FileSource):
             url=record.url or f"{file.url}#{quote(pbi_id, safe='')}",
             tags=record.tags,
             metadata={
-                **self._options.fixed_metadata,
-                **record.facts,
+                **self._options.metadata_of(record.facts),
                 "pbi_id": record.id,
                 **({READING_NOTE: SHARED.format(record.id)} if pbi_id != record.id else {}),
                 **({"timestamp": record.timestamp} if record.timestamp else {}),
