@@ -42,14 +42,15 @@ SECTIONS = DECISION | AROUND | {
 
 FIRST_SECTIONS = frozenset(
     {
-        "about", "contents", "features", "gettingstarted", "inhalt", "install", "installation", "introduction",
-        "overview", "prerequisites", "quickstart", "requirements", "setup", "tableofcontents", "toc", "usage",
-        "übersicht",
+        "about", "contents", "features", "getstarted", "gettingstarted", "inhalt", "install", "installation",
+        "introduction", "overview", "prerequisites", "quickstart", "requirements", "setup", "tableofcontents", "toc",
+        "usage", "übersicht",
     }
 )  # fmt: skip
 """Names of first parts of a text whose title stands elsewhere, by their letters."""
 FEWEST_PARTS = 2
 """Headings of one level that name parts: the title stands elsewhere."""
+_NAME_OF_NOTE = re.compile(r"(?!(?:Home|Index|Readme)$)[A-Z][a-z]+|\d{4}-\d\d-\d\d")
 _ATX = re.compile(r" {0,3}(#{1,6})((?:[ \t]+.*)?)$")
 _DEEPER = re.compile(r"( {0,3})(#{1,6})(?=[ \t]|$)")
 _CLOSING = re.compile(r"(?:^|[ \t]+)#+[ \t]*$")
@@ -132,7 +133,7 @@ def title_of(headings: Sequence[Heading], *, text: str = "", file_stem: str = ""
     """The first heading of level 1, else the first of all; empty if there is none, or it names a part among others.
 
     A name that a person gave the file as its title goes before headings, unless a single one is of level 1: notes
-    hold parts.
+    hold parts. So does a single word with a capital, or a day, where no heading is of level 1.
 
     Args:
         headings: of the text, in order.
@@ -145,9 +146,11 @@ def title_of(headings: Sequence[Heading], *, text: str = "", file_stem: str = ""
     if first is None:
         return ""
     opens = not any(line.strip() for line in text.split("\n")[: max(0, first.line - 1)])
-    if _is_written_title(file_stem) and len(tops) != 1:
+    if len(tops) != 1 and (_is_written_title(file_stem) or (not tops and _NAME_OF_NOTE.fullmatch(file_stem))):
         return file_stem
     name, alike = letters(first.text), [heading for heading in named if heading.level == first.level]
+    if len(tops) > 1 and name in FIRST_SECTIONS:
+        return ""
     if first.level > 1 and (name in FIRST_SECTIONS | SECTIONS or (len(alike) > 1 and not opens)):
         return ""
     parts = sum(letters(heading.text) in SECTIONS for heading in alike)

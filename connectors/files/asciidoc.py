@@ -22,7 +22,7 @@ SIGNS: Mapping[str, str] = {
 
 _Shown = Callable[[re.Match[str]], str]
 _DROPPED = re.compile(
-    r":!?[\w-]+!?:(?:\s.*)?$|//(?!/)|\[.*\]$|(?:={4,}|_{4,}|\*{4,}|--|\+|<<<|!===)$|(?!image)\w+::\S*\[.*\]$"
+    r":!?[\w-]+!?:(?:\s.*)?$|//(?!/)|\[.*\]$|(?:={4,}|_{4,}|\*{4,}|--|\+|<{3,}|!===)$|(?!image)\w+::\S*\[.*\]$"
 )
 _LINES: tuple[tuple[re.Pattern[str], _Shown], ...] = (
     (re.compile(r"(={1,6})[ \t]+(\S.*)"), lambda m: f"{'#' * len(m[1])} {m[2]}"),
@@ -36,7 +36,8 @@ _ATTRIBUTE = re.compile(r"^:([\w-]+):[ \t]+(\S.*)$", re.MULTILINE)
 _NAME = re.compile(r"(?<!\\)\{(\w[\w-]{0,60})\}")
 _LINK = re.compile(r"(?:link:|(?=https?:))([^\s\[\]]{1,1000})\[([^\[\]\n]{0,500})\]")
 _REFERENCE = re.compile(
-    r"<<[^<>,\n]{0,200},\s*([^<>\n]{1,300})>>|\b(?:xref|linkgit):([^\s\[\]]{1,200})\[([^\[\]\n]{0,300})\]"
+    r"<<(?:[^<>,\n]{0,200},\s*)?(?=\S)([^<>\n]{1,300}?)(?<=[^\s,]),?[ \t]*>>"
+    r"|\b(?:xref|linkgit):([^\s\[\]]{1,200})\[([^\[\]\n]{0,300})\]"
 )
 _ANCHOR = re.compile(
     r"(?<!\[)\[\[[\w:][\w:.-]{0,200}(?:,[^\]\n]{0,300})?\]\](?!\])|\banchor:[\w:.-]{1,200}\[[^\[\]\n]{0,300}\]"
@@ -44,6 +45,9 @@ _ANCHOR = re.compile(
 _MACRO = re.compile(
     r"\b(image|icon|kbd|btn|menu|footnote|stem|latexmath|asciimath|pass|mailto)::?([^\s\[\]]{0,300})\[([^\[\]\n]{0,500})\]"
 )
+_ROLE = re.compile(r"\[\.[\w.-]{1,80}\](?:#([^#\n]{1,300})#|(?=[*_`]))")
+_UNKNOWN_TARGET = re.compile(r"(?<![\w:])\{\w[\w-]{0,60}\}[^\s\[\]{}]{0,300}\[([^\[\]\n]{1,300})\]")
+"""A link whose address begins with an attribute of another file."""
 _UNDER = "=-~^+"
 _FENCE = re.compile(r"-{4,}|\.{4,}|/{4,}|`{3,}")
 _CODE = "-.`"
@@ -144,6 +148,7 @@ def _underlines(above: str, line: str) -> bool:
 def _inline(line: str) -> str:
     """The line without anchors, its links and macros as Markdown or as their words."""
     line = _MACRO.sub(_words_of_macro, _ANCHOR.sub("", line))
+    line = _ROLE.sub(lambda m: m[1] or "", _UNKNOWN_TARGET.sub(r"\1", line))
     line = _LINK.sub(lambda m: f"[{m[2] or m[1]}]({m[1]})", line)
     return _REFERENCE.sub(lambda m: m[1] or (f"{m[2]}({m[3]})" if m[3].isdigit() else m[3] or m[2]), line)
 
@@ -152,6 +157,9 @@ def _words_of_macro(macro: re.Match[str]) -> str:
     name, target, words = macro.groups()
     first = words.split(",", 1)[0].strip(" \"'")
     match name:
+        case "image" if "::" not in macro[0][:7]:
+            # Within a line, such as a tick in a cell: AsciiDoc shows the file's name where no words are given.
+            return first if first and "=" not in first else _name_of_picture(target)
         case "image" | "icon":
             return "" if "=" in first or name == "icon" else first
         case "menu":
@@ -162,6 +170,10 @@ def _words_of_macro(macro: re.Match[str]) -> str:
             return first or target
         case _:
             return str(words)
+
+
+def _name_of_picture(target: str) -> str:
+    return re.sub(r"[-_]", " ", target.rsplit("/", 1)[-1].rsplit(".", 1)[0])
 
 
 def _shown_line(line: str) -> str:

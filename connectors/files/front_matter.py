@@ -255,7 +255,7 @@ def _has_known_key(values: Mapping[str, Any]) -> bool:
 
 def _is_header(values: Mapping[str, Any]) -> bool:
     """False for prose with a colon between two rules."""
-    if _has_known_key(values) or not values:
+    if not values or _has_known_key(values) or any("_" in key for key in values):
         return bool(values)
     texts = [value for value in values.values() if isinstance(value, str)]
     if len(values) == 1:

@@ -30,16 +30,26 @@ _PARTS: dict[str, tuple[str, str]] = {
     "obsidian": (r"^[ \t]*%%(?!%)(?=[^%\n]*$)", r"(?<!%)%%[ \t]*$"),
     "pre": (r"<pre\b[^<>]*>", r"</pre\s*>"),
     "liquid_code": (r"\{%-?\s*highlight\b[^{}\n]*%\}", r"\{%-?\s*endhighlight\s*-?%\}"),
+    "shortcode": (r"\{\{[<%](?=[^{}\n]*$)", r"[%>]\}\}"),
     "hugo_code": (r"\{\{[<%]\s*highlight\b[^{}\n]*[%>]\}\}", r"\{\{[<%]\s*/\s*highlight\s*[%>]\}\}"),
     "heading": (r"<h[1-6]\b[^<>]*>", r"</h[1-6]\s*>"),
     "table": (r"<table\b[^<>]*>", r"</table\s*>"),
 }
 _SHOWN_PARTS = frozenset({"pre", "liquid_code", "hugo_code", "heading", "table"})
 """Those of which something remains."""
+_HIDDEN_ELEMENTS = frozenset({"script", "style", "svg"})
 _OPENING = re.compile(
-    "|".join(f"(?P<{name}>{begin})" for name, (begin, _) in _PARTS.items()), re.IGNORECASE | re.MULTILINE
+    rf"(?<!\\)(?:{'|'.join(f'(?P<{name}>{begin})' for name, (begin, _) in _PARTS.items())})",
+    re.IGNORECASE | re.MULTILINE,
 )
-_CLOSING = {name: re.compile(end, re.IGNORECASE | re.MULTILINE) for name, (_, end) in _PARTS.items()}
+_CODE_BEGINS = "code"
+_CLOSING = {
+    name: re.compile(end, re.IGNORECASE | re.MULTILINE)
+    for name, end in (
+        *((name, end) for name, (_, end) in _PARTS.items()),
+        (_CODE_BEGINS, r"^[ \t]*(?:```|~~~)"),
+    )
+}
 _MOST_HEADING = 1000
 """Characters of a heading's HTML; a longer one was closed elsewhere."""
 _TAG_OR_BREAK = re.compile(r"<[^<>]*>")
@@ -96,7 +106,8 @@ _LONGEST_LINE = 2000
 _MOST_PROGRAM = 200
 """Lines."""
 _ONLY_MARKUP = re.compile(
-    r"[ \t]*(?:\{[:#.*][^{}]*\}|\([\w:.-]+\)=|\[\[_?TOC_?\]\]|\[TOC\]|\^[\w-]*[A-Za-z][\w-]*)[ \t]*$"
+    r"[ \t]*(?:\{[:#.*][^{}]*\}|\([\w:.-]+\)=|\[\[_?TOC_?\]\]|\[TOC\]|\^[\w-]*[A-Za-z][\w-]*"
+    r"|<<<[ \t]+[@./][^<>]*|\[\w+(?: \w+)* src=\"[^\"]*\"[^\[\]]*\])[ \t]*$"
 )
 _LINE_CHANGES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"^([ \t]*(?:[-*+][ \t]+)?(?:\*\*|__)?\w[\w ./-]{0,40}?(?:\*\*|__)?)::(?=[ \t]|$)"), r"\1:"),
@@ -220,7 +231,7 @@ class _MarkdownReader:
             self._skip_program(line)
             self._may_be_program = True
             yield GONE, False
-        elif line.lstrip()[:1] in ("{", "(", "[", "^") and _ONLY_MARKUP.match(line):
+        elif line.lstrip()[:1] in ("{", "(", "[", "^", "<") and _ONLY_MARKUP.match(line):
             yield GONE, False
         else:
             if len(line) < _LONGEST_LINE and ("::" in line or "^" in line or "{" in line):
@@ -250,6 +261,9 @@ class _MarkdownReader:
             counted = start.start()
             if ticks % 2 == 0 and (close := self._end_of(name, at)):
                 too_long = name == "heading" and close.start() - at > _MOST_HEADING
+                # The end of an element that is only named may stand in an example far below.
+                code = self._end_of(_CODE_BEGINS, at) if name in _HIDDEN_ELEMENTS else None
+                too_long |= code is not None and code.start() < close.start()
                 if not too_long and not (name == "table" and self._is_mixed(at, close.start())):
                     return name, start, close
         return None
