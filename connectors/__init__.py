@@ -17,7 +17,7 @@ from connectors.documents.options import (
     SourceOptions,
 )
 from connectors.documents.redaction import redact
-from connectors.documents.values import canonical_rights
+from connectors.documents.rights import canonical_rights
 from connectors.files.options import FileOptions, MarkdownOptions, PbiOptions, TextOptions
 from pipeline.documents import LEVEL, Cursor, Document, Page, Problem, Source, composed, without_controls
 from pipeline.errors import ConfigurationError, DocumentRejected

@@ -22,7 +22,7 @@ import psutil
 import yaml
 from frontmatter.default_handlers import SafeLoader
 
-from pipeline.documents import ACL, LEVEL, LEVELS, Document, composed, plain_key
+from pipeline.documents import Document, composed
 from pipeline.errors import DocumentRejected, LarderError
 
 MAX_TAGS = 100
@@ -131,32 +131,6 @@ def _plain(value: Any, depth: int, seen: Iterator[int]) -> Any:
 def _within(items: Iterable[Any], depth: int, seen: Iterator[int]) -> Iterator[Any]:
     """The items for which there is room: none too deep, and MAX_VALUES of a whole value."""
     return (item for item in items if depth and next(seen) < MAX_VALUES)
-
-
-_RIGHTS = {plain_key(name): name for name in (LEVEL, ACL)}
-
-
-def canonical_rights(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with rights under `security_level` and `acl`, however these keys are spelled.
-
-    Of several levels the highest holds, of several lists of readers each; what is no level stays, and is refused.
-    """
-    rights: dict[str, list[Any]] = {LEVEL: [], ACL: []}
-    rest: dict[str, Any] = {}
-    for key, value in values.items():
-        name = _RIGHTS.get(plain_key(key))
-        if name is None or value is None:
-            rest[key] = value
-        else:
-            rights[name].append(value)
-    if levels := [str(level).strip().lower() for level in rights[LEVEL]]:
-        rest[LEVEL] = max(
-            levels, key=lambda level: (level not in LEVELS, level in LEVELS and LEVELS.index(level))
-        )
-    if rights[ACL]:
-        layers = [layer for acl in rights[ACL] for layer in (acl if isinstance(acl, list) else [[]])]
-        rest[ACL] = rights[ACL][0] if len(rights[ACL]) == 1 else layers
-    return rest
 
 
 MILLISECONDS_FROM = 10_000_000_000

@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import takewhile
 from textwrap import dedent
 from typing import Any
 
 import yaml
 from frontmatter.default_handlers import YAMLHandler
 
+from connectors.documents.rights import canonical_rights, right_of, stated_rights
 from connectors.documents.values import (
     BoundedLoader,
-    canonical_rights,
     json_able,
     parse_day,
     parse_time,
@@ -33,7 +32,6 @@ _FIELD = re.compile(r"""(["']?)([^\W\d_][\w .-]{0,60}?)\1[ \t]*(?::(?=[ \t]|$)|=
 """`key: value` or `key = value`."""
 _ATTRIBUTE = re.compile(r":([^\W\d_][\w .-]{0,60}):[ \t]+(\S.*)$")
 """`:key: value`, as AsciiDoc and reStructuredText have it."""
-_RIGHTS = re.compile(r"""^\W{0,10}(?:security[ _-]?level|acl)["']?[ \t]*[:=]""", re.IGNORECASE | re.MULTILINE)
 _PLACEHOLDER = re.compile(r"\{\{.*\}\}|<%.*%>|\{%.*%\}")
 """What a program fills in: it says nothing."""
 MAIL_FIELD = re.compile(r"([A-Z][\w-]*(?: [\w-]+){0,2}):(?:[ \t]+(.*))?$")
@@ -79,7 +77,7 @@ class _HeaderLoader(BoundedLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Refuse a second statement about rights: the weaker one would win if it came last."""
-        names = [key.value for key, _ in node.value if _RIGHTS.match(f"{key.value}:")]
+        names = [key.value for key, _ in node.value if right_of(key.value)]
         if len(names) != len({*names}):
             problem = "the same key about rights twice"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
@@ -104,15 +102,36 @@ for _kind in ("timestamp", "int", "float", "bool"):
 def read_front_matter(text: str) -> FrontMatter:
     """The header and the body of a file's text. A header that is not valid is read line by line, and noted.
 
-    A rule as the first line, with prose below it, is no header: the whole text is the body.
+    A rule as the first line, with prose below it, is no header: the whole text is the body. Rights that the top of the
+    text states, and that are not among the values, close the file.
     """
     lead = _LEAD.match(text)
     start = lead.end() if lead else 0
     lines = text[start:].split("\n")
     opening = _OPENING.match(lines[0])
-    if opening is None:
-        return _unfenced(text, lines)
-    fence, first = opening[1], text.count("\n", 0, start) + 1
+    front = (
+        _fenced(text, lines, opening[1], text.count("\n", 0, start) + 1)
+        if opening
+        else _unfenced(text, lines)
+    )
+    top = _first_section(front.body)
+    stated = stated_rights(top)
+    unread = any(count > 1 or name not in front.values for name, count in stated.items())
+    if front.rights_unread or not unread:
+        return front
+    note = front.note or "rights at the top of the text cannot be read"
+    return replace(front, note=note, rights_unread=True)
+
+
+def _first_section(body: str) -> list[str]:
+    """The first lines of a text, up to its second heading."""
+    lines = body.lstrip().split("\n", TOP_LINES)[:TOP_LINES]
+    end = next((n for n, line in enumerate(lines) if n and line.startswith(("# ", "## "))), len(lines))
+    return lines[:end]
+
+
+def _fenced(text: str, lines: list[str], fence: str, first: int) -> FrontMatter:
+    """What a header between fences says; `first` is the number of its first line."""
     closing = _CLOSING[fence]
     end = next((n for n, line in enumerate(lines) if n and closing.match(line)), 0)
     if not end:
@@ -123,9 +142,11 @@ def read_front_matter(text: str) -> FrontMatter:
     if problem:
         values = _by_lines(lines[1:end], fence)
         note = f"header not valid {problem[0]} at line {first + problem[1]}; read as lines"
+    nested = [value for value in values.values() if isinstance(value, Mapping)]
     rights_unread = bool(note) and bool(_ANY_RIGHTS.search(head))
     if rights_unread or _is_header(values) or not head.strip():
-        return FrontMatter(values=canonical_rights(values), body=body, note=note, rights_unread=rights_unread)
+        values = canonical_rights(values, *nested)
+        return FrontMatter(values=values, body=body, note=note, rights_unread=rights_unread)
     return FrontMatter(body=text)
 
 
@@ -133,13 +154,14 @@ def _never_closed(text: str, lines: list[str], fence: str, first: int) -> FrontM
     """A header without its last line is read up to the first line that is none of its fields."""
     end = next((n for n, line in enumerate(lines) if n and not _continues(line)), len(lines))
     values = _by_lines(lines[1:end], fence)
-    above = takewhile(lambda line: not line.startswith("# "), lines[1:TOP_LINES])
-    rights_unread = bool(_RIGHTS.search("\n".join(above)))  # also behind a line that is no field
-    if not (rights_unread or _has_known_key(values)):
+    if not (_has_known_key(values) or stated_rights(lines[1:TOP_LINES])):
         return FrontMatter(body=text)
-    note = f"header opened at line {first} is never closed; read as lines"
-    body = "\n".join(lines[end:]).strip("\n")
-    return FrontMatter(values=canonical_rights(values), body=body, note=note, rights_unread=rights_unread)
+    return FrontMatter(
+        values=canonical_rights(values),
+        body="\n".join(lines[end:]).strip("\n"),
+        note=f"header opened at line {first} is never closed; read as lines",
+        rights_unread=bool(stated_rights(lines[1:TOP_LINES])),
+    )
 
 
 def _continues(line: str) -> bool:
@@ -153,18 +175,14 @@ def _unfenced(text: str, lines: list[str]) -> FrontMatter:
     """
     above = lines[:TOP_LINES]
     attributes = {m[1]: m[2].strip() for m in map(_ATTRIBUTE.match, above) if m}
-    rights = [plain_key(m[1]) for m in map(_ATTRIBUTE.match, above) if m and _RIGHTS.match(f"{m[1]}:")]
-    if _has_known_key(attributes) and len(rights) == len({*rights}):
-        return FrontMatter(values=canonical_rights(attributes), body=text)
     paragraph = above[: next((n for n, line in enumerate(above) if not line.strip()), len(above))]
-    if not _RIGHTS.search("\n".join(paragraph)) or paragraph[0].startswith(("#", "```", "~~~")):
-        return FrontMatter(values=_mail_head(lines), body=text)
     fields = [line.strip() for line in paragraph if line.strip(" \t-+")]
-    stated = [plain_key(re.split("[:=]", line)[0]) for line in fields if _RIGHTS.match(line)]
-    if all(map(_FIELD.match, fields)) and len(stated) == len({*stated}):
-        return FrontMatter(values=canonical_rights(_by_lines(fields, "---")), body=text)
-    note = "fields at the top of the text are no header that can be read"
-    return FrontMatter(body=text, note=note, rights_unread=True)
+    values: Mapping[str, Any] = {}
+    if _has_known_key(attributes):
+        values = attributes
+    elif stated_rights(fields) and all(map(_FIELD.match, fields)):
+        values = _by_lines(fields, "---")
+    return FrontMatter(values=canonical_rights(values or _mail_head(lines)), body=text)
 
 
 def _mail_head(lines: list[str]) -> dict[str, str]:
@@ -186,7 +204,7 @@ def _mail_head(lines: list[str]) -> dict[str, str]:
             return {}
     title = values.get("Title") or values.get("Subject")
     example = quoted and "Status" not in values
-    if not title or example or len(values) < FEWEST_MAIL_FIELDS or _RIGHTS.search("\n".join(above[:end])):
+    if not title or example or len(values) < FEWEST_MAIL_FIELDS:
         return {}
     return {**values, "Title": title.replace("\\ ", "")}  # in reStructuredText a blank that is not shown
 

@@ -294,11 +294,14 @@ def file_metadata(file: FileText) -> dict[str, Any]:
     """`source_path`, `encoding` if it is not UTF-8, a note on what was not read of the header, and its rights."""
     header = file.header
     rights = {key: json_able(header.values[key]) for key in (LEVEL, ACL) if key in header.values}
-    if header.rights_unread:
-        rights = {ACL: [[ADMINS_ALONE]]}
-    return {
-        "source_path": file.external_id,
-        **({} if file.encoding == "utf-8" else {"encoding": file.encoding}),
-        **({READING_NOTE: header.note} if header.note else {}),
-        **rights,
-    }
+    note = header.note
+    if ACL in rights and (not isinstance(rights[ACL], list) or rights[ACL] != header.values[ACL]):
+        note = note or "acl is no list of layers of readers, or too long"
+    elif not header.rights_unread:
+        return {**_place(file), **({READING_NOTE: note} if note else {}), **rights}
+    return {**_place(file), READING_NOTE: note, ACL: [[ADMINS_ALONE]]}
+
+
+def _place(file: FileText) -> dict[str, str]:
+    encoding = {} if file.encoding == "utf-8" else {"encoding": file.encoding}
+    return {"source_path": file.external_id, **encoding}

@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from connectors.documents.headings import nested
+from connectors.documents.rights import canonical_rights
 from connectors.documents.values import (
-    canonical_rights,
     clean_text,
     json_able,
     number_of,
@@ -175,7 +175,8 @@ def pbi_record(item: PbiItem, run: Mapping[str, Any]) -> PbiRecord | None:
         heading: text for heading, keys in TEXTS.items() if (text := _section(heading, _value(pbi, keys)))
     }
     facts = work_facts(item.pbi, own_id, filter(None, map(sections.get, ENDINGS)))
-    rights = canonical_rights(item.pbi)
+    own = item.pbi.get("metadata")
+    rights = canonical_rights(item.pbi, run, own if isinstance(own, Mapping) else {})
     facts |= {key: json_able(rights[key]) for key in (LEVEL, ACL) if key in rights}
     return PbiRecord(
         id=own_id or f"title-{digest[:16]}",

@@ -13,10 +13,10 @@ from typing import Any
 from urllib.parse import quote
 
 from connectors.documents.headings import plain_text
+from connectors.documents.rights import canonical_rights
 from connectors.documents.values import (
     bounded,
     build_document,
-    canonical_rights,
     json_text,
     parse_json,
     parse_time,
@@ -364,9 +364,11 @@ def json_document(options: FileOptions, file: FileText) -> Document | None:
         return None
     fields = {str(key): value for key, value in data.items()} if isinstance(data, Mapping) else {}
     category = scalar_text(plain_keys(fields).get("category"))
+    inner = data if isinstance(data, list) else [fields.get("metadata")]
+    rights = canonical_rights(fields, *(one for one in inner if isinstance(one, Mapping)))
     return file_document(
         options,
-        replace(file, text=text, header=FrontMatter(values=canonical_rights(fields), body=text)),
+        replace(file, text=text, header=FrontMatter(values=rights, body=text)),
         SourceType.DOCUMENTATION,
         title=plain_text(text_of(plain_keys(fields), TITLE_KEYS)),
         metadata={"category": category} if category else {},

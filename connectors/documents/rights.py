@@ -1,0 +1,77 @@
+"""Who may read a document, as its fields say: a level and lists of readers, in every spelling."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any
+from unicodedata import normalize
+
+from pipeline.documents import ACL, LEVEL, LEVELS
+
+_NAMES = {"securitylevel": LEVEL, "acl": ACL}
+LONGEST_KEY = 40
+"""Characters before the sign of a field; what is longer is a sentence."""
+_SIGN = re.compile("[:=|]")
+_MARKS = " \t>|*_-+:\"'`\\"
+_READERS = re.compile(r"$|[\[{]|[\"']?(?:user|group):")
+_CODE = ("```", "~~~")
+
+
+def right_of(key: object) -> str | None:
+    """`security_level` or `acl` for a key that is one of them by its letters; None for any other."""
+    letters = filter(str.isalpha, normalize("NFKC", str(key)).casefold())
+    return _NAMES.get("".join(letters))
+
+
+def canonical_rights(values: Mapping[str, Any], *others: Mapping[Any, Any]) -> dict[str, Any]:
+    """The values with rights under `security_level` and `acl`, however their keys are spelled.
+
+    Of several levels the highest holds, of several lists of readers each; what is no level stays, and is refused.
+
+    Args:
+        values: by key.
+        others: mappings whose rights hold beside those of the values; nothing else of them is taken.
+    """
+    rights: dict[str, list[Any]] = {LEVEL: [], ACL: []}
+    for key, value in chain(values.items(), *(other.items() for other in others)):
+        if (name := right_of(key)) and value is not None and value not in rights[name]:
+            rights[name].append(value)
+    canonical = {key: value for key, value in values.items() if right_of(key) is None}
+    if levels := [str(level).strip().lower() for level in rights[LEVEL]]:
+        canonical[LEVEL] = max(
+            levels, key=lambda one: (one not in LEVELS, one in LEVELS and LEVELS.index(one))
+        )
+    if rights[ACL]:
+        layers = [layer for acl in rights[ACL] for layer in (acl if isinstance(acl, list) else [[]])]
+        canonical[ACL] = rights[ACL][0] if len(rights[ACL]) == 1 else layers
+    return canonical
+
+
+def stated_rights(lines: Iterable[str]) -> Counter[str]:
+    """How often lines of a text state each of the rights as a field, in whatever marks; code is left out.
+
+    A sentence about an ACL or a level is no statement: a level has one word, readers are a list or begin with
+    `user:` or `group:`.
+    """
+    stated: Counter[str] = Counter()
+    fence = ""
+    for line in lines:
+        bare = line.strip()
+        if bare.startswith(_CODE):
+            fence = "" if fence and bare.startswith(fence) else fence or bare[:3]
+        elif not fence and (name := _stated(bare)):
+            stated[name] += 1
+    return stated
+
+
+def _stated(line: str) -> str | None:
+    key, *rest = _SIGN.split(normalize("NFKC", line[:500]).lstrip(_MARKS), maxsplit=1)
+    name = right_of(key) if rest and len(key) <= LONGEST_KEY else None
+    if name is None:
+        return None
+    value = rest[0].strip(f"{_MARKS},;")
+    plausible = len(value.split()) <= 1 if name == LEVEL else _READERS.match(rest[0].lstrip(" \t*_|"))
+    return name if plausible else None
