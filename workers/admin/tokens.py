@@ -183,6 +183,8 @@ def issue_token(settings: Settings, caller: Caller, *, hours: float) -> str:
     Raises:
         ConfigurationError: tokens of this installation are made elsewhere.
     """
+    from workers.processes.supervisor import read_state  # the API proves tokens and needs none of it
+
     auth: AuthSettings = settings.rag.auth
     if auth.algorithm != HMAC:
         raise ConfigurationError(
@@ -202,4 +204,7 @@ def issue_token(settings: Settings, caller: Caller, *, hours: float) -> str:
         "security_level": caller.level,
         "groups": list(caller.groups),
     }
-    return jwt.encode({"alg": HMAC}, claims, OctKey.import_key(secret_of(settings)))
+    # `larder up` may have been given a secret by its environment that this command has not.
+    running = str((read_state(settings.data) or {}).get("jwt_secret") or "")
+    secret = secret_value(auth.secret) or running or secret_of(settings)
+    return jwt.encode({"alg": HMAC}, claims, OctKey.import_key(secret))

@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from pipeline.errors import LarderError, TokenRefused
 from pipeline.ledger import project_id, tenant_id
 from tests.workers.api.conftest import ACME
-from workers.admin.tokens import REFETCH_SECONDS, PublicKeys, TokenUnproved, Verifier, _fetch
+from workers.admin.tokens import REFETCH_SECONDS, PublicKeys, TokenUnproved, Verifier, _fetch, issue_token
 from workers.api import callers
 from workers.api.callers import Attempts
 from workers.runtime import Runtime
@@ -66,6 +66,16 @@ def status(api: TestClient, token: str) -> int:
         assert answer.headers["WWW-Authenticate"].startswith("Bearer")
         assert token[:40] not in answer.text
     return int(answer.status_code)
+
+
+def test_a_token_fits_the_running_api_whose_secret_this_command_has_not(tmp_path: Path) -> None:
+    given = "a-secret-that-only-larder-up-was-given"
+    state = {"jwt_secret": given, "folder": tmp_path.stat().st_ino}
+    (tmp_path / "state.json").write_text(json.dumps(state))
+
+    token = issue_token(load(None, {"LARDER_DATA": str(tmp_path)}), ACME, hours=1)
+
+    assert jwt.decode(token, OctKey.import_key(given)).claims["sub"] == ACME.subject
 
 
 @pytest.mark.req("004-001", "004-018")
