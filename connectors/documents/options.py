@@ -49,6 +49,10 @@ if TYPE_CHECKING:
     from connectors.web.session import Access
 
 
+LINKED_PATH = "linked_path"
+"""Metadata of a file found through a link: where it lies itself, for rules that name paths."""
+
+
 class DecisionRules(ConfigSection):
     """Which documents are decisions; one match is enough, an empty list switches a rule off."""
 
@@ -136,13 +140,14 @@ class LevelRule(ConfigSection):
         told, title = document.metadata, document.title.casefold()
         labels = {str(label).casefold() for label in (*document.tags, *told.get("labels", ()))}
         above = [str(part).replace("/", "-") for part in (*told.get("breadcrumb", ()), document.title)]
-        path = "/".join([str(told["space"]), *above]) if "space" in told else str(told.get("source_path", ""))
+        own = (str(told[key]) for key in ("source_path", LINKED_PATH) if key in told)
+        paths = ["/".join([str(told["space"]), *above])] if "space" in told else [*own] or [""]
         area = f"{told.get('area', '')}\\".casefold()
         tests: tuple[tuple[Sequence[str], Callable[[str], bool]], ...] = (
             ((*self.labels, *self.tags), lambda label: label.casefold() in labels),
             (self.spaces, lambda space: space == told.get("space")),
             (self.area_paths, lambda top: area.startswith(top.rstrip("\\").casefold() + "\\")),
-            (self.paths, lambda glob: include_pattern(glob).matches(path)),
+            (self.paths, lambda glob: any(map(include_pattern(glob).matches, paths))),
             (self.types, lambda kind: kind == document.source_type),
             (self.sources, lambda name: name == source),
             (

@@ -26,8 +26,10 @@ DEPENDENCIES = (
 NO_DOCUMENTS = (
     "package.json", "package-lock.json", "npm-shrinkwrap.json", "composer.json", "tsconfig*.json", "*.min.html",
     "CMakeLists.txt", "requirements*.txt", "constraints*.txt", "robots.txt", "SOURCES.txt",
+    "passwords.*", "secrets.*", "credentials.*", "token.txt", "tokens.txt", "id_rsa*", "id_ed25519*",
+    "*recovery-codes*", "unseal-keys*", "service-account*.json", "client_secret*.json", "*.tfstate.json",
 )  # fmt: skip
-"""Files for tools, whose names end as those of documents."""
+"""Files for tools, and files of passwords and keys, whose names end as those of documents."""
 _BUILT = frozenset({"build", "dist", "target", "out", "_build", "_site", "coverage"})
 """Folders of what is built, where they lie beside one of these."""
 _BUILD_FILES = (

@@ -13,6 +13,7 @@ from typing import Any
 from connectors.documents.decisions import Evidence, decision_facts, kind_and_facts
 from connectors.documents.globs import Globs
 from connectors.documents.headings import Heading
+from connectors.documents.options import LINKED_PATH
 from connectors.documents.values import (
     build_document,
     json_able,
@@ -303,5 +304,5 @@ def file_metadata(file: FileText) -> dict[str, Any]:
 
 
 def _place(file: FileText) -> dict[str, str]:
-    encoding = {} if file.encoding == "utf-8" else {"encoding": file.encoding}
-    return {"source_path": file.external_id, **encoding}
+    more = {"encoding": file.encoding if file.encoding != "utf-8" else "", LINKED_PATH: file.linked_path}
+    return {"source_path": file.external_id, **{key: value for key, value in more.items() if value}}

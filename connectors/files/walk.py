@@ -139,6 +139,9 @@ class _Walk:
 
     def _look_at(self, relative: str, entry: os.DirEntry[str], folders: list[tuple[str, str]]) -> None:
         """Takes a file that matches; puts off links, and adds to `folders`."""
+        own = entry.path[len(self._root) :].lstrip("/")
+        if own != relative and self._globs.excludes(own):
+            return  # reached by a link to a folder above
         wanted, may_hold = bool(self._globs.included(relative)), self._globs.may_hold(relative)
         if not (wanted or may_hold):
             return
@@ -198,6 +201,8 @@ class _Walk:
             self._globs.may_hold(relative) if folder else wanted
         ):
             return
+        if _below(real, self._root) and self._globs.excludes(real[len(self._root) :].lstrip("/")):
+            return  # a link gives no way to what is excluded
         if not _below(real, self._root):
             reason = "is a link that leads outside the source's root; copy the target below the root"
             self._fail(relative, reason, present=True)
@@ -263,6 +268,8 @@ class FileText:
     url: str
     text: str
     """Line ends are `\\n`, a byte order mark is gone; of a PDF or DOCX its bytes, one character each."""
+    linked_path: str = ""
+    """Where the file itself lies below the root, if it was found through a link; else empty."""
     encoding: str
     """`utf-8` unless the file says or shows otherwise."""
     modified: datetime | None
@@ -289,11 +296,13 @@ def read_file(file: FoundFile, root: str, options: FileOptions) -> FileText | Pr
         return Problem(external_id=file.external_id, reason=_reason(file, error), url=url)
     if is_blank(text):
         return blank(file.external_id, url)
+    own = file.path[len(root) :].lstrip("/")
     return FileText(
         external_id=file.external_id,
         relative=file.relative,
         url=url,
         text=text,
+        linked_path="" if own == file.relative else external_id(own),
         encoding=encoding,
         modified=from_epoch(status.st_mtime),
     )

@@ -23,16 +23,22 @@ _FIELDS = frozenset(
 )
 """Keys that headers of backlog items have and those of pages do not."""
 _STATES = frozenset(
-    "active backlog blocked canceled cancelled closed complete completed doing done fixed icebox inprogress inreview"  # noqa: SIM905 (a list of words)
-    " merged new next notstarted onhold open pending planned ready readyfordev resolved review shipped started testing"
+    "backlog blocked canceled cancelled closed complete completed doing done fixed icebox inprogress inreview"  # noqa: SIM905 (a list of words)
+    " merged next notstarted onhold open pending planned ready readyfordev resolved review shipped started testing"
     " todo triage unstarted verified wontdo wontfix".split()
 )
 """Values of `status` that work has and pages do not, by their letters."""
-_FOLDERS = frozenset(
-    "backlog bugs epics features issues pbis stories tasks tickets todos userstories workitems".split()  # noqa: SIM905 (a list of words)
+_PAGE_STATES = frozenset(
+    "accepted alpha approved beta current deprecated experimental final live proposed published rejected stable"  # noqa: SIM905 (a list of words)
+    " superseded".split()
 )
-_OTHER_FOLDERS = re.compile(r"adrs?|.*decisions?|rfcs?|keps|proposals|docs?|templates?")
-"""Folders below those of a backlog whose files are none of its items."""
+"""Values of `status` that pages and records have, and work does not."""
+_FOLDERS = frozenset(
+    "backlog bugs epics issues pbis stories tasks tickets todos userstories workitems".split()  # noqa: SIM905 (a list of words)
+)
+_RECORDS = re.compile(r"adrs?|.*decisions?|rfcs?|keps|proposals")
+_OTHER_FOLDERS = re.compile(r"docs?|templates?")
+"""Folders right below that of a backlog whose files are none of its items."""
 _NOT_LETTERS = re.compile(r"[\W\d_]+")
 PARENT_KEYS = ("parent", "parentid", "parenttaskid", "epic")
 
@@ -40,17 +46,19 @@ PARENT_KEYS = ("parent", "parentid", "parenttaskid", "epic")
 def is_backlog_item(path: str, header: Mapping[str, Any]) -> bool:
     """True for a file whose header is that of a task, a story or another piece of work.
 
-    Two of these: an id, a state of work, a field that only work has, a folder of work items; or a type that is one.
+    Two of these: an id with a number, a state of work, a field that only work has, a folder of work items; or a type
+    that is one.
     """
     keys = plain_keys(header)
     folders = [_letters(name) for name in PurePosixPath(path).parts[:-1]]
-    if not keys or (folders and _OTHER_FOLDERS.fullmatch(folders[-1])):
+    status, item_id = text_of(keys, ("status", "state")), text_of(keys, ID_KEYS)
+    elsewhere = any(map(_RECORDS.fullmatch, folders)) or any(map(_OTHER_FOLDERS.fullmatch, folders[-1:]))
+    if elsewhere or _letters(status) in _PAGE_STATES:
         return False
-    status = text_of(keys, ("status", "state"))
     if _letters(text_of(keys, ("type", "kind", "issuetype"))) in _TYPES:
-        return bool(status or text_of(keys, ID_KEYS))
+        return bool(status or item_id)
     signs = (
-        text_of(keys, ID_KEYS) != "",
+        any(map(str.isdigit, item_id)),
         _letters(status) in _STATES,
         not _FIELDS.isdisjoint(keys),
         not _FOLDERS.isdisjoint(folders),
