@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from connectors.documents.decisions import Evidence, decision_facts, kind_and_facts
+from connectors.documents.fields import STATUS
 from connectors.documents.globs import Globs
 from connectors.documents.headings import Heading
 from connectors.documents.options import LINKED_PATH
@@ -284,7 +285,9 @@ def _kind_and_facts(
     """The kind that the source is given, else work by its header, else by the rules of decisions."""
     header = evidence.front_matter
     if options.kind is Kind.WORK or (options.kind is None and is_backlog_item(evidence.path, header)):
-        return Kind.WORK, backlog_item_facts(header, evidence.text)
+        status = next(iter(evidence.fields.of(STATUS)), "")  # as its head says, where no header does
+        stated = {"status": status} if status else {}
+        return Kind.WORK, {**stated, **backlog_item_facts(evidence.path, header, evidence.text)}
     if options.kind is Kind.DECISION:
         return Kind.DECISION, dict(decision_facts(evidence))
     kind, facts = kind_and_facts(options.decisions, evidence, source_type)

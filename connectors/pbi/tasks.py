@@ -39,6 +39,10 @@ _FOLDERS = frozenset(
 _RECORDS = re.compile(r"adrs?|.*decisions?|rfcs?|keps|proposals")
 _OTHER_FOLDERS = re.compile(r"docs?|templates?")
 """Folders right below that of a backlog whose files are none of its items."""
+_NAME = re.compile(
+    r"((?:task|story|bug|issue|epic|ticket|us|pbi)[-_](?:[a-z]+-)?\d[\d.]*)(?![^\W_])", re.IGNORECASE
+)
+"""How files of items are called that have no header: `task-12 - Oil-the-winch`."""
 _NOT_LETTERS = re.compile(r"[\W\d_]+")
 PARENT_KEYS = ("parent", "parentid", "parenttaskid", "epic")
 
@@ -46,8 +50,8 @@ PARENT_KEYS = ("parent", "parentid", "parenttaskid", "epic")
 def is_backlog_item(path: str, header: Mapping[str, Any]) -> bool:
     """True for a file whose header is that of a task, a story or another piece of work.
 
-    Two of these: an id with a number, a state of work, a field that only work has, a folder of work items; or a type
-    that is one.
+    Without a header: a name with a number in a folder of work items. Else two of these: an id with a number, a state of
+    work, a field that only work has, a folder of work items; or a type that is one.
     """
     keys = plain_keys(header)
     folders = [_letters(name) for name in PurePosixPath(path).parts[:-1]]
@@ -57,6 +61,8 @@ def is_backlog_item(path: str, header: Mapping[str, Any]) -> bool:
         return False
     if _letters(text_of(keys, ("type", "kind", "issuetype"))) in _TYPES:
         return bool(status or item_id)
+    if not keys:
+        return not _FOLDERS.isdisjoint(folders) and bool(_NAME.match(PurePosixPath(path).stem))
     signs = (
         any(map(str.isdigit, item_id)),
         _letters(status) in _STATES,
@@ -66,10 +72,11 @@ def is_backlog_item(path: str, header: Mapping[str, Any]) -> bool:
     return status != "" and sum(signs) > 1
 
 
-def backlog_item_facts(header: Mapping[str, Any], text: str) -> dict[str, Any]:
+def backlog_item_facts(path: str, header: Mapping[str, Any], text: str) -> dict[str, Any]:
     """Metadata of a backlog item, named as those of items in JSON: `pbi_id`, status, priority, parent, effort."""
     keys = plain_keys(header)
-    item_id = text_of(keys, ID_KEYS)
+    name = _NAME.match(PurePosixPath(path).stem)
+    item_id = text_of(keys, ID_KEYS) or (name[1].rstrip(".") if name else "")
     facts = work_facts(header, item_id, [text])
     if parent := next((item for key in PARENT_KEYS if (item := scalar_text(keys.get(key)))), ""):
         facts["parent"] = parent
