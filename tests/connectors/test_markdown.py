@@ -68,7 +68,7 @@ class TestDocument:
             ("", [["group:hr"]]),
             ("acl: [[user:ann], [group:board]]\n", [["group:hr"], ["user:ann"], ["group:board"]]),
             ("acl: []\n", [["group:hr"]]),
-            ("acl: everybody\n", [["group:hr"], []]),
+            ("acl: everybody\n", [["group:hr"], ["permission:admin"]]),
         ],
     )
     def test_a_file_narrows_the_readers_of_its_source(self, tmp_path: Path, head: str, acl: Any) -> None:
