@@ -10,7 +10,10 @@ from pathlib import Path
 
 INTERRUPTED = 130
 """Exit code of a command that was stopped with Ctrl-C."""
-SERVED = ("search", "status", "explain", "index")
+SERVED = (
+    "search", "status", "explain", "why-visible", "enrich", "feedback", "index", "runs", "sources", "dead", "audit",
+    "keys", "token",
+)  # fmt: skip
 """Commands that a process of `larder up` runs for terminals of this machine; see `workers.cli.served`."""
 NAME = "larder"
 FILE, DATA = "larder.yaml", ".larder"
