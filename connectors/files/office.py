@@ -10,8 +10,8 @@ import json
 import re
 import sys
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
 from unicodedata import normalize
 from xml.etree import ElementTree as ET
 
@@ -21,6 +21,8 @@ MOST_BYTES = 768 * 1024**2
 """Of address space, Python and the libraries included."""
 MOST_UNPACKED = 200_000_000
 """Bytes of a DOCX's entries; none gives more than it says."""
+_MOST_BASES = 20
+"""Styles that are based on each other."""
 _EDGES = 2
 """Lines at the top and at the bottom of a page that may be the same on all pages."""
 
@@ -46,10 +48,16 @@ _HEADING = re.compile(
     r"|címsor|naslov|επικεφαλίδα|見出し|标题|標題|제목)[ _]?([1-9])",
     re.IGNORECASE,
 )
-_TITLES = frozenset({"titel", "titre", "título", "titolo", "tytuł", "название", "标题", "表題", "제목"})
+_TITLES = frozenset(
+    {"title", "titel", "titre", "título", "titolo", "tytuł", "название", "标题", "表題", "제목"}
+)
 _WRAPPERS = frozenset({"fldSimple", "dir", "bdo", "smartTag", "rubyBase"})
 """Elements about text that Mammoth leaves out with their text."""
 _PLAIN = {"noBreakHyphen": "-", "ptab": "\t", "cr": " "}
+_HIDDEN = {"r": ("rPr", "vanish"), "sdt": ("sdtPr", "showingPlcHdr")}
+"""Elements that are not shown where the property at this path is on."""
+_LEVELS = range(1, 10)
+"""Of headings; a tenth is text."""
 _BLOCKS = frozenset({"body", "tc", "txbxContent", "footnote", "endnote", "sdtContent"})
 _PRIVATE = range(0xE000, 0xF900)
 """Of a symbol whose sign depends on its font, which Mammoth knows of some."""
@@ -114,22 +122,25 @@ def _name_headings(root: ET.Element) -> None:
     """Names styles for what they are: by the outline's level, their own or that of a style they are based on."""
     styles = {_value(style, "styleId"): style for style in root if _local(style) == "style"}
     for style in styles.values():
-        named = _inner(style, "name")
-        name, level, seen = _value(named).strip(), "", style
-        for _ in range(20):  # of styles based on each other
-            level = _value(_inner(seen, "pPr", "outlineLvl"))
-            spelled = _HEADING.fullmatch(_value(_inner(seen, "name")).strip())
-            level = str(int(spelled[1]) - 1) if spelled and not level else level
-            above = styles.get(_value(_inner(seen, "basedOn")))
-            if level or above is None:
-                break
-            seen = above
-        shown = f"heading {min(int(level) + 1, 6)}" if level.isdecimal() and int(level) < 9 else ""  # noqa: PLR2004 (9 is text)
-        if name.lower() in _TITLES:
-            shown = "Title"
-        if named is not None and shown and name.lower() != "title":
-            key = next(key for key in named.attrib if key.rpartition("}")[2] == "val")
-            named.set(key, shown)
+        bases = [style]
+        while (
+            len(bases) < _MOST_BASES
+            and (base := styles.get(_value(_inner(bases[-1], "basedOn")))) is not None
+        ):
+            bases.append(base)
+        level = next(filter(None, map(_level, bases)), 0)
+        is_title = _value(_inner(style, "name")).strip().lower() in _TITLES
+        if is_title or level in _LEVELS:
+            for name in style.iterfind("{*}name"):
+                key = next(key for key in name.attrib if key.rpartition("}")[2] == "val")
+                name.set(key, "Title" if is_title else f"heading {min(level, 6)}")
+
+
+def _level(node: ET.Element) -> int:
+    """The level of a heading that a style or paragraph gives, from 1; 0 if it gives none."""
+    level = _value(_inner(node, "pPr", "outlineLvl"))
+    spelled = _HEADING.fullmatch(_value(_inner(node, "name")).strip())
+    return int(level) + 1 if level.isdecimal() else int(spelled[1]) if spelled else 0
 
 
 class _Words:
@@ -156,7 +167,7 @@ class _Words:
             node[:] = children
             waiting += children
 
-    def _shown(self, node: ET.Element, parent: ET.Element) -> list[ET.Element] | None:  # noqa: C901, PLR0911 (a table of elements)
+    def _shown(self, node: ET.Element, parent: ET.Element) -> list[ET.Element] | None:
         """What stands for an element; None if it stays."""
         name = _local(node)
         if name in _WRAPPERS:
@@ -164,26 +175,12 @@ class _Words:
         if name in _PLAIN:
             return [self._text(_PLAIN[name])]
         if name in ("oMath", "oMathPara"):
-            return self._formula(node, parent)
-        if name == "AlternateContent":
-            return _choice(node)
-        if name == "ruby":
-            reading = "".join((_inner(node, "rt") or node).itertext()).strip()
-            return [*(_inner(node, "rubyBase") or []), self._text(f"({reading})")]
-        if name in ("drawing", "pict", "object"):
-            boxes = [*_outermost(node, "txbxContent")]
-            return [self._element("pict", *boxes)] if boxes and [*node] != boxes else None
-        if name == "sym":
-            code = _value(node, "char")
-            number = int(code, 16) if re.fullmatch("[0-9A-Fa-f]{1,5}", code) else 0
-            return None if number in _PRIVATE else [self._text(chr(number))] if number else []
-        if name == "r" and _is_on(_inner(node, "rPr", "vanish")):
+            run = self._element("r", self._text(_linear(node)))
+            return [self._element("p", run) if _local(parent) in _BLOCKS else run]
+        if name in _HIDDEN and _is_on(_inner(node, *_HIDDEN[name])):
             return []
-        if name == "sdt" and _is_on(_inner(node, "sdtPr", "showingPlcHdr")):
-            return []
-        if name == "p":
-            self._mark_heading(node)
-        return None
+        change = self._CHANGES.get(name)
+        return change(self, node) if change else None
 
     def _element(self, name: str, *children: ET.Element) -> ET.Element:
         made = ET.Element(self._space + name)
@@ -195,21 +192,40 @@ class _Words:
         made.text = text
         return made
 
-    def _formula(self, node: ET.Element, parent: ET.Element) -> list[ET.Element]:
-        """A formula on one line, in a paragraph."""
-        run = self._element("r", self._text(_linear(node)))
-        return [self._element("p", run) if _local(parent) in _BLOCKS else run]
+    def _ruby(self, node: ET.Element) -> list[ET.Element]:
+        """Words with how they are read."""
+        reading = "".join(text for rt in node.iterfind("{*}rt") for text in rt.itertext()).strip()
+        return [*node.iterfind("{*}rubyBase/*"), self._text(f"({reading})")]
+
+    def _boxes(self, node: ET.Element) -> list[ET.Element] | None:
+        boxes = [*_outermost(node, "txbxContent")]
+        return [self._element("pict", *boxes)] if boxes and [*node] != boxes else None
+
+    def _symbol(self, node: ET.Element) -> list[ET.Element] | None:
+        code = _value(node, "char")
+        number = int(code, 16) if re.fullmatch("[0-9A-Fa-f]{1,5}", code) else 0
+        return None if number in _PRIVATE else [self._text(chr(number))] if number else []
 
     def _mark_heading(self, paragraph: ET.Element) -> None:
         """A paragraph may have a level of the outline without a style that has one."""
-        level = _value(_inner(paragraph, "pPr", "outlineLvl"))
-        if not level.isdecimal() or int(level) > 8:  # noqa: PLR2004 (9 is text)
-            return
-        properties = _inner(paragraph, "pPr")
-        if properties is not None and _inner(properties, "pStyle") is None:
+        properties, level = _inner(paragraph, "pPr"), _level(paragraph)
+        if properties is not None and level in _LEVELS and _inner(properties, "pStyle") is None:
             style = self._element("pStyle")
-            style.set(self._space + "val", f"Heading{min(int(level) + 1, 6)}")
+            style.set(self._space + "val", f"Heading{min(level, 6)}")
             properties.insert(0, style)
+
+    def _choice(self, node: ET.Element) -> list[ET.Element]:
+        """Of the same thing in several forms the one whose words can be read."""
+        forms = [form for form in node if _local(form) in ("Choice", "Fallback")]
+        worded = (
+            form for form in forms if any(_local(one) in ("txbxContent", "oMath", "t") for one in form.iter())
+        )
+        return [*next(worded, forms[-1] if forms else [])]
+
+    _CHANGES: ClassVar[Mapping[str, Callable[[_Words, ET.Element], list[ET.Element] | None]]] = {
+        "AlternateContent": _choice, "ruby": _ruby, "sym": _symbol, "p": _mark_heading,
+        "drawing": _boxes, "pict": _boxes, "object": _boxes,
+    }  # fmt: skip
 
 
 def _is_on(node: ET.Element | None) -> bool:
@@ -226,58 +242,42 @@ def _outermost(node: ET.Element, name: str) -> Iterator[ET.Element]:
             waiting += reversed(one)
 
 
-def _choice(node: ET.Element) -> list[ET.Element]:
-    """Of the same thing in several forms the one whose words can be read."""
-    forms = [form for form in node if _local(form) in ("Choice", "Fallback")]
-    worded = (
-        form for form in forms if any(_local(one) in ("txbxContent", "oMath", "t") for one in form.iter())
-    )
-    return [*next(worded, forms[-1] if forms else [])]
-
-
 # Formulas: Office's elements, and how their arguments stand on a line. What is not here shows what it holds.
 _LINEAR: Mapping[str, str] = {
-    "f": "{num}/{den}", "sSup": "{e}^{sup}", "sSub": "{e}_{sub}", "sSubSup": "{e}_{sub}^{sup}",
-    "sPre": "_{sub}^{sup}{e}", "limLow": "{e}_{lim}", "limUpp": "{e}^{lim}", "func": "{fName} {e}",
+    "f": "{num}/{den}", "sSup": "{e}{sup}", "sSub": "{e}{sub}", "sSubSup": "{e}{sub}{sup}", "sPre": "{sub}{sup}{e}",
+    "limLow": "{e}_{lim}", "limUpp": "{e}^{lim}", "func": "{fName} {e}", "nary": "{sign}{sub}{sup} {body}",
+    "rad": "sqrt({body})", "root": "root({deg}, {body})",
 }  # fmt: skip
+_MARKS = {"sub": "_", "sup": "^"}
+_BETWEEN = {"m": "; ", "eqArr": "; ", "mr": ", "}
+"""Elements of several parts -> the text between these."""
 
 
-def _linear(node: ET.Element) -> str:  # noqa: PLR0911 (a table of elements)
+def _linear(node: ET.Element) -> str:
     """A formula on one line, such as `(a+b)/2`."""
     name = _local(node)
     if name == "t":
-        return node.text or ""
-    inner = {_local(child): _linear(child) for child in node if _local(child) != "e" or name in _LINEAR}
-    if name in _LINEAR:
-        shown = {key: _grouped(text) for key, text in inner.items()}
-        return _LINEAR[name].format_map(defaultdict(str, shown))
-    items = [_linear(child) for child in node if _local(child) == "e"]
-    if name == "rad":
-        degree = inner.get("deg", "")
-        return f"root({degree}, {''.join(items)})" if degree else f"sqrt({''.join(items)})"
-    if name == "nary":
-        sign = _value(_inner(node, "naryPr", "chr")) or "∫"
-        ends = [mark + _grouped(inner[key]) for key, mark in (("sub", "_"), ("sup", "^")) if inner.get(key)]
-        return f"{sign}{''.join(ends)} {''.join(items)}"
+        return "".join(node.itertext())
+    pieces = [(_local(child), _linear(child)) for child in node if not _local(child).endswith("Pr")]
+    inner = dict(pieces)
     if name == "d":
-        opens, closes, apart = (
-            _delimiter(node, key, usual) for key, usual in (("begChr", "("), ("endChr", ")"), ("sepChr", "|"))
-        )
-        return opens + apart.join(items) + closes
-    if name in ("m", "eqArr"):
-        return "; ".join(items or [text for text in map(_linear, node) if text])
-    if name == "mr":
-        return ", ".join(items)
-    return "".join(_linear(child) for child in node)
+        between = _sign(node, "sepChr", "|").join(text for _, text in pieces)
+        return f"{_sign(node, 'begChr', '(')}{between}{_sign(node, 'endChr', ')')}"
+    form = _LINEAR.get("root" if name == "rad" and inner.get("deg") else name)
+    if form is None:
+        return _BETWEEN.get(name, "").join(text for _, text in pieces)
+    values = {key: _grouped(text, _MARKS.get(key, "")) for key, text in pieces}
+    return form.format_map(defaultdict(str, values, sign=_sign(node, "chr", "∫"), body=inner.get("e", "")))
 
 
-def _delimiter(node: ET.Element, key: str, usual: str) -> str:
-    told = _inner(node, "dPr", key)
-    return usual if told is None else _value(told)
+def _sign(node: ET.Element, key: str, usual: str) -> str:
+    """A sign that the properties of a part of a formula give."""
+    sign = _inner(node, f"{_local(node)}Pr", key)
+    return usual if sign is None else _value(sign)
 
 
-def _grouped(text: str) -> str:
-    return text if len(text) == 1 or text.isalnum() else f"({text})" if text else ""
+def _grouped(text: str, mark: str = "") -> str:
+    return mark + (text if len(text) == 1 or text.isalnum() else f"({text})") if text else ""
 
 
 # PDF --------------------------------------------------------------------------------------------------
@@ -403,14 +403,14 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     try:
-        told = {"pdf": _pdf, "docx": _docx}[sys.argv[1]](sys.stdin.buffer.read())
+        answer = {"pdf": _pdf, "docx": _docx}[sys.argv[1]](sys.stdin.buffer.read())
     except _NotReadable as error:
-        told = {"why": str(error)}
+        answer = {"why": str(error)}
     except MemoryError:
-        return  # nothing said: the bounds are passed
+        return  # no answer: the bounds are passed
     except Exception as error:  # noqa: BLE001 (its words may quote the file)
-        told = {"why": f"cannot be read: it is damaged ({type(error).__name__}); mend it, or exclude it"}
-    json.dump(told, sys.stdout)
+        answer = {"why": f"cannot be read: it is damaged ({type(error).__name__}); mend it, or exclude it"}
+    json.dump(answer, sys.stdout)
 
 
 if __name__ == "__main__":
