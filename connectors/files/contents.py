@@ -39,6 +39,9 @@ _BUILD_FILES = (
 EXCLUDED: tuple[str, ...] = (".*", *(f"**/{name}/**" for name in DEPENDENCIES), *NO_DOCUMENTS)
 """Patterns of what is no document in any folder."""
 _NO_DOCUMENT = re.compile("|".join(map(fnmatch.translate, NO_DOCUMENTS)))
+_IGNORING = re.compile(r"[^#!\\][^\\]*")
+"""A line of a .gitignore that leaves something out, without an escape."""
+_WILD = re.compile(r"[*?\[]")
 _MOST_NAMED = 5
 _MOST_BYTES = 100_000
 
@@ -71,8 +74,8 @@ class FolderContents:
     """Patterns of links to folders and documents -> the folder that their target lies in; `..` outside of the root."""
     left_out: dict[str, LeftOut]
     """Reason -> what was left out for it."""
-    others: Mapping[str, int]
-    """End of the name -> number of files that are no documents."""
+    others: Counter[str]
+    """End of the name -> number of files that are no documents; `no ending` for those without."""
     complete: bool
     """False if the time was over before every folder was listed."""
 
@@ -81,31 +84,29 @@ class _IgnoreFile:
     """The lines of a .gitignore, as patterns of `exclude`; none that a line with `!` may take back in part."""
 
     def __init__(self, folder: str, path: str) -> None:
-        self._by_name: dict[str, Pattern] = {}
-        self._patterns: list[Pattern] = []
+        self._patterns: dict[str, list[Pattern]] = defaultdict(list)
+        """By the name that they leave out; under an empty one those with a wildcard."""
         lines: list[str] = []
         with suppress(OSError), open(path, "rb") as stream:  # noqa: PTH123 (strings as in the walk)
             lines = [line.strip() for line in stream.read(_MOST_BYTES).decode("utf-8", "ignore").splitlines()]
-        taken_back = {line[1:].rstrip("/").rpartition("/")[2] for line in lines if line.startswith("!")}
+        taken_back = {key for line in lines if line.startswith("!") for key in ("", _last_name(line[1:]))}
+        here = f"./{glob_of(folder)}/" if folder else "./"
         for line in lines:
-            name = line.rstrip("/").rpartition("/")[2]
-            wild = any(mark in line for mark in "*?[")
-            if not line or line[0] in "#!" or "\\" in line or (taken_back and (wild or name in taken_back)):
-                continue
-            anchored = "/" in line.rstrip("/")
-            below = "/".join(filter(None, (".", glob_of(folder), "" if anchored else "**", line.lstrip("/"))))
-            with suppress(ConfigurationError):
-                pattern = exclude_pattern(below if anchored or folder else line)
-                if wild or anchored:
-                    self._patterns.append(pattern)
-                else:
-                    self._by_name[name] = pattern
+            key = "" if _WILD.search(line) else _last_name(line)
+            if _IGNORING.fullmatch(line) and key not in taken_back:
+                start = here if "/" in line.rstrip("/") else f"{here}**/" * bool(folder)
+                with suppress(ConfigurationError):
+                    self._patterns[key].append(exclude_pattern(start + line.lstrip("/")))
 
     def pattern(self, relative: str, name: str, *, folder: bool) -> str:
         """The pattern that leaves this path out; empty if none does."""
-        candidates = [self._by_name[name]] if name in self._by_name else self._patterns
+        candidates = (*self._patterns.get(name, ()), *self._patterns.get("", ()))
         fitting = (p.text for p in candidates if (folder or not p.folders_only) and p.matches(relative))
         return next(fitting, "")
+
+
+def _last_name(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
 
 
 def glob_of(path: str) -> str:
@@ -156,15 +157,12 @@ class _Look:
             ignored = (*ignored, _IgnoreFile(folder, f"{self._root}/{folder}/.gitignore"))
         builds = not names.isdisjoint(_BUILD_FILES)
         for entry in entries:
-            relative = f"{folder}/{entry.name}" if folder else entry.name
+            relative = f"{folder}/{entry.name}".lstrip("/")
             with suppress(OSError):  # gone since the folder was listed
                 if entry.is_symlink():
                     self._leave_link(relative, entry)
                 elif entry.is_dir(follow_symlinks=False):
-                    if entry.path != self._closed and not self._leaves_folder(
-                        relative, entry.name, ignored, builds=builds
-                    ):
-                        self._folders.append((relative, ignored))
+                    self._take_folder(relative, entry.name, ignored, builds=builds)
                 elif entry.is_file(follow_symlinks=False):
                     self._take(folder, relative, entry.name, ignored)
 
@@ -177,9 +175,9 @@ class _Look:
             outside = target.split("/")[0] == ".."
             self._links[f"./{glob_of(relative)}{'/' * folder}"] = ".." if outside else target.lstrip(".")
 
-    def _leaves_folder(
-        self, relative: str, name: str, ignored: Sequence[_IgnoreFile], *, builds: bool
-    ) -> bool:
+    def _take_folder(
+        self, relative: str, name: str, ignored: tuple[_IgnoreFile, ...], *, builds: bool
+    ) -> None:
         if name in DEPENDENCIES:
             self._left_out["folders of dependencies and tools"].add(relative)
             self._exclude[f"**/{name}/**"] = None
@@ -192,14 +190,13 @@ class _Look:
             self._left_out["folders that .gitignore names"].add(relative)
             anchored = pattern.rstrip("/")
             self._exclude[f"{anchored if '/' in anchored else f'**/{anchored}'}/**"] = None
-        else:
-            return False
-        return True
+        elif f"{self._root}/{relative}" != self._closed:
+            self._folders.append((relative, ignored))
 
     def _take(self, folder: str, relative: str, name: str, ignored: Sequence[_IgnoreFile]) -> None:
         kind = kind_of(name)
         if not kind:
-            self._others[ending_of(name)] += 1
+            self._others[ending_of(name) or "no ending"] += 1
         elif name.startswith("."):
             self._left_out["hidden files"].add(relative)
         elif _NO_DOCUMENT.match(name):
