@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import accumulate, chain, count
+from itertools import accumulate, chain, count, filterfalse, product
 from typing import Any, NamedTuple
 
 from connectors.documents.globs import Globs, exclude_pattern, include_pattern
@@ -100,8 +100,8 @@ class Survey:
         self._reads = 0
         self._exclude = [*contents.exclude]
         self._propose_markdown(self._readable(contents.files["markdown"]), rules)
-        if texts := contents.files["text"]:
-            self._add("texts", texts, [_Place("", tree=True)], (), "plain text", source_type="text")
+        everywhere = [_Place("", tree=True)]
+        self._add("texts", contents.files["text"], everywhere, (), "plain text", source_type="text")
         self._propose_json(contents.files["json"])
 
     def _propose_markdown(self, files: Mapping[str, Sequence[str]], rules: DecisionRules) -> None:
@@ -110,10 +110,8 @@ class Survey:
         rest = [folder for folder in files if folder not in decisions | work]
         decided, worked = _places(decisions, files), _places(work, files)
         before = [*decided, *worked]
-        if decisions:
-            self._add("decisions", files, decided, (), "records of decisions")
-        if work:
-            self._add("backlog", files, worked, decided, "work items", kind="work")
+        self._add("decisions", files, decided, (), "records of decisions")
+        self._add("backlog", files, worked, decided, "work items", kind="work")
         sizes: Counter[str] = Counter()
         for folder in filter(None, rest):
             sizes[folder.partition("/")[0]] += len(files[folder])
@@ -122,9 +120,9 @@ class Survey:
             place = _Place(glob_of(top), tree=True)
             self._add(top, files, [place], before, f"documents below {top}")
             before = [*before, place]
-        if others := {folder for folder in rest if folder.partition("/")[0] not in groups}:
-            place = _Place("", tree=others != {""})
-            self._add("documents", files, [place], before, "other documents" if before else "documents")
+        others = {folder for folder in rest if folder.partition("/")[0] not in groups}
+        place = _Place("", tree=others != {""})
+        self._add("documents", files, [place], before, "other documents" if before else "documents")
 
     def _propose_json(self, files: Mapping[str, Sequence[str]]) -> None:
         """Backlog items first, then texts; other JSON is for programs."""
@@ -149,29 +147,31 @@ class Survey:
                 exclude = patterns
 
     def _readable(self, files: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-        """Those whose library is installed."""
+        """Those that people wrote, and whose library is installed."""
         lacking = {end for end, form in FORMATS.items() if (lib := READERS[form][0]) and not find_spec(lib)}
         readable: dict[str, list[str]] = defaultdict(list)
-        filled: dict[str, list[str]] = defaultdict(list)
         for folder, names in files.items():
+            filled = {name: ending_of(name) for name in names if self._is_filled(_joined(folder, name))}
             for name in names:
                 ending = ending_of(name)
                 if ending in lacking:
                     self._leave_out(f"{ending} needs `pip install larder[office]`", _joined(folder, name))
-                elif FORMATS.get(ending) == "html" and self._is_filled(_joined(folder, name)):
-                    self._leave_out("HTML that a program fills", _joined(folder, name))
-                    filled[folder].append(name)
-                else:
+                elif name not in filled:
                     readable[folder].append(name)
-        for folder, names in filled.items():
-            every = set(map(ending_of, names)).isdisjoint(map(ending_of, readable.get(folder, ())))
-            patterns = [f"*{ending}" for ending in map(ending_of, names)] if every else map(glob_of, names)
-            self._exclude += dict.fromkeys(f"./{_joined(glob_of(folder), pattern)}" for pattern in patterns)
+            endings = set(map(ending_of, readable.get(folder, ())))
+            below = glob_of(_joined(folder, ""))
+            self._exclude += dict.fromkeys(
+                f"./{below}{glob_of(name) if end in endings else f'*{end}'}" for name, end in filled.items()
+            )
         return readable
 
     def _is_filled(self, path: str) -> bool:
         """True if HTML holds the marks of a template, or nothing but the place of an application."""
-        return bool(_FILLED.search(self._beginning(path, _HEAD_BYTES)))
+        is_html = FORMATS.get(ending_of(path)) == "html"
+        filled = is_html and _FILLED.search(self._beginning(path, _HEAD_BYTES)) is not None
+        if filled:
+            self._leave_out("HTML that a program fills", path)
+        return filled
 
     def _leave_out(self, reason: str, path: str) -> None:
         self.contents.left_out.setdefault(reason, LeftOut()).add(path)
@@ -206,16 +206,17 @@ class Survey:
         source_type: str = "markdown",
         **keys: Any,
     ) -> None:
-        """Propose a source of these places, without what sources `before` it read."""
-        own = [folder for folder in files if any(p.holds(folder) for p in places)]
-        shared = [p for p in before if any(map(p.holds, own)) and not any(o.contains(p) for o in before)]
-        own = [folder for folder in own if not any(p.holds(folder) for p in shared)]
-        endings = Counter(ending_of(name) for folder in own for name in files[folder])
-        paths = [place.path(ending) for place in places for ending in endings]
-        exclude = [pattern for place in shared for pattern in place.exclude(endings)]
+        """Propose a source of these places, without what sources `before` it read, if it has any file."""
+        folders = [*filter(_any_holds(places), files)]
+        shared = [p for p in before if any(map(p.holds, folders)) and not any(o.contains(p) for o in before)]
+        folders = [*filterfalse(_any_holds(shared), folders)]
+        endings = Counter(map(ending_of, chain.from_iterable(map(files.__getitem__, folders))))
+        paths = [place.path(ending) for place, ending in product(places, endings)]
+        exclude = chain.from_iterable(place.exclude(endings) for place in shared)
         # A source reads what links of its own lead to once.
-        links = [pattern for pattern, target in self.contents.links.items() if target not in own]
-        self._propose(name, source_type, paths, [*exclude, *links], endings, purpose, **keys)
+        links = [pattern for pattern, target in self.contents.links.items() if target not in folders]
+        if endings:
+            self._propose(name, source_type, paths, [*exclude, *links], endings, purpose, **keys)
 
     def _propose(
         self,
@@ -239,6 +240,11 @@ class Survey:
             )
         )
         self.sources.append(ProposedSource(section=section, endings=endings, purpose=purpose))
+
+
+def _any_holds(places: Sequence[_Place]) -> Callable[[str], bool]:
+    """Whether one of these places holds a folder."""
+    return lambda folder: any(place.holds(folder) for place in places)
 
 
 def _joined(folder: str, name: str) -> str:
