@@ -34,9 +34,10 @@ _ATTRIBUTE = re.compile(r":([^\W\d_][\w .-]{0,60}):[ \t]+(\S.*)$")
 """`:key: value`, as AsciiDoc and reStructuredText have it."""
 _PLACEHOLDER = re.compile(r"\{\{.*\}\}|<%.*%>|\{%.*%\}")
 """What a program fills in: it says nothing."""
-MAIL_FIELD = re.compile(r"([A-Z][\w-]*(?: [\w-]+){0,2}):(?:[ \t]+(.*))?$")
+MAIL_FIELD = re.compile(r"([A-Z][\w-]*(?: [\w-]+){0,2}):(?:[ \t]+|$)(.*)")
 """`Key: value` or `Key:`, as the heads of mails, PEPs and BIPs have it."""
 MAIL_LINES = 100
+_MAIL_END = re.compile(r"\s*$|```|</pre")
 FEWEST_MAIL_FIELDS = 3
 TOP_LINES = 30
 """Of a text without fences, searched for fields."""
@@ -188,23 +189,14 @@ def _unfenced(text: str, lines: list[str]) -> FrontMatter:
 def _mail_head(lines: list[str]) -> dict[str, str]:
     """The fields of a head as of a mail, in a code block or not; empty if there is none, or no title in it."""
     quoted = lines[0].strip().startswith(("```", "<pre"))
-    above = lines[1:MAIL_LINES] if quoted else lines[:MAIL_LINES]
-    end = next(
-        (n for n, line in enumerate(above) if not line.strip() or line.startswith(("```", "</pre"))), 0
-    )
-    values: dict[str, str] = {}
-    key = ""
-    for line in dedent("\n".join(above[:end])).split("\n"):
-        if match := MAIL_FIELD.match(line):
-            key = match[1]
-            values[key] = (match[2] or "").strip()
-        elif key and line[:1].isspace():
-            values[key] = f"{values[key]} {line.strip()}".strip()
-        else:
-            return {}
+    above = lines[quoted:MAIL_LINES]
+    end = next((n for n, line in enumerate(above) if _MAIL_END.match(line)), 0)
+    unwrapped = re.sub(r"[ \t]*\n[ \t]+", " ", dedent("\n".join(above[:end])))
+    fields = [MAIL_FIELD.match(line) for line in unwrapped.split("\n")]
+    values = {field[1]: field[2].strip() for field in fields if field}
     title = values.get("Title") or values.get("Subject")
     example = quoted and "Status" not in values
-    if not title or example or len(values) < FEWEST_MAIL_FIELDS:
+    if not title or example or len(values) < FEWEST_MAIL_FIELDS or not all(fields):
         return {}
     return {**values, "Title": title.replace("\\ ", "")}  # in reStructuredText a blank that is not shown
 
@@ -333,12 +325,9 @@ def header_times(
     created, updated = (
         next(filter(None, map(_time, map(keys.get, names))), None) for names in (CREATED, UPDATED)
     )
-    stated = created is not None
     updated = updated or (created if still else None) or modified
-    created = created or modified
-    if created and updated and created > updated:
-        created, updated = (created, created) if stated else (updated, updated)
-    return created, updated
+    first = created or min(filter(None, (updated, modified)), default=None)
+    return first, max(filter(None, (updated, created)), default=None)
 
 
 def _time(value: Any) -> datetime | None:
