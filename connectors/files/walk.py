@@ -86,7 +86,7 @@ def list_files(options: FileOptions, globs: Globs) -> FileListing:
     if root == closed:
         fix = "correct root, or move the data folder with storage.data"
         raise ConfigurationError(f"{found} the data folder of Larder, which holds passwords", fix=fix)
-    if closed and _below(root, closed):
+    if _below(root, closed):
         closed = ""  # a root inside of it was meant
     return _Walk(root, globs, closed).listing()
 
@@ -197,15 +197,13 @@ class _Walk:
             self._complete &= wanted
             return
         folder = stat.S_ISDIR(status.st_mode)
-        if (self._closed and _below(real, self._closed)) or not (
-            self._globs.may_hold(relative) if folder else wanted
-        ):
+        if _below(real, self._closed) or not (self._globs.may_hold(relative) if folder else wanted):
             return
-        if _below(real, self._root) and self._globs.excludes(real[len(self._root) :].lstrip("/")):
-            return  # a link gives no way to what is excluded
         if not _below(real, self._root):
             reason = "is a link that leads outside the source's root; copy the target below the root"
             self._fail(relative, reason, present=True)
+        elif self._globs.excludes(real[len(self._root) :].lstrip("/")):
+            return  # a link gives no way to what is excluded
         elif not folder:
             self._take(relative, real, status)
         # A link to a folder it lies in would lead round for ever, and to nothing new.
@@ -251,7 +249,8 @@ def _root_error(root: str, error: OSError) -> IndexingError:
 
 
 def _below(path: str, root: str) -> bool:
-    return path == root or path.startswith(root.rstrip("/") + "/")
+    """True if the path is the root or lies in it; False without a root."""
+    return bool(root) and f"{path}/".startswith(root.rstrip("/") + "/")
 
 
 # One file ------------------------------------------------------------------------------------------
@@ -348,7 +347,7 @@ def _read(file: FoundFile, root: str, limit: int) -> tuple[bytes, os.stat_result
         if not stat.S_ISREG(status.st_mode):
             raise Unreadable("is not a regular file any more; move it away or exclude it")
         replaced = (status.st_dev, status.st_ino) != (file.status.st_dev, file.status.st_ino)
-        if replaced and not os.path.realpath(file.path).startswith(root.rstrip("/") + "/"):
+        if replaced and not _below(os.path.realpath(file.path), root):
             raise Unreadable("lies outside the source's root since a folder became a link")
         return stream.read(status.st_size if status.st_size <= limit else 0), status
 
