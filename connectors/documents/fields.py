@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 from connectors.documents.headings import Heading, code_lines, letters, names_of
@@ -44,7 +45,7 @@ LIST_LINES = 12
 MAX_LINE = 500
 """Of a line that is searched; a longer one is cut."""
 _FIELD = re.compile(r"[^\w|#]*([^\W\d_][\w ()/-]{1,24}?)[*_`]*(?:\s*[:：=]|\s+[–—-]\s)[*_`]*(.*)")
-_KEY_ALONE = re.compile(r"\s*[*_]{2}([^\W\d_][\w ]{1,24})[*_]{2}\s*$|([^\W\d_][\w ]{1,24})$")
+_KEY_ALONE = re.compile(r"(\s*[*_]{2})?([^\W\d_][\w ]{1,24})(?(1)[*_]{2}\s*)$")
 _HEADING_FIELD = re.compile(r"[^\w]*([^\W\d_][\w ()]{1,24}?)\s*(?:[:：]|\s[–—-]\s)\s*(.+)")
 _RULE = re.compile(r"[\s|:-]*--[\s|:-]*$")
 _NESTED_ITEM = re.compile(r"\s+[-*+]\s+(.*)")
@@ -80,29 +81,34 @@ class RecordFields:
 def record_fields(front_matter: Mapping[str, Any], text: str, headings: Sequence[Heading]) -> RecordFields:
     """Front matter first, then tables, lines and badges of the head, then headings and sections called so."""
     lines, marks = text.split("\n"), code_lines(text)
-    clean = [line[:MAX_LINE] if not mark else "" for line, mark in zip(lines, marks, strict=True)]
+    clean = [line[:MAX_LINE] * (not mark) for line, mark in zip(lines, marks, strict=True)]
     below_title = (heading.line for heading in headings[1:] if heading.level > 1)
     source = clean[: min(next(below_title, len(clean)), HEAD_LINES)]
     head = _plain(source)
-    badges = (("status", value) for value in _badges(_BADGE, source))
-    values: defaultdict[str, list[str]] = defaultdict(list)
-    for key, given in (*front_matter.items(), *_fields(head), *badges):
-        for value in map(scalar_text, given if isinstance(given, list | tuple) else [given]):
-            if (name := letters(key)) in KEYS and value.strip():
-                values[name].append(value.strip()[:MAX_LINE])
+    pairs = [*front_matter.items(), *_fields(head), ("status", _badges(_BADGE, source))]
     history: list[str] = []
-    ends = [heading.line for heading in headings[1:]] + [len(clean)]
-    for heading, end in zip(headings, ends, strict=False):
-        if (inline := _HEADING_FIELD.match(heading.text)) and (name := letters(inline[1])) in KEYS:
-            values[name].append(inline[2])
-            continue
-        name = next((name for name in names_of(heading.text) if name in KEYS), "")
+    ends = [*map(attrgetter("line"), headings), len(clean)][1:]
+    for heading, end in zip(headings, ends, strict=True):
+        inline = _HEADING_FIELD.match(heading.text)
+        name = next(filter(KEYS.__contains__, names_of(heading.text)), "")
         below = clean[heading.line + 1 : end][:HEAD_LINES]
-        if name in STATUS:
+        if inline and letters(inline[1]) in KEYS:
+            pairs.append((inline[1], inline[2]))
+        elif name in STATUS:
             history = history or [*_plain(below), *_badges(_BADGE_OF_STATUS, below)]
         elif name:
-            values[name] += (line.strip(" -*+>") for line in _plain(below) if line.strip())
-    return RecordFields(values=values, head=head, history=history)
+            pairs.append((name, [line.strip(" -*+>") for line in _plain(below)]))
+    return RecordFields(values=_values(pairs), head=head, history=history)
+
+
+def _values(pairs: Iterable[tuple[str, Any]]) -> dict[str, list[str]]:
+    """Texts by the letters of their key; other keys are left out."""
+    values: defaultdict[str, list[str]] = defaultdict(list)
+    for key, value in pairs:
+        texts = map(scalar_text, value if isinstance(value, list | tuple) else [value])
+        if (name := letters(key)) in KEYS:
+            values[name] += (text[:MAX_LINE] for text in texts if text)
+    return values
 
 
 def _badges(pattern: re.Pattern[str], lines: Sequence[str]) -> list[str]:
@@ -119,18 +125,21 @@ def _fields(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield from _columns(cells, below[1:])
         elif line.lstrip().startswith("|"):
             yield from _pairs(cells)
-        elif alone := _KEY_ALONE.match(line):
-            key = alone[1] or alone[2]
-            if letters(key) in STATUS and (alone[1] or _is_definition(below)):
-                yield key, _first_line(below)
         else:
-            # What the line says, or each of its cells; a key without a value has the list below it.
-            separated = cells if len(cells) > 1 else re.split("[·•]", line)
-            several = all(map(_FIELD.match, separated))
-            for match in filter(None, map(_FIELD.match, separated if several else [line])):
-                key, value = match[1], match[2].strip()
-                listed = ", ".join(item[1] for item in map(_NESTED_ITEM.match, below) if item)
-                yield key, value or listed or (_first_line(below) if letters(key) in STATUS else "")
+            yield from _line_fields(line, cells if len(cells) > 1 else re.split("[·•]", line), below)
+
+
+def _line_fields(line: str, pieces: Sequence[str], below: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The field that a line is, or those that all of its pieces are; a key without a value has the list below it."""
+    if alone := _KEY_ALONE.match(line):
+        if alone[1] or _is_definition(below):
+            yield alone[2], _status_below(alone[2], below)
+        return
+    matches = [*map(_FIELD.match, pieces)]
+    for match in filter(None, matches if all(matches) else [_FIELD.match(line)]):
+        key, value = match[1], match[2].strip()
+        listed = ", ".join(item[1] for item in map(_NESTED_ITEM.match, below) if item)
+        yield key, value or listed or _status_below(key, below)
 
 
 def _columns(cells: Sequence[str], below: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -161,9 +170,9 @@ def _is_definition(below: Sequence[str]) -> bool:
     return bool(below) and below[0].lstrip().startswith((": ", ":\t"))
 
 
-def _first_line(below: Sequence[str]) -> str:
-    """The value of a key that stands alone on its line: the line below it, or the one below a blank line."""
-    text = next((line for line in below[:2] if line.strip()), "")
+def _status_below(key: str, below: Sequence[str]) -> str:
+    """A status whose key stands alone on its line: the line below it, or the one below a blank line."""
+    text = next(filter(str.strip, below[:2]), "") if letters(key) in STATUS else ""
     return "" if _FIELD.match(text.lstrip(": ")) or text.startswith("#") else text.lstrip(" \t:-*+>")
 
 
