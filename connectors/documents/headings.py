@@ -50,6 +50,8 @@ FIRST_SECTIONS = frozenset(
 """Names of first parts of a text whose title stands elsewhere, by their letters."""
 FEWEST_PARTS = 2
 """Headings of one level that name parts: the title stands elsewhere."""
+_WRITTEN_NAME = re.compile(r"[^\x21-\x7f]")
+"""A blank or a letter of another alphabet, as only people give files."""
 _NAME_OF_NOTE = re.compile(r"(?!(?:Home|Index|Readme)$)[A-Z][a-z]+|\d{4}-\d\d-\d\d")
 _ATX = re.compile(r" {0,3}(#{1,6})((?:[ \t]+.*)?)$")
 _DEEPER = re.compile(r"( {0,3})(#{1,6})(?=[ \t]|$)")
@@ -141,25 +143,25 @@ def title_of(headings: Sequence[Heading], *, text: str = "", file_stem: str = ""
         file_stem: the file's name without its ending; empty if there is no file.
     """
     named = [heading for heading in headings if heading.text]
-    tops = [heading for heading in named if heading.level == 1]
-    first = next(iter(tops or named), None)
+    first = min(named, key=lambda heading: heading.level > 1, default=None)
     if first is None:
         return ""
-    opens = not any(line.strip() for line in text.split("\n")[: max(0, first.line - 1)])
-    if len(tops) != 1 and (_is_written_title(file_stem) or (not tops and _NAME_OF_NOTE.fullmatch(file_stem))):
+    top, alike = first.level == 1, [heading for heading in named if heading.level == first.level]
+    if top and len(alike) == 1:
+        return first.title
+    if _WRITTEN_NAME.search(file_stem) or (not top and _NAME_OF_NOTE.fullmatch(file_stem)):
         return file_stem
-    name, alike = letters(first.text), [heading for heading in named if heading.level == first.level]
-    if len(tops) > 1 and name in FIRST_SECTIONS:
-        return ""
-    if first.level > 1 and (name in FIRST_SECTIONS | SECTIONS or (len(alike) > 1 and not opens)):
-        return ""
-    parts = sum(letters(heading.text) in SECTIONS for heading in alike)
-    return "" if parts >= FEWEST_PARTS and name in SECTIONS else first.title
+    above = "".join(text.split("\n")[: max(0, first.line - 1)]).strip()
+    return "" if _is_part(alike, below_text=bool(above)) else first.title
 
 
-def _is_written_title(file_stem: str) -> bool:
-    """True for a name with a blank or a letter of another alphabet, as only people give files."""
-    return " " in file_stem or not file_stem.isascii()
+def _is_part(alike: Sequence[Heading], *, below_text: bool) -> bool:
+    """Whether the first heading of a level names a part: the title stands elsewhere."""
+    names, top = [letters(heading.text) for heading in alike], alike[0].level == 1
+    several = sum(map(SECTIONS.__contains__, names)) >= FEWEST_PARTS
+    if names[0] in FIRST_SECTIONS or (names[0] in SECTIONS and (several or not top)):
+        return True
+    return not top and below_text and len(names) > 1
 
 
 def plain_text(text: str) -> str:
