@@ -6,8 +6,13 @@ import codecs
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from pipeline.documents import composed
+
+if TYPE_CHECKING:
+    from charset_normalizer import CharsetMatch
 
 BOMS: tuple[tuple[bytes, str, str], ...] = (
     (codecs.BOM_UTF8, "utf-8", "utf-8"),
@@ -63,6 +68,7 @@ _CODECS: dict[str, tuple[str, str]] = {
     "euc-kr": ("cp949", "euckr korean ks-c-5601-1987 ks-c-5601-1989 ksc5601 ksc-5601 windows-949 cp949 uhc"),
 }
 """Encoding -> Python's codec, and its other labels by the Encoding Standard and by old editors; `_` is a `-` here."""
+_NAMES = {codec: name for name, (codec, _) in _CODECS.items()}
 _LABELS = {label: name for name, (_, labels) in _CODECS.items() for label in (name, *labels.split())}
 _META = re.compile(rb"<meta\s[^>]{0,1000}>", re.IGNORECASE)
 _CHARSET = re.compile(rb"charset\s*=\s*[\"']?\s*([\w.:-]{2,40})", re.IGNORECASE)
@@ -91,9 +97,10 @@ _ODD = re.compile(
     r"|[^\W\d_][\xa7\xb6\xb9\xb3\xa9\xae\xb1\u2020\u2021\u2030](?=[^\W\d_])"
 )
 """Signs where none stands in any language: right behind a letter, before one, or between two."""
-_SURE = frozenset("éëàáäâçíîïóôöúüßåÉËÀÁÄÇÖÜÅ")
+_SURE = frozenset("éëàáäâçíîïóôöúüßåÉÀÁÄÇÖÜÅ")
 """Those of Western Europe whose bytes are no usual letters of Central Europe."""
 _WORD = re.compile(r"[^\W\d_]+")
+_FOREIGN = re.compile(r"[^\W\d_\x00-\x7f]")
 
 
 class Unreadable(Exception):
@@ -163,47 +170,41 @@ def _detected(data: bytes, position: int) -> tuple[str, str]:
     matches = from_bytes(lines[:SAMPLE], cp_isolation=_RIVALS, enable_fallback=False)
     plausible = [one for one in matches if not _ODD.search(str(one))]
     likely = [one for one in plausible if one.chaos <= matches[0].chaos + _CLOSE]
-    most = max((one.coherence for one in likely), default=0.0)
-    others = [one for one in likely if one.coherence >= most - _CLOSE]
-    # What most of such files have; short words such as `à` count as chaos.
-    western = next((one for one in plausible if "cp1252" in one.could_be_from_charset), None)
+    most = max(map(attrgetter("coherence"), likely), default=0.0)
+    likeliest = [one for one in likely if one.coherence >= most - _CLOSE]
     codec = ""
-    if (
-        western
-        and western.chaos < _MUCH
-        and western.coherence >= most - 3 * _CLOSE
-        and _is_western(str(western), known=western.coherence > 0)
-    ):
+    if any(_is_western(one, most) for one in plausible if "cp1252" in one.could_be_from_charset):
         codec = "cp1252"
-    elif len(others) == 1 and _is_sure(others[0].encoding, str(others[0]), others[0].coherence):
-        codec = others[0].encoding
-    for name, (known, _) in reversed(_CODECS.items()):
-        if known == codec:
-            with suppress(UnicodeDecodeError):
-                return data.decode(known), name
+    elif len(likeliest) == 1 and _is_sure(likeliest[0]):
+        codec = likeliest[0].encoding
+    with suppress(UnicodeDecodeError, KeyError):
+        name = _NAMES[codec]
+        return data.decode(codec), name
     raise Unreadable(
         f"is not valid UTF-8 at byte {position}, and which encoding it has is not sure; save it as UTF-8"
     )
 
 
-def _is_sure(codec: str, text: str, coherence: float) -> bool:
+def _is_sure(reading: CharsetMatch) -> bool:
     """Whether the letters speak for this encoding, and not only none of them against it."""
-    if codec not in _MULTIBYTE:
-        return coherence > 0
-    return sum(not letter.isascii() and letter.isalpha() for letter in text) >= _FEWEST_LETTERS
+    if reading.encoding not in _MULTIBYTE:
+        return reading.coherence > 0
+    return sum(map(str.isalpha, _FOREIGN.findall(str(reading)))) >= _FEWEST_LETTERS
 
 
-def _is_western(text: str, *, known: bool) -> bool:
-    """Whether its words are of ASCII with some letters of Western Europe in between.
+def _is_western(reading: CharsetMatch, most: float) -> bool:
+    """Whether its words are of ASCII with some letters of Western Europe in between, as in most of such files.
 
-    `known`: it is a language's; what is too short for that has only letters that are sure.
+    What is too short to be a language's has only letters that are sure; short words such as `à` count as chaos.
+    `most` is the coherence of the likeliest reading.
     """
-    if not known and any(letter.isalpha() and letter not in _SURE for letter in text if not letter.isascii()):
+    text, letters = str(reading), _WESTERN if reading.coherence > 0 else _SURE
+    if reading.chaos >= _MUCH or reading.coherence < most - 3 * _CLOSE:
         return False
     for word in _WORD.findall(text):
-        other = [letter for letter in word if not letter.isascii()]
-        capital = not word.isupper() and any(letter.isupper() for letter in word[1:] if not letter.isascii())
-        if capital or not _WESTERN.issuperset(other) or 2 * len(other) > len(word) + 1:
+        capital = not word.isupper() and any(map(str.isupper, _FOREIGN.findall(word, 1)))
+        foreign = _FOREIGN.findall(word)
+        if capital or not letters.issuperset(foreign) or 2 * len(foreign) > len(word) + 1:
             return False
     return True
 
