@@ -12,6 +12,7 @@ from unicodedata import normalize
 from pipeline.documents import ACL, LEVEL, LEVELS
 
 _NAMES = {"securitylevel": LEVEL, "acl": ACL}
+_RANKS = {level: rank for rank, level in enumerate(LEVELS)}
 LONGEST_KEY = 40
 """Characters before the sign of a field; what is longer is a sentence."""
 _SIGN = re.compile("[:=|]")
@@ -36,17 +37,15 @@ def canonical_rights(values: Mapping[str, Any], *others: Mapping[Any, Any]) -> d
         others: mappings whose rights hold beside those of the values; nothing else of them is taken.
     """
     rights: dict[str, list[Any]] = {LEVEL: [], ACL: []}
-    for key, value in chain(values.items(), *(other.items() for other in others)):
-        if (name := right_of(key)) and value is not None and value not in rights[name]:
+    for key, value in chain.from_iterable(map(Mapping.items, (values, *others))):
+        if (name := right_of(key)) and value not in (None, *rights[name]):
             rights[name].append(value)
     canonical = {key: value for key, value in values.items() if right_of(key) is None}
-    if levels := [str(level).strip().lower() for level in rights[LEVEL]]:
-        canonical[LEVEL] = max(
-            levels, key=lambda one: (one not in LEVELS, one in LEVELS and LEVELS.index(one))
-        )
-    if rights[ACL]:
-        layers = [layer for acl in rights[ACL] for layer in (acl if isinstance(acl, list) else [[]])]
-        canonical[ACL] = rights[ACL][0] if len(rights[ACL]) == 1 else layers
+    if levels := rights[LEVEL]:
+        canonical[LEVEL] = max(levels, key=lambda level: _RANKS.get(str(level).strip().lower(), len(LEVELS)))
+    if acls := rights[ACL]:
+        layers = chain.from_iterable(acl if isinstance(acl, list) else [[]] for acl in acls)
+        canonical[ACL] = acls[0] if len(acls) == 1 else [*layers]
     return canonical
 
 
