@@ -89,6 +89,11 @@ class _FetchedPage(NamedTuple):
     """Why its body could not be had."""
 
 
+def before(moment: datetime | None, limit: datetime | None) -> bool:
+    """True if a time is earlier than another; False if one of them is not known."""
+    return moment is not None and limit is not None and moment < limit
+
+
 def unreadable_problem(key: str, error: ConfluenceRefused) -> Problem:
     """The report of a content that we may not look at, and that therefore stays."""
     return Problem(external_id=key, reason=f"{error.message}; it is left as it is until it can be looked at")
@@ -124,7 +129,7 @@ class PageReader:
         found = self._fetch(wanted, result)
         there = {f.page.id for f in found} | {problem.external_id for problem in result.failed}
         found += self._missing([key for key in wanted if key not in there], result)
-        found = [f for f in found if until is None or f.page.created is None or f.page.created <= until]
+        found = [f for f in found if not before(until, f.page.created)]
         qualified = {page.id for page in self.qualified([f.page for f in found], result.left_out)}
         for fetched in found:
             if (error := self.restrictions.error(fetched.page)) and not self.filter.objection(fetched.page):

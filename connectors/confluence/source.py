@@ -23,7 +23,14 @@ from connectors.confluence.client import (
 )
 from connectors.confluence.document import PAGE_WALK, Content, fingerprints
 from connectors.confluence.options import PRODUCT, ConfluenceOptions
-from connectors.confluence.reader import UNREADABLE, ContentFilter, PageReader, ReadResult, unreadable_problem
+from connectors.confluence.reader import (
+    UNREADABLE,
+    ContentFilter,
+    PageReader,
+    ReadResult,
+    before,
+    unreadable_problem,
+)
 from connectors.documents.options import cursor_json, read_cursor
 from connectors.web.answers import BadAnswer
 from connectors.web.division import Retries, culprit, due, noted
@@ -75,7 +82,7 @@ class ConfluenceCursor:
         """First walk: with these pages read, of which so many count towards the cap."""
         created = reached(self.created, contents[-1].created)
         then = minute(created) if created else None
-        same_minute = {content.id for content in contents if not _before(content.created, then)}
+        same_minute = {content.id for content in contents if not before(content.created, then)}
         if self.created and minute(self.created) == then:
             same_minute.update(self.read_then)
         read_then = tuple(sorted(same_minute))
@@ -96,9 +103,9 @@ def since(name: str, moment: datetime) -> str:
     return f'{name} >= "{moment - FARTHEST_WEST:%Y-%m-%d %H:%M}"'
 
 
-def reached(before: datetime | None, row: datetime | None) -> datetime | None:
+def reached(stood: datetime | None, row: datetime | None) -> datetime | None:
     """How far the cursor stands behind a row: by the service's clock, never by ours."""
-    return max((moment for moment in (before, row) if moment), default=None)
+    return max(filter(None, (stood, row)), default=None)
 
 
 class PageWalk:
@@ -141,7 +148,7 @@ class PageWalk:
             begin = minute(cursor.created)
             clause += f" and {since('created', begin)}"
         search = self._client.search(f"{clause} order by created asc", expand, key=BY_ID)
-        rows = (c for c in search.contents() if not _before(c.created, begin))
+        rows = (c for c in search.contents() if not before(c.created, begin))
         return search, (content for content in rows if content.id not in cursor.read_then)
 
     def _all_pages(self, cursor: ConfluenceCursor) -> Generator[Page, None, ConfluenceCursor]:
@@ -203,7 +210,7 @@ class PageWalk:
         rows: list[Content] = []
         pages: dict[str, None] = {}
         for row in self._changed(horizon):
-            if _before(row.changed, horizon):
+            if before(row.changed, horizon):
                 continue
             rows.append(row)
             if row.versioned_id not in cursor.seen and _may_concern(row, cursor):
@@ -242,8 +249,8 @@ class PageWalk:
         cql = f"{self._all_types()} and {since('lastmodified', horizon)} order by lastmodified"
         search, found = self._client.search(f"{cql} desc", expand), list[Content]()
         for rows in islice(search, ANSWERS_BACK):
-            found += [row for row in rows if not _before(row.changed, horizon)]
-            if any(_before(row.changed, horizon) for row in rows):
+            found += [row for row in rows if not before(row.changed, horizon)]
+            if any(before(row.changed, horizon) for row in rows):
                 return reversed(found)
         return reversed(found) if search.complete else self._client.search(f"{cql} asc", expand).contents()
 
@@ -251,14 +258,10 @@ class PageWalk:
         return self._reader.filter.clause((*self._options.page_types, *self._options.attached_types))
 
 
-def _before(moment: datetime | None, limit: datetime | None) -> bool:
-    return moment is not None and limit is not None and moment < limit
-
-
 def _may_concern(row: Content, cursor: ConfluenceCursor) -> bool:
     """Not a page behind the cap, and no comment or file of a space's description: those hang on no page."""
     if row.is_page:
-        return not (cursor.until and row.created and row.created > cursor.until)
+        return not before(cursor.until, row.created)
     return bool(row.container) and row.container_kind in ("page", "blogpost")
 
 
@@ -311,7 +314,7 @@ class ConfluenceSource:
         files = [one.id for page in broken for one in attached.get(page, ()) if one.kind != "comment"]
         return Listing(
             ids=frozenset((*versions, *unlisted, *broken, *files)),
-            complete=spaces and pages_complete and attached_complete,
+            complete=all((spaces, pages_complete, attached_complete)),
             versions=versions,
             left_out=left_out,
             cursor={} if after is None else cursor_json(after),
@@ -392,7 +395,7 @@ class ConfluenceSource:
             # Files that hang no more on a page that was looked at are gone, and so are those of a page that is.
             present = {row.rpartition(":")[0] for row in result.rows}
             looked_at = present.union(result.deleted).intersection(batch)
-            result.deleted += [k for k, owner in owners.items() if k not in present and owner in looked_at]
+            result.deleted += [k for k in owners.keys() - present if owners[k] in looked_at]
             yield from result.pages({}, {})
 
     def _owner(self, key: str) -> str:
