@@ -95,19 +95,18 @@ class WorkItemReader:
     ) -> tuple[dict[int, WorkItem], dict[int, Problem]]:
         """The items that belong to the source, and a problem for each that could not be read."""
         items, failed = self.fetch(ids, divider)
-        if missing := [n for n in ids if n not in items and n not in failed]:
-            # Deleted, destroyed, moved out of sight and forbidden look the same here; queries tell more.
-            reason = (
-                f"{PRODUCT} lists the item and does not let us read it; "
-                "give the token's account the right to view its area"
-            )
-            failed |= {n: self._failure(n, reason) for n in self._listed(missing, in_project)}
+        # Deleted, destroyed, moved out of sight and forbidden look the same here; queries tell more.
+        reason = (
+            f"{PRODUCT} lists the item and does not let us read it; "
+            "give the token's account the right to view its area"
+        )
+        missing = set(ids) - items.keys() - failed.keys()
+        failed |= {n: self._failure(n, reason) for n in self._listed(missing, in_project)}
         items = {n: i for n, i in items.items() if belongs(self._options, i)}
         if self._options.wiql.strip() and not queried:
-            matching = self._listed(items, partial(conditions, self._options)) if items else set()
-            doubtful = set(items) - matching
+            doubtful = items.keys() - self._listed(items, partial(conditions, self._options))
             # A service that has lost its index lists nothing: that says nothing about the condition.
-            unlisted = doubtful - self._listed(doubtful, in_project) if doubtful else set()
+            unlisted = doubtful - self._listed(doubtful, in_project)
             reason = f"{PRODUCT} lets us read the item and does not list it; look at it again later"
             failed |= {n: self._failure(n, reason) for n in unlisted}
             items = {n: i for n, i in items.items() if n not in doubtful}
@@ -115,9 +114,8 @@ class WorkItemReader:
 
     def _listed(self, ids: Collection[int], of: Callable[[str], list[str]]) -> set[int]:
         """Those that queries with these conditions find in one of the projects."""
-        queries = [
-            (project, select([*of(project), id_in(sorted(ids))])) for project in self._options.projects
-        ]
+        projects = self._options.projects if ids else ()
+        queries = [(project, select([*of(project), id_in(sorted(ids))])) for project in projects]
         return {n for project, wiql in queries for n in self._client.query(project, wiql)} & set(ids)
 
     def _others(self, items: Sequence[WorkItem], divider: Divider) -> dict[int, WorkItem]:

@@ -38,14 +38,13 @@ def _steps(elements: list[Element], label: Callable[[int], str]) -> str:
     count = 0
     for one in elements:
         if one.name == "compref" and one.get("ref").isdecimal():  # what follows may stand in it
-            said = [f"Shared steps: {label(int(one.get('ref')[:12]))}"]
+            texts = [f"Shared steps: {label(int(one.get('ref')[:12]))}"]
         elif one.name == "step":
-            strings = [child for child in one.children if isinstance(child, Element)]
-            said = [_text(child) for child in strings if child.name == "parameterizedstring"]
+            texts = [_text(inner) for inner in one.within() if inner.name == "parameterizedstring"]
         else:
             continue
-        action, *expected = said or [""]
-        if action or any(expected):
+        if any(texts):
+            action, *expected = texts
             count += 1
             number = f"{count}. "
             lines.append(number + _inset(action or "(no action)", len(number)))
