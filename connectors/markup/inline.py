@@ -124,9 +124,9 @@ class Inline:
         """True if nothing came yet."""
         return not self._parts
 
-    def within(self, kind: str) -> bool:
-        """True if such a mark is open."""
-        return any(mark.kind == kind for mark in self._marks)
+    def within(self, *kinds: str) -> bool:
+        """True if a mark of one of these kinds is open."""
+        return any(mark.kind in kinds for mark in self._marks)
 
     def text(self, data: str) -> bool:
         """Takes text as it stands in the markup; True if there is anything to see."""
@@ -137,13 +137,13 @@ class Inline:
             return False
         piece = " ".join(words)
         if not self.within(CODE):
-            emphasised = self.within(STRONG) or self.within(EMPHASIS)
-            piece = escape_text(piece, in_emphasis=emphasised, in_label=self.within(LINK))
+            in_emphasis = self.within(STRONG, EMPHASIS)
+            piece = escape_text(piece, in_emphasis=in_emphasis, in_label=self.within(LINK))
         apart = data[0].isspace() or (self._boxed and data[0].isalnum())
-        before = " " if apart and not self._blank else ""
+        before = " " * (apart and not self._blank)
         self._boxed = False
         self._blank = data[-1].isspace()
-        self._parts.append(f"{before}{piece} " if self._blank else before + piece)
+        self._parts.append(before + piece + " " * self._blank)
         return True
 
     def literal(self, markdown: str) -> None:
