@@ -202,7 +202,7 @@ class Frame(NamedTuple):
     tail: str = ""
 
 
-_FENCE = re.compile(r"([ \t]*(?:>[ \t]?)*)((?:[-*+]|\d{1,9}[.)])[ \t]+)?(`{3,}(?=[^`]*$)|~{3,})")
+_FENCE = re.compile(r"([ \t]*(?:>[ \t]?)*)((?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?)(`{3,}(?=[^`]*$)|~{3,})")
 _RULE = re.compile(r"[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t|:-]*)?$")
 
 
@@ -221,7 +221,7 @@ def framed_rows(text: str) -> Iterator[tuple[Piece, Frame]]:
             if bare.startswith(fence) and not bare.strip(fence[0]):
                 frame, fence = Frame(), ""
         elif opening := _FENCE.match(line):
-            indent, fence = opening[1] + " " * len(opening[2] or ""), opening[3]
+            indent, fence = opening[1] + " " * len(opening[2]), opening[3]
             frame = Frame(indent + line[opening.start(3) :], indent + fence)
         elif number == 1 and "|" in before and "|" in line and _RULE.match(line):
             frame = Frame(f"{before}\n{line}")
