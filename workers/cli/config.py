@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated
 
@@ -63,8 +64,8 @@ def _look(data: Path | None) -> tuple[Json, list[tuple[str, Json]]]:
     sources: list[tuple[str, Json]] = []
     facts: list[Json] = []
     for one in survey.sources:
-        endings = ", ".join(f"{ending} {n}" for ending, n in one.endings.items())
-        sources.append((f"{one.purpose}: {endings}", dict(one.section)))
+        counts = ", ".join(f"{ending} {n}" for ending, n in one.endings.items())
+        sources.append((f"{one.purpose}: {counts}", dict(one.section)))
         number = sum(one.endings.values())
         facts.append({**one.section, "files": number, "endings": dict(one.endings), "purpose": one.purpose})
     for kind, service in services.items():
@@ -72,18 +73,12 @@ def _look(data: Path | None) -> tuple[Json, list[tuple[str, Json]]]:
             sources.append((f"as {', '.join(service.set_)} say", dict(service.section)))
             facts.append({**service.section, "files": None, "endings": {}, "purpose": kind})
     left_out = [{"reason": reason, **vars(one)} for reason, one in contents.left_out.items()]
-    others = sorted(contents.others.items(), key=lambda one: -one[1])
-    if others:
-        ends = [f"{ending or 'no ending'} {n}" for ending, n in others[:5]]
-        left_out.append(
-            {
-                "reason": "files that are no documents",
-                "count": sum(contents.others.values()),
-                "examples": ends,
-            }
-        )
-    told = [{"type": k, "variables": s.set_, "reason": s.reason} for k, s in services.items()]
-    return {"sources": facts, "left_out": left_out, "services": told, "complete": contents.complete}, sources
+    if others := contents.others:
+        endings = [f"{ending} {n}" for ending, n in others.most_common(5)]
+        reason = "files that are no documents"
+        left_out.append({"reason": reason, "count": others.total(), "examples": endings})
+    lines = [{"type": k, "variables": s.set_, "reason": s.reason} for k, s in services.items()]
+    return {"sources": facts, "left_out": left_out, "services": lines, "complete": contents.complete}, sources
 
 
 def _surveyed(path: Path, facts: Json, *, full: bool) -> Iterator[RenderableType]:
@@ -101,9 +96,8 @@ def _surveyed(path: Path, facts: Json, *, full: bool) -> Iterator[RenderableType
                 "utf-8", "replace"
             ).decode()
         )
-    for one in facts["services"]:
-        if one["reason"]:
-            yield f"not written: {one['type']}, though {', '.join(one['variables'])} is set: {one['reason']}"
+    for one in filter(itemgetter("reason"), facts["services"]):
+        yield f"not written: {one['type']}, though {', '.join(one['variables'])} is set: {one['reason']}"
     if not facts["complete"]:
         yield "the folder is too large to be looked at whole in ten seconds: name what is missing yourself"
     if sources:
@@ -165,7 +159,7 @@ def check(context: CommandContext) -> None:
         "not_running": differing(context),
         "problems": problems,
     }
-    context.answer(understood, *_told(understood))
+    context.answer(understood, *_lines(understood))
     if problems:
         warn(*problems)
         raise typer.Exit(WRONG)
@@ -173,20 +167,20 @@ def check(context: CommandContext) -> None:
 
 def _refusals(attempts: Mapping[str, Callable[[], object]]) -> list[str]:
     """What cannot be made as configured, and why."""
-    said = []
-    for what, attempt in attempts.items():
+    refusals = []
+    for name, attempt in attempts.items():
         try:
             attempt()
         except LarderError as error:
-            said.append(f"{what}{error}")
-    return said
+            refusals.append(f"{name}{error}")
+    return refusals
 
 
-def _told(understood: Json) -> Iterator[RenderableType]:
+def _lines(understood: Json) -> Iterator[RenderableType]:
     yield understood["file"] or "no file: the defaults hold"
     yield f"tenant {understood['tenant']}, project {understood['project']}"
     for s in understood["sources"]:
-        facts = ", ".join(filter(None, (s["type"], s["schedule"], "" if s["enabled"] else "disabled")))
+        facts = ", ".join(filter(None, (s["type"], s["schedule"], "disabled" * (not s["enabled"]))))
         yield f"source {s['name']} ({facts})" + (f" at {s['root']}" if s["root"] else "")
         yield from (f"  reads   {pattern}" for pattern in s["paths"])
         yield from (f"  without {pattern}" for pattern in s["exclude"])

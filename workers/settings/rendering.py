@@ -70,15 +70,15 @@ def services_of(environ: Mapping[str, str]) -> dict[str, ServiceVariables]:
     services: dict[str, ServiceVariables] = {}
     for kind, source in SOURCES.items():
         options = source.options
-        names = {key: name for key, name in _variables_set(options.variables, environ).items() if name}
+        names = _variables_set(options.variables, environ)
         if not names:
             continue
         keys: Collection[str] = next((s for s in options.required_variables if names.keys() >= set(s)), ())
-        wanted = {key for one in options.required_variables for key in one}
-        section = {key: f"${{{name}}}" for key, name in names.items() if key in keys or key not in wanted}
+        required = set().union(*options.required_variables)
+        section = {key: f"${{{name}}}" for key, name in names.items() if key in keys or key not in required}
         reason = ""
         if not keys:
-            lacking = [names_[0] for key, names_ in options.variables.items() if key in wanted - names.keys()]
+            lacking = [one[0] for key, one in options.variables.items() if key in required - names.keys()]
             reason = f"not set: {', '.join(lacking)}"
         else:
             reason = _refusal({"name": kind, "type": kind, **section}, environ)
@@ -90,10 +90,12 @@ def services_of(environ: Mapping[str, str]) -> dict[str, ServiceVariables]:
 
 
 def _variables_set(variables: Mapping[str, Sequence[str]], environ: Mapping[str, str]) -> dict[str, str]:
-    return {
-        key: next((n for n in names if environ.get(n) or environ.get(f"{n}_FILE")), "")
+    """Key -> the first of its variables that is set, for the keys of which one is."""
+    names_set = {
+        key: [name for name in names if environ.get(name) or environ.get(f"{name}_FILE")]
         for key, names in variables.items()
     }
+    return {key: names[0] for key, names in names_set.items() if names}
 
 
 def _refusal(section: Mapping[str, Any], environ: Mapping[str, str]) -> str:
