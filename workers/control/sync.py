@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -123,21 +124,14 @@ def next_time(schedule: str | None, timezone: str, after: datetime) -> datetime 
     offsets = [(after + timedelta(days=n)).astimezone(zone).utcoffset() or timedelta() for n in (-1, 0, 1)]
     shift = max(offsets) - min(offsets)
     clock = after.astimezone(zone).replace(tzinfo=None)
-    named = croniter(
-        schedule, clock - shift
-    )  # as a clock on the wall shows it, which may have been shifted since
+    # As a clock on the wall shows it, which may have been shifted since, and may be soon.
+    named = croniter(schedule, clock - shift)
+    candidates = islice(named.all_next(datetime), 1 + 2 * shift // timedelta(minutes=1))
     folds = (0, 1) if named.expanded[1] == ["*"] else (0,)
-    first: datetime | None = None
-    while first is None or shift:
-        shown: datetime = named.get_next(datetime)
-        if first and shown > first.astimezone(zone).replace(tzinfo=None) + shift:
-            break  # all that follow come later
-        for fold in folds:
-            moment = shown.replace(tzinfo=zone, fold=fold).astimezone(UTC)
-            there_is = fold == 0 or moment.astimezone(zone).replace(tzinfo=None) == shown
-            if moment > after and there_is and (first is None or moment < first):
-                first = moment
-    return first
+    times = [shown.replace(tzinfo=zone, fold=fold) for shown in candidates for fold in folds]
+    # A time that is left out has no second one.
+    moments = [t.astimezone(UTC) for t in times if not t.fold or t == t.astimezone(UTC).astimezone(zone)]
+    return min(moment for moment in moments if moment > after)
 
 
 logger = logging.getLogger(__name__)
