@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
 
@@ -147,36 +149,29 @@ def backlog_of(path: Path, data: Any) -> BacklogFile:
                 _check(path, f"{key}.scored_pbis", inner["scored_pbis"])
                 return _backlog(dict(data), inner["scored_pbis"], flat=False)
     items = pbi_items(data)
-    if items is None and (bare := _bare(data)):
-        return _backlog({"scored_pbis": {"scored_pbis": bare}}, bare, flat=True)
     if items is None:
+        bare = data if isinstance(data, list) else [data]
+        if all(map(_is_bare, bare)):
+            return _backlog({"scored_pbis": {"scored_pbis": bare}}, bare, flat=True)
         raise DocumentRejected(
             f"{path} has no PBIs; it holds {top_level(data)}",
             fix='expected is a PBI such as {"title", "description"}, a list of them, text with a title line, or an '
             "object with scored_pbis, pbis, enriched_pbis or final_output.pbis",
         )
-    latest = max((item.stage for item in items), default=0)
+    latest = max(map(attrgetter("stage"), items), default=0)
     scored = [{"pbi": item.pbi, "scores": dict(item.scores)} for item in items if item.stage == latest]
     _check(path, "PBIs", [item["pbi"] for item in scored])
     return _backlog({"scored_pbis": {"scored_pbis": scored}}, scored, flat=True)
 
 
-def _bare(data: Any) -> list[Json]:
-    """PBIs without an id or a title, alone or in a list; none if one of them holds objects, as a run's report does."""
-    found = []
-    for one in data if isinstance(data, list) else [data]:
-        pbi = one.get("pbi", one) if isinstance(one, Mapping) else one
-        keys = plain_keys(pbi) if isinstance(pbi, Mapping) else {}
-        others = [value for key, value in keys.items() if key not in CRITERIA_KEYS]
-        nested = any(isinstance(v, Mapping) or (isinstance(v, list) and any(map(_holds, v))) for v in others)
-        if nested or not text_of(keys, (*TITLE_KEYS, *DESCRIPTION_KEYS)):
-            return []
-        found.append(dict(one) if "pbi" in one else {"pbi": one})
-    return found
-
-
-def _holds(value: Any) -> bool:
-    return isinstance(value, Mapping | list)
+def _is_bare(item: Any) -> bool:
+    """True for a PBI without an id or a title; False for what holds objects, as a run's report does."""
+    pbi = item.get("pbi", item) if isinstance(item, Mapping) else None
+    keys = plain_keys(pbi) if isinstance(pbi, Mapping) else {}
+    others = (value for key, value in keys.items() if key not in CRITERIA_KEYS)
+    values = chain.from_iterable(value if isinstance(value, list) else [value] for value in others)
+    nested = any(isinstance(value, Mapping | list) for value in values)
+    return not nested and bool(text_of(keys, (*TITLE_KEYS, *DESCRIPTION_KEYS)))
 
 
 def _backlog(context: Json, items: Sequence[Json], *, flat: bool) -> BacklogFile:
