@@ -122,9 +122,13 @@ def upload(
     return {
         "run": run,
         "documents": [{"external_id": e, "document_id": str(document_id(own, e))} for e in taken],
-        "rejected": [{"item": one.external_id, "reason": one.reason} for one in rejected],
-        "noted": [{"item": one.external_id, "reason": one.reason} for one in page.noted],
+        "rejected": _reasons(rejected),
+        "noted": _reasons(page.noted),
     }
+
+
+def _reasons(problems: Iterable[Problem]) -> list[Json]:
+    return [{"item": one.external_id, "reason": one.reason} for one in problems]
 
 
 def _checked(documents: Sequence[Mapping[str, object]]) -> list[Json]:
