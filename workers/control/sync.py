@@ -128,7 +128,7 @@ def next_time(schedule: str | None, timezone: str, after: datetime) -> datetime 
     named = croniter(schedule, clock - shift)
     candidates = islice(named.all_next(datetime), 1 + 2 * shift // timedelta(minutes=1))
     folds = (0, 1) if named.expanded[1] == ["*"] else (0,)
-    times = [shown.replace(tzinfo=zone, fold=fold) for shown in candidates for fold in folds]
+    times: list[datetime] = [shown.replace(tzinfo=zone, fold=fold) for shown in candidates for fold in folds]
     # A time that is left out has no second one.
     moments = [t.astimezone(UTC) for t in times if not t.fold or t == t.astimezone(UTC).astimezone(zone)]
     return min(moment for moment in moments if moment > after)
