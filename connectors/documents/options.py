@@ -25,6 +25,7 @@ from pydantic.alias_generators import to_camel
 
 from connectors.documents.globs import include_pattern
 from connectors.documents.redaction import PERSONAL
+from connectors.documents.rights import reader_layers
 from connectors.documents.values import json_able
 from connectors.sections import (
     ConfigSection,
@@ -269,7 +270,7 @@ class SourceOptions(ConfigSection):
         """Of a document that says this of itself; it goes first, but its readers pass the source's `acl` as well."""
         fixed = self.fixed_metadata
         both = [fixed["acl"], own["acl"]] if "acl" in fixed and "acl" in own else []
-        layers = [layer for acl in both for layer in (acl if isinstance(acl, list) else [[]])]
+        layers = [layer for acl in both for layer in reader_layers(acl)]
         return {**fixed, **own, **({"acl": layers} if both else {})}
 
     @property

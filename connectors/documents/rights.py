@@ -44,9 +44,16 @@ def canonical_rights(values: Mapping[str, Any], *others: Mapping[Any, Any]) -> d
     if levels := rights[LEVEL]:
         canonical[LEVEL] = max(levels, key=lambda level: _RANKS.get(str(level).strip().lower(), len(LEVELS)))
     if acls := rights[ACL]:
-        layers = chain.from_iterable(acl if isinstance(acl, list) else [[]] for acl in acls)
-        canonical[ACL] = acls[0] if len(acls) == 1 else [*layers]
+        is_no_list = len(acls) == 1 and not isinstance(acls[0], list)
+        canonical[ACL] = acls[0] if is_no_list else [*chain.from_iterable(map(reader_layers, acls))]
     return canonical
+
+
+def reader_layers(acl: Any) -> list[Any]:
+    """Layers of readers: a flat list of names is one layer; what is no list is a layer that is open to nobody."""
+    if not isinstance(acl, list):
+        return [[]]
+    return [acl] if acl and all(isinstance(reader, str) for reader in acl) else acl
 
 
 def stated_rights(lines: Iterable[str]) -> Counter[str]:

@@ -116,6 +116,10 @@ class MarkdownOptions(FileOptions):
 class PbiOptions(FileOptions):
     """Backlog items in JSON files."""
 
+    identity: Annotated[str, OneOf(("run", "id"))] = "run"
+    """What tells two items of one id apart. run: the title, for each run of a pipeline numbers anew; a later one with
+    nearly the same title is the next state. id: nothing, for a backlog whose ids are its own, such as SHOP-12."""
+
     strategy: ClassVar = "pbi_aware"
     example: ClassVar = {
         "name": "pipeline_outputs",

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -80,6 +81,8 @@ TEXTS: Mapping[str, tuple[str, ...]] = {
 ENDINGS = ("Outcome", "Resolution", "Closing comment", "Comments")
 """The sections that may say that an item repeats another one."""
 LONGEST_URL = 2000
+NEARLY_SAME = 0.85
+"""Share of the letters of two titles that stand in words of both, from which on they are one title reworded."""
 MOST_SCORE = 100
 TO_MASTER = frozenset(
     ("duplicateof", "duplicates", "isduplicateof", "isadupeof", "dupof", "dupeof", "systemlinktypesduplicatereverse")
@@ -88,6 +91,7 @@ TO_MASTER = frozenset(
 
 _BULLET = re.compile(r"^\s*(?:[-*+\u2022]|\d+[.)])\s+")
 _LETTERS = re.compile(r"[^a-z]+")
+_STORY = re.compile(r"^as an? [^,]{1,100}?,? i (?:want|need|would like) (?:to )?")
 _REF = r"(?:[A-Za-z][A-Za-z0-9_]*-\d+|#?\d+)"
 _WORD = re.compile(r"(?=\S*\d)\S{1,100}")
 _ID = re.compile(rf"#?({_REF})(?![\w-])")
@@ -150,6 +154,22 @@ class PbiRecord:
     def is_state_of(self, other: PbiRecord) -> bool:
         """Whether this is the other item of the same id in another state: they share the title, or all below it."""
         return self.title_key == other.title_key or bool(self.below and self.below == other.below)
+
+    @cached_property
+    def title_words(self) -> frozenset[str]:
+        """Beginnings of the title's words, by which items are told apart; without "As a ..., I want to"."""
+        return frozenset(re.findall(r"\b\w{1,5}", _STORY.sub("", _plain_title(self.title))))
+
+    @cached_property
+    def says_something(self) -> bool:
+        """True if its text is more than a title and a word such as `TBD`."""
+        return sum(len(line.split()) for line in self.below.split("\n") if not line.startswith("#")) > 1
+
+    def is_titled_as(self, words: frozenset[str]) -> bool:
+        """Whether its title is nearly the one of these words: equal numbers, and almost all letters in shared words."""
+        total = sum(map(len, self.title_words)) + sum(map(len, words))
+        shared = 2 * sum(map(len, self.title_words & words))
+        return shared >= NEARLY_SAME * total > 0 and not any(map(str.isdecimal, self.title_words ^ words))
 
     def resembles(self, other: PbiRecord) -> bool:
         """Whether it may be such a state under a new title: there is a word that is in both titles."""

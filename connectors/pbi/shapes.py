@@ -14,8 +14,8 @@ _BY_STAGE: tuple[tuple[str, ...], ...] = (
     ("pbis", "candidates", "extractedpbis", "candidatepbis", "backlogitems", "productbacklogitems", "userstories"),
     ("scoredpbis", "scoredcandidates"),
     ("enrichedpbis", "enrichedcandidates"),
-    ("pbiswithrisks", "riskassessedpbis", "checkedpbis"),
-    ("pbiswithquestions", "pbiswithproposals", "questionedpbis"),
+    ("pbiswithrisks", "riskassessedpbis", "checkedpbis", "riskanalysis"),
+    ("pbiswithquestions", "pbiswithproposals", "questionedpbis", "questionsandproposals"),
     ("assessedpbis", "readinessassessedpbis", "readypbis", "needsrefinementpbis", "notreadypbis"),
     ("finalpbis", "formattedpbis", "processedpbis"),
 )  # fmt: skip
@@ -33,6 +33,8 @@ MAX_NESTING = 2
 RUN_KEYS = ("metadata", "runmetadata", "run")
 ID_KEYS = ("id", "pbiid", "userstoryid", "key")
 TITLE_KEYS = ("title", "name", "summary")
+_COMMON = frozenset(("candidates",))
+"""Keys of lists that hold other things in other files."""
 _MARKS = frozenset(("pbi", "pbiid", "acceptancecriteria", "userstory"))
 
 
@@ -80,12 +82,18 @@ def pbi_items(data: Any) -> list[PbiItem] | None:
 
 
 def holds_pbis(data: Any) -> bool:
-    """True if a file that may hold any JSON holds PBIs: its list is called so, or shows acceptance criteria."""
-    if not isinstance(data, list):
-        lists = list(_lists(data, 0, MAX_NESTING)) if isinstance(data, Mapping) else []
-        wrapped = isinstance(data, Mapping) and _is_named(plain_keys(data).get("pbi"))
-        return wrapped or any(items and ("pbi" in name or _marked(items)) for name, _, items in lists)
-    return _marked(data)
+    """True if a file that may hold any JSON holds PBIs: its list is called so, or they show acceptance criteria."""
+    if not isinstance(data, Mapping):
+        return isinstance(data, list) and _marked(data)
+    if _is_named(plain_keys(data).get("pbi")) or (_single(data, 0, 0) and _marked([data])):
+        return True
+    lists = _lists(data, 0, MAX_NESTING)
+    return any(items and (name not in _COMMON or _marked(items)) for name, _, items in lists)
+
+
+def is_step(data: Any) -> bool:
+    """True for what a step of the pipeline writes, with PBIs or, as of costs, without."""
+    return isinstance(data, Mapping) and {"step", "runid"} <= plain_keys(data).keys()
 
 
 def run_facts(data: Any) -> dict[str, Any]:

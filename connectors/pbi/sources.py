@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from pathlib import PurePosixPath
 from typing import Any
@@ -23,11 +24,11 @@ from connectors.documents.values import (
     scalar_text,
 )
 from connectors.files.front_matter import FrontMatter
-from connectors.files.options import FileOptions
+from connectors.files.options import FileOptions, PbiOptions
 from connectors.files.source import Entry, FileSource, file_document, file_metadata
 from connectors.files.walk import FileListing, FileText, FoundFile, Skipped, holds_nothing, read_file
 from connectors.pbi.record import PbiRecord, pbi_record
-from connectors.pbi.shapes import holds_pbis, pbi_items, run_facts, text_of, top_level
+from connectors.pbi.shapes import holds_pbis, is_step, pbi_items, run_facts, text_of, top_level
 from pipeline.documents import (
     DEFAULT_KIND,
     READING_NOTE,
@@ -55,6 +56,8 @@ SHARED = "its id {} is that of another item in the same list, too"
 _rank = attrgetter("rank")
 _DIGITS = re.compile(r"(\d+)")
 _DATED_RUN = re.compile(r"run[-_]\d")
+_DATE_OR_NUMBER = re.compile(r"\d[\dTZ:._+-]*")
+LONGEST_RUN = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +82,97 @@ class _Sighting:
     """Of a title alone."""
 
 
-class PbiSightings:
-    """What has been seen; holds each PBI's newest text and small facts of the other sightings."""
+class _Item:
+    """One backlog item in all its states; holds the newest text and small facts of the others."""
 
-    def __init__(self) -> None:
+    def __init__(self, winner: ChosenPbi, run: str) -> None:
+        self.winner = winner
+        self.winner_run = run
+        self.keys: set[tuple[str, str]] = set()
+        """Runs, and what its lists call the item."""
+        self.titles: dict[str, frozenset[str]] = {}
+        """Titles by their key, as words."""
+        self.first: tuple[NaturalKey, Rank, str] = (
+            natural_sort_key(run),
+            winner.rank,
+            winner.record.title_key,
+        )
+        """Oldest state: its run, rank and title."""
+        self.seen: list[_Sighting] = []
+
+    @property
+    def runs(self) -> set[str]:
+        return {run for run, _ in self.keys}
+
+    @property
+    def shares_id(self) -> bool:
+        """True if it stands in a list behind another item of its id."""
+        return any("~" in key[len(self.winner.record.id) :] for _, key in self.keys)
+
+    def is_titled(self, record: PbiRecord) -> bool:
+        return record.title_key in self.titles
+
+    def is_like(self, record: PbiRecord) -> bool:
+        """Whether a record of another run says the same below its title, or has nearly the same title."""
+        same = record.says_something and record.below == self.winner.record.below
+        return same or any(map(record.is_titled_as, self.titles.values()))
+
+    def add(self, state: ChosenPbi, run: str, key: str) -> None:
+        """Takes in a state of it."""
+        self.keys.add((run, key))
+        self.titles[state.record.title_key] = state.record.title_words
+        self.first = min(self.first, (natural_sort_key(run), state.rank, state.record.title_key))
+        self._compete(state, run)
+
+    def absorb(self, other: _Item) -> None:
+        """Takes in the states of another one that turned out to be this one."""
+        self.keys |= other.keys
+        self.titles |= other.titles
+        self.first = min(self.first, other.first)
+        self.seen += other.seen
+        self._compete(other.winner, other.winner_run)
+
+    def _compete(self, state: ChosenPbi, run: str) -> None:
+        if (not state.record.bare, state.rank) > (not self.winner.record.bare, self.winner.rank):
+            self.winner, self.winner_run = state, run
+
+    @property
+    def newest(self) -> ChosenPbi:
+        """The newest state; where that is a title with facts alone, the newest text with these facts."""
+        bare = max((s for s in self.seen if s.facts), key=_rank, default=None)
+        if bare is None or bare.rank <= self.winner.rank:
+            return self.winner
+        record = self.winner.record
+        return replace(self.winner, record=replace(record, facts={**record.facts, **bare.facts}))
+
+    @property
+    def history(self) -> dict[str, Any]:
+        """Facts over all sightings.
+
+        `runs` are those it was seen in, oldest first; `version` is how many different contents they gave it, and a
+        title alone is none. The newest score counts; a file without scores leaves the one of an earlier step. Steps
+        write percents, PBIs shares, so that what is above 1 is divided by 100 and kept as `quality_score_given`.
+        """
+        seen = sorted(self.seen, key=_rank)
+        contents = {s.run: s.content for s in seen if s.content}
+        scores = [s.score for s in seen if s.score is not None]
+        facts: dict[str, Any] = {}
+        if scores and scores[-1] <= 1:
+            facts = {"quality_score": scores[-1]}
+        elif scores:
+            facts = {"quality_score": round(scores[-1] / PERCENT, 4), "quality_score_given": scores[-1]}
+        runs = sorted({s.run for s in seen if s.run}, key=natural_sort_key)
+        return {**facts, "runs": runs, "version": len(set(contents.values())) or 1}
+
+
+class PbiSightings:
+    """What has been seen: the items, and what could not be read.
+
+    Args:
+        by_id: an id is one item in all runs.
+    """
+
+    def __init__(self, *, by_id: bool = False) -> None:
         self.problems: list[Problem] = []
         self.complete = True
         """False if PBIs may be there that were not seen."""
@@ -90,8 +180,8 @@ class PbiSightings:
         """Files of JSON without PBIs."""
         self.unread: list[FoundFile] = []
         """Files that are no JSON or could not be read."""
-        self._winners: dict[str, ChosenPbi] = {}
-        self._seen: dict[str, list[_Sighting]] = {}
+        self._by_id = by_id
+        self._items: dict[str, list[_Item]] = {}
 
     def add(self, file: FileText, data: Any) -> None:
         """Takes the parsed content of a file in."""
@@ -102,7 +192,9 @@ class PbiSightings:
                 Skipped(external_id=file.external_id, reason=reason, url=file.url, because="holds no PBI")
             )
         run = run_facts(data)
-        first, last = _file_rank(file, run)
+        named = _named_run(file.external_id, run)
+        first, last = _file_rank(file, run, named)
+        file = replace(file, text="")  # of each item its newest file is remembered
         lists: dict[tuple[int, str], dict[str, PbiRecord]] = {}
         for item in items or ():
             try:
@@ -119,10 +211,11 @@ class PbiSightings:
                 changed = parse_time(record.updated)
                 own = changed.timestamp() if changed else 0.0
                 key = self._key(record, file, lists.setdefault((item.place, record.id), {}))
-                self._see(key, record, file, (*first, own, *last, item.stage, item.index))
+                rank = (*first, own, *last, item.stage, item.index)
+                self._see(key, ChosenPbi(rank=rank, record=record, file=file), named)
 
     def _key(self, record: PbiRecord, file: FileText, before: dict[str, PbiRecord]) -> str:
-        """What an item is kept under: its id, or one made with its title where another item of its list has that.
+        """What a list calls an item: its id, or one made with its title where another item of the list has that.
 
         `before` are the items of this id that the list has shown so far.
         """
@@ -156,64 +249,77 @@ class PbiSightings:
         self.problems.append(problem)
         self.complete = self.complete and settled
 
-    @property
-    def ids(self) -> frozenset[str]:
-        """The ids of all PBIs seen."""
-        return frozenset(self._winners)
+    def named(self) -> dict[str, _Item]:
+        """The items by their names: the oldest of an id has that, others have it with a mark of their first title."""
+        names: dict[str, _Item] = {}
+        for pbi_id, items in self._items.items():
+            for place, item in enumerate(sorted(items, key=attrgetter("first"))):
+                names[f"{pbi_id}~{item.first[-1]}" if place else pbi_id] = item
+        return names
 
-    def newest(self, pbi_id: str) -> ChosenPbi:
-        """The newest state of a PBI; where that is a title with facts alone, the newest text with these facts."""
-        winner = self._winners[pbi_id]
-        bare = max((s for s in self._seen[pbi_id] if s.facts), key=_rank, default=None)
-        if bare is None or bare.rank <= winner.rank:
-            return winner
-        return replace(winner, record=replace(winner.record, facts={**winner.record.facts, **bare.facts}))
-
-    def history(self, pbi_id: str) -> dict[str, Any]:
-        """Facts over all sightings.
-
-        `runs` are those it was seen in, oldest first; `version` is how many different contents they gave it, and a
-        title alone is none. The newest score counts; a file without scores leaves the one of an earlier step. Steps
-        write percents, PBIs shares, so that what is above 1 is divided by 100 and kept as `quality_score_given`.
-        """
-        seen = sorted(self._seen[pbi_id], key=_rank)
-        contents = {s.run: s.content for s in seen if s.content}
-        scores = [s.score for s in seen if s.score is not None]
-        facts: dict[str, Any] = {}
-        if scores and scores[-1] <= 1:
-            facts = {"quality_score": scores[-1]}
-        elif scores:
-            facts = {"quality_score": round(scores[-1] / PERCENT, 4), "quality_score_given": scores[-1]}
-        runs = sorted({s.run for s in seen if s.run}, key=natural_sort_key)
-        return {**facts, "runs": runs, "version": len(set(contents.values())) or 1}
-
-    def _see(self, key: str, record: PbiRecord, file: FileText, rank: Rank) -> None:
-        current, run = self._winners.get(key), run_name(file.external_id)
-        other = current.file.external_id if current else file.external_id
-        # In another run it may have got another title: there its newest state counts.
-        if (
-            other != file.external_id
-            and run == run_name(other)
-            and not (current and record.resembles(current.record))
-        ):
+    def _see(self, key: str, state: ChosenPbi, named_run: str) -> None:
+        record, file = state.record, state.file
+        run = named_run or _unnamed_run(file.external_id)
+        items = self._items.setdefault(record.id, [])
+        item = self._known_item(items, record, run, key)
+        if item is None:
+            item = _Item(state, run)
+            items.append(item)
+        other = item.winner.file.external_id
+        if other != file.external_id and run == item.winner_run and not record.resembles(item.winner.record):
             found = f"is another item in {other} than in {file.external_id}; the newest is kept"
             self._shares_id(file, key, found)
-        if current is None or (not record.bare, rank) > (not current.record.bare, current.rank):
-            self._winners[key] = ChosenPbi(rank=rank, record=record, file=file)
-        sighting = _Sighting(
-            rank=rank,
-            run=run,
-            content="" if record.bare else record.content_key,
-            score=record.score,
-            facts=record.facts if record.bare else {},
+        is_new_title = not item.is_titled(record)
+        item.add(state, run, key)
+        item.seen.append(
+            _Sighting(
+                rank=state.rank,
+                run=named_run,
+                content="" if record.bare else record.content_key,
+                score=record.score,
+                facts=record.facts if record.bare else {},
+            )
         )
-        self._seen.setdefault(key, []).append(sighting)
+        if is_new_title and len(items) > 1 and not self._by_id:
+            runs = item.runs
+            for one in [i for i in items if i is not item and i.is_like(record)]:
+                if runs.isdisjoint(one.runs):
+                    item.absorb(one)
+                    items.remove(one)
+                    runs = item.runs
+
+    def _known_item(self, items: Sequence[_Item], record: PbiRecord, run: str, key: str) -> _Item | None:
+        """The item that a record is a state of: in its run by title or id, in another one by title (or id)."""
+        here = [item for item in items if run in item.runs]
+        elsewhere = [item for item in items if item not in here]
+        choices = (
+            (item for item in here if item.is_titled(record)),
+            (item for item in here if (run, key) in item.keys),
+            (item for item in elsewhere if self._by_id and key in {one for _, one in item.keys}),
+            (item for item in elsewhere if item.is_titled(record)),
+            (item for item in elsewhere if item.is_like(record)),
+        )
+        return next(chain.from_iterable(choices), None)
 
 
 def run_name(path: str) -> str:
     """The folder `run-...` a file lies in; empty if there is none."""
     folders = PurePosixPath(path).parts[:-1]
     return next((name for name in reversed(folders) if name.startswith(("run-", "run_"))), "")
+
+
+def _named_run(path: str, run: Mapping[str, Any]) -> str:
+    """The run that a file is of: the folder `run-...` it lies in, else what it says itself; empty if neither does."""
+    told = scalar_text(run.get("runid"))[:LONGEST_RUN]
+    return run_name(path) or (f"run-{told}" if _DATE_OR_NUMBER.fullmatch(told) else told)
+
+
+def _unnamed_run(path: str) -> str:
+    """What stands for a run: the folder of files that are called as the pipeline calls them, else the file itself."""
+    file = PurePosixPath(path)
+    name = file.name.lower()
+    of_pipeline = _STEP.match(name) or name.startswith(tuple(chain.from_iterable(_FINAL)))
+    return str(file.parent if of_pipeline else file)
 
 
 def natural_sort_key(text: str) -> NaturalKey:
@@ -224,24 +330,27 @@ def natural_sort_key(text: str) -> NaturalKey:
 
 
 def _file_rank(
-    file: FileText, run: Mapping[str, Any]
+    file: FileText, run: Mapping[str, Any], named_run: str
 ) -> tuple[tuple[NaturalKey, int, int], tuple[float, str]]:
     """What counts before the time of a PBI's own last change, and what behind it."""
     name = PurePosixPath(file.external_id).name.lower()
-    folder = run_name(file.external_id)
     step = _STEP.match(name)
     final = next((len(_FINAL) - n for n, starts in enumerate(_FINAL) if name.startswith(starts)), 0)
     # A PBI in a file of its own has a `timestamp` too, and that is no time of a step.
     keys = ("generatedat", "processedat", *(("timestamp",) if "step" in run else ()))
     written = next((time for key in keys if (time := parse_time(run.get(key)))), file.modified)
     return (
-        (natural_sort_key(folder) if _DATED_RUN.match(folder) else (), final, int(step[1]) if step else 0),
+        (
+            natural_sort_key(named_run) if _DATED_RUN.match(named_run) else (),
+            final,
+            int(step[1]) if step else 0,
+        ),
         (written.timestamp() if written else 0.0, file.external_id),
     )
 
 
 class PbiJsonSource(FileSource):
-    """One document per PBI id over all files; its external id is the PBI's id.
+    """One document per PBI over all files and runs; its external id is the PBI's id, marked where others have that.
 
     Which file has the newest state of a PBI is known only after all were read, so each walk reads them all
     first and keeps one text per PBI.
@@ -249,13 +358,14 @@ class PbiJsonSource(FileSource):
 
     def __init__(
         self,
-        options: FileOptions,
+        options: PbiOptions,
         *,
-        extractor: str = "pbi-json-4",
-        holds_pbis: Callable[[Any], bool] = lambda _data: True,
+        extractor: str = "pbi-json-5",
+        is_of_pipeline: Callable[[Any], bool] = lambda _data: True,
     ) -> None:
         super().__init__(options, extractor=extractor, convert=partial(json_document, options))
-        self._holds_pbis = holds_pbis
+        self._is_of_pipeline = is_of_pipeline
+        self._by_id = options.identity == "id"
         self._pbi_type = options.source_type or SourceType.PBI
         self._last: tuple[str, Listing] | None = None
 
@@ -270,16 +380,16 @@ class PbiJsonSource(FileSource):
         gathering = self._gather(listing)
         yield from gathering.problems
         yield from gathering.plain
-        for pbi_id in gathering.ids:
+        for name, item in gathering.named().items():
             try:
-                if document := build_document(partial(self._document, gathering, pbi_id), f"PBI {pbi_id}"):
+                if document := build_document(partial(self._document, name, item), f"PBI {name}"):
                     yield document
             except DocumentRejected as error:
-                yield Problem(external_id=pbi_id, reason=str(error))
+                yield Problem(external_id=name, reason=str(error))
 
     def _gather(self, listing: FileListing) -> PbiSightings:
         """Reads all files once; of those without PBIs only the place is kept."""
-        gathering = PbiSightings()
+        gathering = PbiSightings(by_id=self._by_id)
         gathering.problems += (*listing.failed, *listing.skipped)
         gathering.complete = listing.complete and not listing.present
         for found in listing.files:
@@ -292,7 +402,7 @@ class PbiJsonSource(FileSource):
                 try:
                     with bounded(file.external_id):
                         data = parse_json(file.text, file.external_id)
-                        clearly = self._holds_pbis(data)
+                        clearly = self._is_of_pipeline(data)
                 except DocumentRejected as error:
                     problem = Problem(external_id=file.external_id, reason=str(error), url=file.url)
                     gathering.add_unreadable(found, problem, settled=settled)
@@ -305,27 +415,26 @@ class PbiJsonSource(FileSource):
         return gathering
 
     def _known(self, gathering: PbiSightings, _listing: FileListing) -> Listing:
-        return Listing(ids=gathering.ids, complete=gathering.complete)
+        return Listing(ids=frozenset(gathering.named()), complete=gathering.complete)
 
-    def _document(self, gathering: PbiSightings, pbi_id: str) -> Document:
+    def _document(self, name: str, item: _Item) -> Document:
         """The document of a PBI in its newest state."""
-        winner = gathering.newest(pbi_id)
-        record, file = winner.record, winner.file
+        record, file = item.newest.record, item.newest.file
         created = parse_time(record.timestamp) or file.modified
         return Document(
-            external_id=pbi_id,
+            external_id=name,
             title=record.title,
             text=record.text,
             source_type=self._pbi_type,
             kind=DEFAULT_KIND[SourceType.PBI],
-            url=record.url or f"{file.url}#{quote(pbi_id, safe='')}",
+            url=record.url or f"{file.url}#{quote(record.id, safe='')}",
             tags=record.tags,
             metadata={
                 **self._options.metadata_of(record.facts),
                 "pbi_id": record.id,
-                **({READING_NOTE: SHARED.format(record.id)} if pbi_id != record.id else {}),
+                **({READING_NOTE: SHARED.format(record.id)} if item.shares_id else {}),
                 **({"timestamp": record.timestamp} if record.timestamp else {}),
-                **gathering.history(pbi_id),
+                **item.history,
                 **file_metadata(file),
             },
             created_at=created,
@@ -336,8 +445,10 @@ class PbiJsonSource(FileSource):
 class JsonSource(PbiJsonSource):
     """One document per JSON file, except for files of PBIs, which give one per PBI."""
 
-    def __init__(self, options: FileOptions) -> None:
-        super().__init__(options, extractor="json-3", holds_pbis=holds_pbis)
+    def __init__(self, options: PbiOptions) -> None:
+        super().__init__(
+            options, extractor="json-4", is_of_pipeline=lambda data: is_step(data) or holds_pbis(data)
+        )
         # What is a PBI stays one, whatever the other files of the folder are called.
         self._pbi_type = SourceType.PBI
 
@@ -345,7 +456,9 @@ class JsonSource(PbiJsonSource):
         """Paths of the files and ids of the PBIs."""
         living = {f.external_id for f in gathering.unread if not holds_nothing(f, listing.root)}
         living |= {f.external_id for f in gathering.plain}
-        return Listing(ids=gathering.ids | living | listing.present, complete=gathering.complete)
+        return Listing(
+            ids=frozenset(gathering.named()) | living | listing.present, complete=gathering.complete
+        )
 
 
 def json_document(options: FileOptions, file: FileText) -> Document | None:
