@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,7 +23,7 @@ from connectors.documents.values import (
 )
 from connectors.pbi.effort import course_facts, effort_facts
 from connectors.pbi.shapes import ID_KEYS, TITLE_KEYS, PbiItem, id_of, text_of
-from pipeline.documents import ACL, LEVEL, MAX_TITLE, plain_keys
+from pipeline.documents import ACL, LEVEL, MAX_TITLE, plain_keys, plain_title, title_key
 
 # Names of fields, by plain key; the surest first.
 FIELDS: Mapping[str, tuple[str, ...]] = {
@@ -81,8 +80,6 @@ TEXTS: Mapping[str, tuple[str, ...]] = {
 ENDINGS = ("Outcome", "Resolution", "Closing comment", "Comments")
 """The sections that may say that an item repeats another one."""
 LONGEST_URL = 2000
-NEARLY_SAME = 0.85
-"""Share of the letters of two titles that stand in words of both, from which on they are one title reworded."""
 MOST_SCORE = 100
 TO_MASTER = frozenset(
     ("duplicateof", "duplicates", "isduplicateof", "isadupeof", "dupof", "dupeof", "systemlinktypesduplicatereverse")
@@ -91,7 +88,6 @@ TO_MASTER = frozenset(
 
 _BULLET = re.compile(r"^\s*(?:[-*+\u2022]|\d+[.)])\s+")
 _LETTERS = re.compile(r"[^a-z]+")
-_STORY = re.compile(r"^as an? [^,]{1,100}?,? i (?:want|need|would like) (?:to )?")
 _REF = r"(?:[A-Za-z][A-Za-z0-9_]*-\d+|#?\d+)"
 _WORD = re.compile(r"(?=\S*\d)\S{1,100}")
 _ID = re.compile(rf"#?({_REF})(?![\w-])")
@@ -148,37 +144,22 @@ class PbiRecord:
 
     @property
     def title_key(self) -> str:
-        """Equal for titles that differ in case and blanks alone; short enough to be part of an id."""
-        return hashlib.sha256(_plain_title(self.title).encode()).hexdigest()[:8]
+        """That of its title."""
+        return title_key(self.title)
 
     def is_state_of(self, other: PbiRecord) -> bool:
         """Whether this is the other item of the same id in another state: they share the title, or all below it."""
         return self.title_key == other.title_key or bool(self.below and self.below == other.below)
 
-    @cached_property
-    def title_words(self) -> frozenset[str]:
-        """Beginnings of the title's words, by which items are told apart; without "As a ..., I want to"."""
-        return frozenset(re.findall(r"\b\w{1,5}", _STORY.sub("", _plain_title(self.title))))
-
-    @cached_property
+    @property
     def says_something(self) -> bool:
         """True if its text is more than a title and a word such as `TBD`."""
         return sum(len(line.split()) for line in self.below.split("\n") if not line.startswith("#")) > 1
 
-    def is_titled_as(self, words: frozenset[str]) -> bool:
-        """Whether its title is nearly the one of these words: equal numbers, and almost all letters in shared words."""
-        total = sum(map(len, self.title_words)) + sum(map(len, words))
-        shared = 2 * sum(map(len, self.title_words & words))
-        return shared >= NEARLY_SAME * total > 0 and not any(map(str.isdecimal, self.title_words ^ words))
-
     def resembles(self, other: PbiRecord) -> bool:
         """Whether it may be such a state under a new title: there is a word that is in both titles."""
-        words, others = (set(re.findall(r"\w+", _plain_title(r.title))) for r in (self, other))
+        words, others = (set(re.findall(r"\w+", plain_title(r.title))) for r in (self, other))
         return self.is_state_of(other) or not words.isdisjoint(others)
-
-
-def _plain_title(title: str) -> str:
-    return " ".join(title.casefold().split())
 
 
 def pbi_record(item: PbiItem, run: Mapping[str, Any]) -> PbiRecord | None:
@@ -190,7 +171,7 @@ def pbi_record(item: PbiItem, run: Mapping[str, Any]) -> PbiRecord | None:
     title = " ".join(text_of(pbi, TITLE_KEYS).split())[:MAX_TITLE] or own_id
     if not title:
         return None
-    digest = hashlib.sha256(_plain_title(title).encode()).hexdigest()
+    digest = hashlib.sha256(plain_title(title).encode()).hexdigest()
     sections = {
         heading: text for heading, keys in TEXTS.items() if (text := _section(heading, _value(pbi, keys)))
     }

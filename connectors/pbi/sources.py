@@ -37,6 +37,8 @@ from pipeline.documents import (
     Listing,
     Problem,
     SourceType,
+    is_same_title,
+    item_name,
     plain_keys,
 )
 from pipeline.errors import DocumentRejected
@@ -90,8 +92,8 @@ class _Item:
         self.winner_run = run
         self.keys: set[tuple[str, str]] = set()
         """Runs, and what its lists call the item."""
-        self.titles: dict[str, frozenset[str]] = {}
-        """Titles by their key, as words."""
+        self.titles: dict[str, str] = {}
+        """Titles by their key."""
         self.first: tuple[NaturalKey, Rank, str] = (
             natural_sort_key(run),
             winner.rank,
@@ -115,13 +117,13 @@ class _Item:
     def is_like(self, record: PbiRecord) -> bool:
         """Whether a record of another run says the same below its title, or has nearly the same title."""
         same = record.says_something and record.below == self.winner.record.below
-        return same or any(map(record.is_titled_as, self.titles.values()))
+        return same or any(is_same_title(record.title, title) for title in self.titles.values())
 
     def add(self, state: ChosenPbi, run: str, key: str) -> None:
         """Takes in a state of it."""
         self.keys.add((run, key))
-        self.titles[state.record.title_key] = state.record.title_words
-        self.first = min(self.first, (natural_sort_key(run), state.rank, state.record.title_key))
+        self.titles[state.record.title_key] = state.record.title
+        self.first = min(self.first, (natural_sort_key(run), state.rank, state.record.title))
         self._compete(state, run)
 
     def absorb(self, other: _Item) -> None:
@@ -225,7 +227,7 @@ class PbiSightings:
                 if len(texts) > 1 and record.updated == other.updated:
                     self._shares_id(file, key, f"stands twice in {file.external_id}; the later text is kept")
                 return key
-        key = f"{record.id}~{record.title_key}" if before else record.id
+        key = item_name(record.id, record.title) if before else record.id
         if before:
             self._shares_id(file, key, f"has the id of another item in {file.external_id}; both are kept")
         before[key] = record
@@ -254,7 +256,7 @@ class PbiSightings:
         names: dict[str, _Item] = {}
         for pbi_id, items in self._items.items():
             for place, item in enumerate(sorted(items, key=attrgetter("first"))):
-                names[f"{pbi_id}~{item.first[-1]}" if place else pbi_id] = item
+                names[item_name(pbi_id, item.first[-1]) if place else pbi_id] = item
         return names
 
     def _see(self, key: str, state: ChosenPbi, named_run: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -156,6 +156,19 @@ def verdicts(connection: Connection, where: Admission, page: Page) -> dict[str, 
     values = {"source": where.source_id, "ids": list(documents), "run": where.run_id}
     known = {row.external_id: row for row in connection.execute(text(_KNOWN), values)}
     return {e: _verdict(known.get(e), d, where) for e, d in documents.items()}
+
+
+def titles_by_id(connection: Connection, source: UUID, ids: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Id -> external id -> title of the source's documents that are called by the id, alone or with a mark."""
+    statement = text("""
+        select regexp_replace(external_id, '~[0-9a-f]{8}$', '') as id, external_id, title from document
+        where source_id = :source and not deleted
+          and regexp_replace(external_id, '~[0-9a-f]{8}$', '') = any(:ids)
+        order by external_id""")
+    found: dict[str, dict[str, str]] = {}
+    for row in connection.execute(statement, {"source": source, "ids": list(ids)}):
+        found.setdefault(row.id, {})[row.external_id] = row.title
+    return found
 
 
 def _verdict(row: Row[Any] | None, document: Document, where: Admission) -> str:

@@ -135,14 +135,14 @@ def newest_runs(connection: Connection, source_ids: Sequence[UUID], most: int) -
 def newest_problems(connection: Connection) -> dict[UUID, list[Json]]:
     """What the newest run with any problem could not take, by source, until a later one has taken all.
 
-    Of uploads a later one is enough: whoever sent what could not be taken was told.
+    Not of uploads: whoever sent what could not be taken was told.
     """
     statement = text("""
         select distinct on (source_id) source_id, problems from sync_run r
         where jsonb_array_length(problems) > 0 and not exists (
-            select from sync_run l join source s on s.id = l.source_id
-            where l.source_id = r.source_id and l.id > r.id and (l.walk or s.origin = :uploaded)
+            select from sync_run l where l.source_id = r.source_id and l.id > r.id and l.walk
             and l.state = 'finished' and l.problems = '[]')
+          and not exists (select from source s where s.id = r.source_id and s.origin = :uploaded)
         order by source_id, started_at desc, id desc""")
     rows = connection.execute(statement, {"uploaded": UPLOADED})
     keys = ("item", "reason", "outcome")

@@ -27,7 +27,17 @@ from connectors.documents.values import build_document
 from connectors.files.options import ENDINGS
 from connectors.web.limiter import LocalRequestLimiter
 from pipeline.access import Caller
-from pipeline.documents import LEVEL, Document, Json, Kind, Page, Problem, SourceType
+from pipeline.documents import (
+    LEVEL,
+    Document,
+    Json,
+    Kind,
+    Page,
+    Problem,
+    SourceType,
+    is_same_title,
+    item_name,
+)
 from pipeline.errors import DocumentRejected, LarderError, NotFound, RequestRejected, StoreUnavailable
 from pipeline.ledger import admission, audit, document_id, project_id, runs, source_id, sources, storable
 from pipeline.search import statement
@@ -90,17 +100,17 @@ def upload(
     with parts.database.tenant(caller.tenant) as connection:
         place = caller.project(connection, project, to_change=True)  # before anything is read
     found = _read_apart(parts.settings, files, documents)
-    read_documents = [one for one in found if isinstance(one, Document)]
-    taken = {one.external_id: one for one in read_documents}
-    others = [one for one in read_documents if one.content_hash != taken[one.external_id].content_hash]
     rejected = [one for one in found if isinstance(one, Problem)]
-    rejected += [Problem(external_id=one.external_id, reason=SAME_NAME) for one in others]
     with parts.database.tenant(caller.tenant) as connection:
         own = _registered(connection, caller, place)
         run = runs.open_run(connection, caller.tenant, own, trigger="manual")
         if run is None:  # cannot be: runs of uploads are opened and walked in one transaction
             raise StoreUnavailable("another upload to this project is under way", retry_after=1)
         runs.keep_trace(connection, run, tracing.traceparent())
+        named = _named_items(connection, own, [one for one in found if isinstance(one, Document)])
+        taken = {one.external_id: one for one in named}
+        others = [one for one in named if one.content_hash != taken[one.external_id].content_hash]
+        rejected += [Problem(external_id=one.external_id, reason=SAME_NAME) for one in others]
         rejected += _unseen(connection, caller, own, taken)
         where = admission.Admission(
             tenant_id=caller.tenant,
@@ -141,6 +151,26 @@ def _checked(documents: Sequence[Mapping[str, object]]) -> list[Json]:
             f"documents.{where}: {wrong['msg']}", fix="send it as docs/api.md says"
         ) from None
     return [one.model_dump(mode="json") for one in given]
+
+
+def _named_items(connection: Connection, source: UUID, documents: Sequence[Document]) -> list[Document]:
+    """The documents, backlog items by the names of those whose next states they are: of one id and nearly one title."""
+    items = [one for one in documents if one.source_type is SourceType.PBI]
+    ids = {str(one.metadata["pbi_id"]) for one in items}
+    known = admission.titles_by_id(connection, source, ids) if ids else {}
+    names: dict[str, str] = {}  # by those of the reader, who knows of no earlier upload
+    for one in items:
+        pbi_id = str(one.metadata["pbi_id"])
+        titles = known.get(pbi_id, {})
+        same = (
+            n for n, title in titles.items() if n not in names.values() and is_same_title(title, one.title)
+        )
+        free = pbi_id not in titles and pbi_id not in names.values()
+        names[one.external_id] = next(same, pbi_id if free else item_name(pbi_id, one.title))
+    return [
+        replace(d, external_id=names[d.external_id]) if d.source_type is SourceType.PBI else d
+        for d in documents
+    ]
 
 
 def _unseen(

@@ -68,19 +68,37 @@ def run_of(api: TestClient, token: Callable[..., str], answer: Any) -> Any:
     return api.get(answer.headers["Location"], headers=headers).json()
 
 
-def test_what_could_not_be_taken_is_the_operators_trouble_until_the_next_upload(
-    parts: Runtime, send: Callable[..., Any]
+def test_what_could_not_be_taken_is_the_uploaders_affair(
+    parts: Runtime, api: TestClient, send: Callable[..., Any], token: Callable[..., str]
 ) -> None:
-    def failed() -> list[str]:
-        with parts.database.control() as connection:
-            return [p["item"] for found in newest_problems(connection).values() for p in found]
-
-    send(files(**{"a.exe": b"MZ"}))
-    assert failed() == ["a.exe"]
-    assert "upload:" not in status.advice(status.status(parts)), "whoever sent it was told"
-    send(files(**{"good.md": "# Good"}))
+    answer = send(files(**{"a.exe": b"MZ"}))
     work_off(parts)
-    assert failed() == []
+
+    (problem,) = run_of(api, token, answer)["problems"]
+    assert problem["item"] == "a.exe"
+    with parts.database.control() as connection:
+        assert newest_problems(connection) == {}
+    found = status.status(parts)
+    (source,) = [one for one in found["sources"] if one["name"] == "upload:berth"]
+    assert (source["problems"], source["last_error"], status.count_rejected(source)) == ([], None, 0)
+    assert "upload:" not in status.advice(found)
+
+
+def test_items_of_two_runs_are_two_documents_and_the_next_state_replaces_one(
+    send: Callable[..., Any],
+) -> None:
+    def sent(title: str, text: str) -> str:
+        pbi = {"id": "PBI-001", "title": title, "description": text}
+        answer = send(files(**{"final-output.json": json.dumps({"pbis": [pbi]})})).json()
+        assert answer["rejected"] == []
+        return str(answer["documents"][0]["external_id"])
+
+    first, other = sent("Sort the berths", "By draught."), sent("Count crane hours", "By shift.")
+
+    assert first == "PBI-001"
+    assert other.startswith("PBI-001~")
+    assert sent("Sort all the berths", "By length.") == first
+    assert sent("Count the crane hours", "By day.") == other
 
 
 @pytest.mark.req("004-006", "004-027", "002-002", "002-003", "002-004", "002-011")
