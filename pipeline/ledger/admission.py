@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, Row, text
 
@@ -98,6 +98,7 @@ def admit(connection: Connection, where: Admission, page: Page) -> Counts:
     rows = connection.execute(text(f"{_KNOWN} order by d.id for no key update of d"), values)
     known = {row.external_id: row for row in rows}
     changed: list[tuple[Document, int]] = []
+    new_ids = _new_ids(connection, where.source_id, [e for e in documents if e not in known])
     waiting: list[tuple[str, int]] = []
     back: list[UUID] = []
     unchanged = restored = 0
@@ -125,8 +126,9 @@ def admit(connection: Connection, where: Admission, page: Page) -> Counts:
         if row.hidden:
             back.append(row.id)
     _hide(connection, back, hidden=False)
-    queued = note_items(connection, where, [*_write(connection, where, changed), *waiting])
-    deleted = remove(connection, [document_id(where.source_id, e) for e in gone])
+    ids = {**new_ids, **{e: row.id for e, row in known.items()}}
+    queued = note_items(connection, where, [*_write(connection, where, changed, ids), *waiting])
+    deleted = remove(connection, [known[e].id for e in gone if e in known])
     runs.note_problems(connection, where.run_id, "failed", failed)
     runs.note_problems(connection, where.run_id, "skipped", page.skipped)
     runs.note_problems(connection, where.run_id, "noted", page.noted)
@@ -141,6 +143,14 @@ def admit(connection: Connection, where: Admission, page: Page) -> Counts:
         deleted=deleted,
         noted=len(page.noted),
     )
+
+
+def _new_ids(connection: Connection, source: UUID, external_ids: Sequence[str]) -> dict[str, UUID]:
+    """Ids of documents that are new here; one that went to another source has taken its own along."""
+    ids = {e: document_id(source, e) for e in external_ids}
+    statement = text("select id from document where id = any(:ids) and source_id <> :source")
+    taken = connection.execute(statement, {"ids": [*ids.values()], "source": source}).scalars().all()
+    return {e: uuid4() if key in taken else key for e, key in ids.items()}
 
 
 def _too_long(external_id: str) -> Problem:
@@ -194,12 +204,18 @@ def _hide(connection: Connection, ids: Sequence[UUID], *, hidden: bool = True) -
 
 
 def _write(
-    connection: Connection, where: Admission, changed: Sequence[tuple[Document, int]]
+    connection: Connection,
+    where: Admission,
+    changed: Sequence[tuple[Document, int]],
+    known: Mapping[str, UUID],
 ) -> list[tuple[str, int]]:
-    """Write changed documents and their bodies in a new version; returns (id, version) of each."""
+    """Write changed documents and their bodies in a new version; returns (id, version) of each.
+
+    `known` has their ids by external id.
+    """
     if not changed:
         return []
-    rows = [_row(where, document, version) for document, version in changed]
+    rows = [_row(where, document, version, known) for document, version in changed]
     values = {"tenant": where.tenant_id, "source": where.source_id, "pipeline": where.pipeline_version}
     connection.execute(_UPSERT, {**values, "rows": json.dumps(rows, default=str)})
     ids = [row["id"] for row in rows]
@@ -217,12 +233,12 @@ def _write(
     return [(row["id"], row["version"]) for row in rows]
 
 
-def _row(where: Admission, document: Document, version: int) -> dict[str, Any]:
+def _row(where: Admission, document: Document, version: int, known: Mapping[str, UUID]) -> dict[str, Any]:
     row = storable({name: value for name, value in vars(document).items() if name != "text"})
     row["title"] = row["title"] or row["external_id"]
     row["tags"] = list(dict.fromkeys(tag[:LONGEST_TAG] for tag in row["tags"]))
     row["metadata"] = where.keyring.seal(row["metadata"])
-    row["id"] = str(document_id(where.source_id, row["external_id"]))
+    row["id"] = str(known[row["external_id"]])
     return {**row, "hash": document.content_hash, "version": version}
 
 

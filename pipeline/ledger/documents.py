@@ -191,6 +191,50 @@ def source_named(connection: Connection, name: str) -> UUID:
     return known[name]
 
 
+def move(connection: Connection, old: UUID, new: UUID) -> tuple[int, int]:
+    """Give the documents of a source to another one of the tenant, and remove the source; locks go as in `clear`.
+
+    They keep their ids, and so their chunks and marks. Of one that both have the other's stays, with the marks of both.
+
+    Returns:
+        How many living documents were moved, and how many both had.
+    """
+    both = {"old": old, "new": new}
+    connection.execute(text("select from source where id in (:old, :new) order by id for update"), both)
+    connection.execute(
+        text("select from document where source_id in (:old, :new) order by id for update"), both
+    )
+    twins = connection.execute(
+        text("""
+            select case when n.deleted then n.id else o.id end as goes,
+                   case when n.deleted then o.id else n.id end as stays, not (n.deleted or o.deleted) as living
+            from document o join document n on n.source_id = :new and n.external_id = o.external_id
+            where o.source_id = :old"""),
+        both,
+    ).all()
+    gone = {"goes": [row.goes for row in twins], "stays": [row.stays for row in twins]}
+    connection.execute(
+        text("""
+            update feedback f set document_id = t.stays
+            from unnest(cast(:goes as uuid[]), cast(:stays as uuid[])) t(goes, stays)
+            where f.document_id = t.goes and not exists (
+                select from feedback g where g.document_id = t.stays and g.query_hash = f.query_hash)"""),
+        gone,
+    )
+    search_indexes.forget(connection, gone["goes"])
+    for table, key in (("chunk", "document_id"), ("document", "id")):
+        connection.execute(text(f"delete from {table} where {key} = any(cast(:goes as uuid[]))"), gone)
+    moved = connection.execute(
+        text("""
+            update document set source_id = :new, project_id = (select project_id from source where id = :new)
+            where source_id = :old returning not deleted as living"""),
+        both,
+    ).all()
+    connection.execute(text("update dead_letter set source_id = :new where source_id = :old"), both)
+    connection.execute(text("delete from source where id = :old"), both)
+    return sum(row.living for row in moved), sum(row.living for row in twins)
+
+
 _OF_SOURCE = "source_id = coalesce(cast(:s as uuid), source_id)"
 
 

@@ -43,7 +43,15 @@ _SOURCES = text("""
            s.left_out,
            coalesce((select noted from sync_run r where r.source_id = s.id and r.walk and r.state = 'finished'
                      order by id desc limit 1), 0) as noted,
-           s.removed_at is not null as removed
+           s.removed_at is not null as removed,
+           case when s.removed_at is not null then (
+               select o.name from source o
+               where o.tenant_id = s.tenant_id and o.kind = s.kind and o.removed_at is null and (
+                   select count(*) > 0 and 2 * count(n.id) >= count(*)
+                   from (select external_id from document where source_id = s.id and not deleted limit 100) e
+                   left join document n on n.tenant_id = s.tenant_id and n.source_id = o.id
+                        and n.external_id = e.external_id and not n.deleted)
+               order by o.name limit 1) end as renamed_to
     from source s join tenant t on t.id = s.tenant_id
     left join (
         select source_id, cast(sum(documents) filter (where state = 'done' and not hidden) as bigint) as documents,
@@ -68,7 +76,8 @@ def sources(connection: Connection) -> list[Json]:
     `left_out` are the items that the last walk over all saw and left out, by reason; `noted` are the documents that it
     read in part; `failures` are syncs that failed
     one after another. `schedule`, `timezone` and `last_sync_at` (a datetime) tell when the next one was promised.
-    `running` is the oldest run that is not through.
+    `running` is the oldest run that is not through. `renamed_to` is, of a source that is no longer configured, one of
+    its type that has the same items, seen by a hundred of them.
     """
     letters: dict[UUID, list[Json]] = defaultdict(list)
     for letter in dead.listed(connection, most_per_source=DEAD_SHOWN):
@@ -80,6 +89,8 @@ def sources(connection: Connection) -> list[Json]:
     for row in connection.execute(_SOURCES).mappings():
         values = dict(row)
         key, due = values.pop("id"), values["next_sync"]
+        if not values["removed"]:
+            del values["renamed_to"]
         more = {
             "next_sync": due and due.isoformat(),
             "dead_letters": letters.get(key, []),

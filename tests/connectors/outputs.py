@@ -17,7 +17,7 @@ ONE = {"id": "PBI-1", "title": "One"}
 TWO = {"id": "PBI-2", "title": "Two"}
 
 
-def source(root: Path, *paths: str, max_bytes: int = 1_000_000) -> Any:
+def source(root: Path, *paths: str, max_bytes: int = 1_000_000, **more: Any) -> Any:
     return open_source(
         file_options(
             name="pipeline_outputs",
@@ -26,6 +26,7 @@ def source(root: Path, *paths: str, max_bytes: int = 1_000_000) -> Any:
             paths=paths or PATHS,
             metadata={"category": "historical"},
             max_bytes=max_bytes,
+            **more,
         )
     )
 

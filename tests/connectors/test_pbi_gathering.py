@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from connectors.pbi.sources import natural_sort_key, run_name
+from pipeline.documents import is_same_title
 from tests.connectors.outputs import ONE, TWO, read, source, write
 
 
@@ -190,6 +191,88 @@ class TestNewest:
         assert run_name("output/run-1/deep/x.json") == "run-1"
         assert run_name("run-1.json") == ""
         assert sorted(["run-10", "run-9", "run-9a"], key=natural_sort_key) == ["run-9", "run-9a", "run-10"]
+
+
+class TestIdentity:
+    """As the public pipeline writes: each run numbers from PBI-001, and files tell their run, their folder does, or none."""
+
+    def run(self, root: Path, name: str, *titles: str, **top: Any) -> None:
+        items = [
+            {"id": f"PBI-{n:03}", "title": title, "description": name} for n, title in enumerate(titles, 1)
+        ]
+        write(root, name, {**top, "candidates": items})
+
+    def titles(self, root: Path, **more: Any) -> dict[str, str]:
+        made = source(root, "output/**/*.json", **more)
+        found = {d.external_id: d.title for page in made.pages(None) for d in page.documents}
+        assert made.ids().ids == set(found)
+        return found
+
+    @pytest.mark.parametrize(
+        ("first", "second", "told"),
+        [
+            ("run-1763631209333/step-2-x.json", "run-1763632506990/step-2-x.json", ({}, {})),
+            (
+                "steps/2-x-1.json",
+                "steps/2-x-2.json",
+                ({"runId": "1763628934894"}, {"runId": "1763630462063"}),
+            ),
+            ("pipeline-output-1.json", "pipeline-output-2.json", ({}, {})),
+            ("a/step-2-x.json", "b/step-2-x.json", ({}, {})),
+        ],
+    )
+    def test_items_of_runs_that_number_anew_are_all_kept(
+        self, tmp_path: Path, first: str, second: str, told: tuple[dict[str, Any], dict[str, Any]]
+    ) -> None:
+        self.run(tmp_path, first, "As a user, I want to log in", "Export the table", **told[0])
+        before = self.titles(tmp_path)
+        self.run(
+            tmp_path, second, "As a user, I want to log out", "Export the tables", "Sort berths", **told[1]
+        )
+
+        found = self.titles(tmp_path)
+
+        assert found.items() >= {("PBI-001", "As a user, I want to log in")}
+        assert sorted(found.values()) == [
+            "As a user, I want to log in", "As a user, I want to log out", "Export the tables", "Sort berths",
+        ]  # fmt: skip
+        assert set(before) <= set(found), "no name changes when a run is added"
+
+    def test_with_identity_id_an_id_is_one_item_in_all_runs(self, tmp_path: Path) -> None:
+        self.run(tmp_path, "run-1/step-2-x.json", "Log in")
+        self.run(tmp_path, "run-2/step-2-x.json", "Sort the berths")
+
+        assert self.titles(tmp_path, identity="id") == {"PBI-001": "Sort the berths"}
+
+    def test_states_of_a_run_are_one_item_under_whatever_titles(self, tmp_path: Path) -> None:
+        self.run(tmp_path, "run-1/step-2-x.json", "Log in")
+        self.run(tmp_path, "run-1/step-5-x.json", "Sign on with a badge")
+        self.run(tmp_path, "run-2/step-2-x.json", "Sign on with the badge")
+
+        assert self.titles(tmp_path) == {"PBI-001": "Sign on with the badge"}
+
+    def test_a_folder_and_the_id_in_a_file_name_one_run(self, tmp_path: Path) -> None:
+        self.run(tmp_path, "run-17/step-2-x.json", "Log in", runId="17")
+        self.run(tmp_path, "other/step-3-x.json", "Sign on", runId="17")
+
+        assert list(self.titles(tmp_path)) == ["PBI-001"]
+
+    @pytest.mark.parametrize(
+        ("one", "other", "same"),
+        [
+            ("Sort the berths", "sort  all the Berths", True),
+            ("Log in", "Log out", False),
+            ("Import phase 1", "Import phase 2", False),
+            ("Add GitHub login to the portal", "Add Google login to the portal", False),
+            (
+                "As a user, I want to export my table to Excel format",
+                "As a user, I want to export table to Excel",
+                True,
+            ),
+        ],
+    )
+    def test_titles_that_are_nearly_the_same(self, one: str, other: str, same: bool) -> None:
+        assert is_same_title(one, other) is is_same_title(other, one) is same
 
 
 class TestBadFiles:

@@ -14,10 +14,11 @@ from pipeline.errors import ConfigurationError, StoreError, StoreUnavailable
 from pipeline.ledger import project_id, tenant_id
 from pipeline.ledger import sources as ledger
 from tests.conftest import Addresses
+from tests.workers.indexed import index
 from tests.workers.installed import installed, without_messages
 from workers import embedded, runtime
 from workers.admin import operations, status
-from workers.control import maintenance
+from workers.control import maintenance, sync
 from workers.queue import broker
 from workers.queue.celeryconfig import INDEXING, QUEUES
 from workers.runtime import Runtime
@@ -457,3 +458,90 @@ def test_facts_of_the_broker(servers: embedded.Servers) -> None:
 def test_a_broker_that_cannot_be_asked_is_away(url: str) -> None:
     assert broker.facts(url) is None
     assert broker.lengths(url, QUEUES) is None
+
+
+RENAMED = CONFIG.replace("name: docs", "name: handbook")
+
+
+@pytest.mark.parametrize("walked", [False, True], ids=["before its first sync", "after it"])
+def test_a_renamed_source_takes_its_documents_along(
+    tmp_path: Path, addresses: Addresses, servers: embedded.Servers, omniscient: SQL, walked: bool
+) -> None:
+    """`status` says that they come twice, and the command that ends it keeps ids, chunks and marks."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("Text.", encoding="utf-8")
+    for name in ("one", "two"):
+        (tmp_path / "docs" / f"{name}.md").write_text(f"# {name}\n\nText.", encoding="utf-8")
+    with installed(tmp_path, addresses, servers, CONFIG) as parts:
+        sync.register(parts)
+        index(parts)
+        known = "select id, external_id from document where external_id like 'docs/%'"
+        ids = set(omniscient.execute(known).fetchall())
+        with parts.database.tenant(tenant_id("acme")) as connection:
+            connection.exec_driver_sql(
+                "insert into feedback (tenant_id, document_id, query_hash, verdict) values (%s, %s, 'k', 'useful')",
+                (tenant_id("acme"), min(ids)[0]),
+            )
+    with installed(tmp_path, addresses, servers, RENAMED) as parts:
+        runtime.use(parts)
+        sync.register(parts)
+        if walked:
+            index(parts)
+        said = status.advice(status.status(parts))
+        assert ("come twice, as those of handbook: larder sources rename docs handbook" in said) == walked
+
+        done = operations.rename(parts, "docs", "handbook")
+
+        assert done["moved"] + done["both"] == 2
+        assert [s["name"] for s in operations.listing(parts)] == ["handbook", "notes"]
+        assert "no longer configured" not in status.advice(status.status(parts))
+        if not walked:
+            assert set(omniscient.execute(known).fetchall()) == ids
+        assert omniscient.execute("select count(*) from feedback").fetchone() == (1,)
+        index(parts)
+        rows = omniscient.execute(
+            "select external_id, deleted or hidden from document where external_id like 'docs/%' order by external_id"
+        ).fetchall()
+        assert rows == [("docs/one.md", False), ("docs/two.md", False)]
+        (run,) = operations.newest_runs(parts, ["handbook"], 1)
+        assert (run["listed"], run["unchanged"], run["texts_embedded"]) == (2, 2, 0)
+        # A source that is called docs again has documents of its own.
+        with installed(tmp_path, addresses, servers, CONFIG) as again:
+            sync.register(again)
+            index(again)
+            assert omniscient.execute("select count(*), count(distinct id) from document").fetchone() == (
+                4,
+                4,
+            )
+            assert omniscient.execute(
+                "select count(*) from document d join source s on s.id = d.source_id where s.name = 'handbook'"
+            ).fetchone() == (2,)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("docs", "docs", "cannot become"),
+        ("docs", "notes", "cannot become"),
+        ("docs", "x", "no source is called"),
+    ],
+)
+def test_only_a_source_that_is_renamed_in_the_file_is_renamed(
+    parts: Runtime, old: str, new: str, why: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        operations.rename(parts, old, new)
+
+
+def test_a_source_that_is_still_configured_keeps_what_it_brought(
+    tmp_path: Path, addresses: Addresses, servers: embedded.Servers
+) -> None:
+    both = CONFIG.replace(
+        "    - {name: notes", '    - {name: handbook, type: markdown, paths: ["x/*.md"]}\n    - {name: notes'
+    )
+    with (
+        installed(tmp_path, addresses, servers, both) as made,
+        pytest.raises(ConfigurationError, match="not called"),
+    ):
+        operations.rename(made, "docs", "handbook")

@@ -133,6 +133,29 @@ def pause(parts: Runtime, name: str, *, paused: bool) -> Json:
     return {"source": known.row.name, "tenant": known.tenant, "paused": paused}
 
 
+def rename(parts: Runtime, old: str, new: str) -> Json:
+    """Give what a source brought to the one that it is called now; `{"source", "tenant", "moved", "both"}`.
+
+    Raises:
+        ConfigurationError: the one is still configured, or the other is of another tenant or type.
+    """
+    sync.register(parts)  # the file was changed a moment ago
+    before, after = find(parts, [old])[0], find(parts, [new])[0]
+    alike = (before.row.tenant_id, before.row.kind) == (after.row.tenant_id, after.row.kind)
+    if before.row.id == after.row.id or not alike or ledger.UPLOADED in (before.row.kind, after.row.kind):
+        fix = "a source keeps its tenant and type when it is renamed, and uploads have no name to change"
+        raise ConfigurationError(f"{old} cannot become {new}", fix=fix)
+    if after.row.removed_at is not None or (before.row.removed_at is None and before.row.origin == "file"):
+        fix = f"write {new} in place of {old} as its name in the configuration first"
+        raise ConfigurationError(f"{old} is not called {new} in the configuration", fix=fix)
+    with parts.database.tenant(before.row.tenant_id) as connection:
+        moved, both = documents.move(connection, before.row.id, after.row.id)
+        detail = {"from": before.row.name, "moved": moved, "both": both}
+        _audit(connection, before.row.tenant_id, "rename", after.row.name, detail)
+    maintenance.refresh_tenant(parts, before.row.tenant_id)
+    return {"source": after.row.name, "tenant": after.tenant, "moved": moved, "both": both}
+
+
 def release(parts: Runtime, name: str) -> Json:
     """Let as many deletions of a source go as are held: in the next walk within a day, which is started."""
     known = find(parts, [name])[0]

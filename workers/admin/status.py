@@ -278,6 +278,10 @@ def _of_content(found: Json) -> Iterator[str]:
         yield f"{plural(dead, 'dead letter')}: larder dead list"
     if failed := found["enrichment"]["failed"]:
         yield f"{plural(failed, 'job')} of user stories failed: larder dead list"
+    for s in (s for s in sources if s.get("renamed_to")):
+        name, twin, count = s["name"], s["renamed_to"], plural(s["documents"], "document")
+        said = f"{name} is no longer configured, and its {count} come twice, as those of {twin}"
+        yield f"{said}: larder sources rename {name} {twin}"
 
 
 def _of_indexes(found: Json) -> Iterator[str]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MOST_SHOWN = 50
 """Rows of a list on the screen; --json has all."""
 
-sources = typer.Typer(no_args_is_help=True, help="List, check, pause and reconcile sources.")
+sources = typer.Typer(no_args_is_help=True, help="List, check, pause, rename and reconcile sources.")
 dead = typer.Typer(no_args_is_help=True, help="Documents that were given up on.")
 audit = typer.Typer(no_args_is_help=True, help="Who searched and who changed something.")
 keys = typer.Typer(no_args_is_help=True, help="Keys of encrypted metadata (docs/security.md).")
@@ -96,6 +96,26 @@ def resume(context: CommandContext, name: NameArgument) -> None:
 
     done = operations.pause(context.parts, name, paused=False)
     context.answer({"success": True, **done}, f"{name} follows its schedule again")
+
+
+@command(sources, "rename", answer_timeout=None)
+def rename(
+    context: CommandContext,
+    old: Annotated[str, Argument(metavar="OLD", help="Its name before, or TENANT/NAME.")],
+    new: Annotated[str, Argument(metavar="NEW", help="Its name in the configuration now.")],
+) -> None:
+    """Give what a source brought to the name that it has in the configuration now; nothing is embedded again."""
+    from workers.admin import operations
+
+    done = operations.rename(context.parts, old, new)
+    both = (
+        f"; {plural(done['both'], 'document')} that both had came twice and is one now"
+        if done["both"]
+        else ""
+    )
+    context.answer(
+        {"success": True, **done}, f"{done['source']} has {plural(done['moved'], 'document')} of {old}{both}"
+    )
 
 
 @command(sources, "release")
