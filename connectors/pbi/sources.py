@@ -97,7 +97,7 @@ class _Item:
         self.first: tuple[NaturalKey, Rank, str] = (
             natural_sort_key(run),
             winner.rank,
-            winner.record.title_key,
+            winner.record.title,
         )
         """Oldest state: its run, rank and title."""
         self.seen: list[_Sighting] = []

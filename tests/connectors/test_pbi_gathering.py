@@ -265,8 +265,8 @@ class TestIdentity:
             ("Import phase 1", "Import phase 2", False),
             ("Add GitHub login to the portal", "Add Google login to the portal", False),
             (
-                "As a user, I want to export my table to Excel format",
-                "As a user, I want to export table to Excel",
+                "As a user, I want to export my dashboard data to Excel",
+                "As a user, I want to export dashboard data to Excel",
                 True,
             ),
         ],

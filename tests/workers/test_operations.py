@@ -511,8 +511,8 @@ def test_a_renamed_source_takes_its_documents_along(
             sync.register(again)
             index(again)
             assert omniscient.execute("select count(*), count(distinct id) from document").fetchone() == (
-                4,
-                4,
+                5,
+                5,
             )
             assert omniscient.execute(
                 "select count(*) from document d join source s on s.id = d.source_id where s.name = 'handbook'"

@@ -20,6 +20,7 @@ from pipeline.documents import Json, plural
 from pipeline.enrichment.degradation import HealthOptions
 from pipeline.errors import LarderError, NotFound, StoreError, StoreRefused, StoreUnavailable
 from pipeline.ledger import dead, embedding_use, overview, runs, sources, upkeep
+from pipeline.ledger.sources import UPLOADED
 from pipeline.search.cache import partial_of_all
 from pipeline.search.chunk_store import active_index
 from pipeline.search.retriever import indexed_since
@@ -271,7 +272,7 @@ def _of_content(found: Json) -> Iterator[str]:
     for s in filter(nothing_stored, sources):
         said = f"{s['name']} shows items and none is stored, {overview.left_out_in_words(s['left_out'])}"
         yield f"{said}; see larder sources check {s['name']}"
-    for s in filter(count_rejected, there):
+    for s in filter(count_rejected, (s for s in there if s["type"] != UPLOADED)):  # their senders were told
         name = s["name"]
         yield f"{count_rejected(s)} of {name} could not be taken in: mend what `larder runs {name}` names"
     if dead := sum(s["dead"] for s in sources):
