@@ -6,32 +6,42 @@ import re
 from collections.abc import Callable, Iterator
 from html import unescape
 
+from connectors.markup.inline import subscript, superscript
+
 GONE, _BREAK, _ITEM = "\ufdd0", "\ufdd1", "\ufdd2"
 """Stand for markup that went, a line break and an item of a list; no text has these characters."""
 _MARKERS = re.compile(f"[{GONE}{_BREAK}{_ITEM}]")
 
+CODE_SPAN = (
+    r"(?<!``)(?P<more>`*)(?!`)"
+    r"(?:[^`\n]++|\n(?![ \t]*(?:\n|$|[-*+][ \t]|\d{1,9}[.)][ \t]|[>#|]|```|~~~))|(?!`(?P=more)(?!`))`++)++`(?P=more)(?!`)"
+)
+"""What follows the first backtick of a span of code, which ends in its paragraph with as many as it begins."""
 _VALUE = r"""(?:"[^"<]{0,1000}"|'[^'<]{0,1000}'|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*+\})*+\})*+\}|[^\s"'=<>`{}]+)"""
 _ATTRIBUTE = rf"(?:[\w:@.#*()\[\]-]+(?:[ \t]*=[ \t\n]*{_VALUE})?|\{{\.\.\.[^{{}}]*\}})"
 _TOKEN = re.compile(
     # The first sign by itself: most are none of these, and the rest is looked at only where one is.
-    rf"""[`\\<!\[^{{%:&](?:(?<=`)(?P<code>`*[^`\n]*`+)
+    rf"""[`\\<!\[^{{%:&](?:(?<=`)(?P<code>{CODE_SPAN})
     |(?<=\\)(?P<escaped>[<{{\[!%&^\\`])
+    |(?<=<)a\s[^<>]*?\bhref\s*=\s*(?P<href>"[^"\s<>]+"|'[^'\s<>]+')[^<>]*>(?P<linked>[^<>\n\[\]]+)</a>
+    |(?<=[\w)\]]<)(?P<raised>su[pb])>(?P<exponent>[^<>\n]{{1,60}})</(?P=raised)>
     |(?<=<)(?P<slash>/?)(?P<tag>[A-Za-z][\w.-]*)(?P<attributes>(?:\s+{_ATTRIBUTE})*+)\s*(?P<alone>/?)>
     |(?<=<)/?>
     |(?<=!)\[\[[^\[\]\n|]*\.(?:avif|bmp|gif|jpe?g|mp[34]|pdf|png|svg|webp|excalidraw)(?:\#[^\[\]\n|]*)?(?:\|[^\[\]\n]*)?\]\]
     |(?<=!)\[\[(?P<embed>[^\[\]\n|]+?)(?:\\?\|(?P<alias>[^\[\]\n]*))?\]\]
-    |(?<=\[)\[(?P<page>[^\[\]\n|]+?)(?:\\?\|(?P<words>[^\[\]\n]*))?\]\](?![(\[]|:[ \t]*[<\w/#]\S*[ \t]*(?:\n|\Z|["']))
+    |(?<=\[)(?<![A-Za-z\d_)\]]\[)\[(?P<page>[^\[\]\n|]+?)(?:\\?\|(?P<words>[^\[\]\n]*))?\]\](?![(\[]|:[ \t]*[<\w/#]\S*[ \t]*(?:\n|\Z|["']))
     |(?<=\[)\^(?P<note>[^\[\]\s]+)\](?::[ \t]*)?
     |(?<=\^)\[(?P<aside>[^\[\]\n]+)\]
     |(?<=\[)[#¶🔗\ufffc]?\]\((?:\#[^()\s]*)?\)
     |(?<=\{{)\{{[<%](?P<shortcode>[^{{}}\n]*)[>%]\}}\}}
+    |(?<=\{{)%-?[ ]*raw[ ]*-?%\}}(?P<raw>(?:[^{{]|\{{(?!%-?[ ]*(?:end)?raw\b))*+)\{{%-?[ ]*endraw[ ]*-?%\}}
     |(?<=\{{)%(?P<liquid>[^{{}}\n]*)%\}}
-    |(?<=\{{)\{{-?\s*(?:(?P<literal>"[^"{{}}\n]*"|'[^'{{}}\n]*')\s*\||(?:site|page|layout|theme|include)\b|\$)[^{{}}\n]*\}}\}}
-    |(?<=\{{):[^{{}}\n]*\}}
+    |(?<=\{{)\{{-?\s*(?:(?P<literal>"[^"{{}}\n]*"|'[^'{{}}\n]*')\s*\||(?:site|page|layout|theme|include)\b|\$(?:frontmatter|page|site|theme|t|tm|params|route|lang|title|withBase|localePath)\w*\b)[^{{}}\n]*\}}\}}
+    |(?<=\{{):(?:[:/][\w ="'./-]*|(?:[ ]*(?:[#.][\w-]+|[\w-]+[:=][^{{}}\n]*|(?:no_)?toc\b))+[ ]*)\}}
     |(?<=[)\]`:]\{{)[ ]?(?:[#.][\w:.-]+|[\w-]+=(?:"[^"\n]*"|[^\s{{}}"']+))(?:[ ]+[^{{}}\n]*)?\}}
     |(?<=\{{)(?:"[ ]*"|'[ ]*')\}}
     |(?<=\{{)[\w:.-]+\}}`(?P<role>[^`\n]*)`
-    |(?<=%)(?<![\w%]%)%(?!%)[^%\n]+%%(?!\w)
+    |(?<=%)(?<![\w%]%)(?<!\d[ ]%)%(?!%)[^%\n]+(?<!\d)%%(?!\w)
     |(?<=:)(?:material|fontawesome|octicons|simple)-[\w-]+:
     |(?<=&)(?P<entity>(?:\#\d{{1,7}}|\#[xX][\da-fA-F]{{1,6}}|[A-Za-z]\w{{1,30}});))""",
     re.VERBOSE,
@@ -74,9 +84,21 @@ _SHORTCODES = frozenset(
 )  # fmt: skip
 """Shortcodes whose quoted words are a label."""
 _KEPT_ESCAPED = frozenset("#|`<*_[]")
-_LINKED = re.compile(
-    r"<a\s[^<>]*?\bhref\s*=\s*(?:\"([^\"\s<>]*)\"|'([^'\s<>]*)')[^<>]*>([^<>\n\[\]]+)</a>", re.IGNORECASE
-)
+_OPEN_ENDED = frozenset(
+    {
+        "body", "br", "col", "colgroup", "dd", "dt", "head", "hr", "html", "li", "option", "p", "rp", "rt", "tbody", "td",
+        "tfoot", "th", "thead", "tr", "wbr",
+    }
+)  # fmt: skip
+"""Elements that need no end."""
+_NO_WORDS = re.compile(r"(?:[\s>|*_#+-]|\d{1,9}[.)]|<[^<>]*>)*+")
+_NEAR, _LONGEST = 200, 2000
+"""Characters before a mark that are looked at for words; of a paragraph in which the end of an element is looked for."""
+
+
+def has_words(text: str, begin: int, end: int) -> bool:
+    """Whether words of a sentence stand before a place on its line, so that the mark there may only be named."""
+    return not _NO_WORDS.fullmatch(text, max(begin, text.rfind("\n", 0, end) + 1, end - _NEAR), end)
 
 
 def one_line(text: str) -> str:
@@ -87,9 +109,7 @@ def one_line(text: str) -> str:
 def shown_lines(lines: list[str], closed: frozenset[str], notes: frozenset[str]) -> Iterator[str]:
     """Lines of text without the markup in them; of one of nothing else a blank line remains, and of several one."""
     text = "\n".join(lines)
-    replaced = _TOKEN.sub(
-        _replacement(closed, notes), _LINKED.sub(_markdown_link, text) if "<a" in text else text
-    )
+    replaced = _TOKEN.sub(_replacement(closed, notes), text)
     in_html, indent = False, -1
     was_blank = was_made_blank = False
     for raw in replaced.split("\n"):
@@ -137,9 +157,8 @@ def _resolved(line: str) -> str:
 
 def _markdown_link(link: re.Match[str]) -> str:
     """A link of HTML as one of Markdown."""
-    target = link[1] or link[2] or ""
-    words = one_line(link[3])
-    return f"[{words}]({target})" if target and words and not set(target) & set("()") else link[3]
+    target, words = link["href"].strip("\"'"), one_line(unescape(link["linked"]))
+    return f"[{words}]({target})" if words and not set(target) & set("() ") else words
 
 
 def _replacement(closed: frozenset[str], notes: frozenset[str]) -> Callable[[re.Match[str]], str]:
@@ -183,6 +202,8 @@ def _bold(words: str) -> str:
 def _of_tag(token: re.Match[str], closed: frozenset[str]) -> str:
     name, attributes = token["tag"], token["attributes"]
     small = name.lower()
+    if not (token["slash"] or token["alone"] or attributes.strip()) and _is_named(token, closed):
+        return token[0]
     if small == "img" and (alt := _ALT.search(attributes)):
         source = _SRC.search(attributes)
         words = one_line(alt[1] or alt[2] or "").replace("[", "(").replace("]", ")")
@@ -204,6 +225,26 @@ def _of_tag(token: re.Match[str], closed: frozenset[str]) -> str:
 
 _ALT = re.compile(r"""\balt\s*=\s*\{?(?:"([^"<>]*)"|'([^'<>]*)')""", re.IGNORECASE)
 _SRC = re.compile(r"""\bsrc\s*=\s*(?:"([^"<>]*)"|'([^'<>]*)')""", re.IGNORECASE)
+
+
+def _exponent(tag: str, words: str) -> str:
+    """A power or an index as in a page of HTML; the rest of a word such as `1st` goes on in it."""
+    if tag == "sub":
+        return subscript(words)
+    return words if words.isalpha() and len(words) > 1 else superscript(words)
+
+
+def _is_named(token: re.Match[str], closed: frozenset[str]) -> bool:
+    """Whether a tag is one that a sentence tells of: nothing ends it, or nothing in its paragraph."""
+    name, text, at = token["tag"], token.string, token.end()
+    if name.lower() in _OPEN_ENDED or name[0].isupper():
+        return False
+    if name not in closed:
+        return True
+    if name in _APART or not has_words(text, 0, token.start()):
+        return False
+    paragraph = text.find("\n\n", at, at + _LONGEST)
+    return text.find(f"</{name}", at, paragraph if paragraph >= 0 else at + _LONGEST) < 0
 
 
 def _of_entity(token: re.Match[str]) -> str:
@@ -239,6 +280,9 @@ _WORDS: dict[str, Callable[[re.Match[str]], str]] = {
     **dict.fromkeys(("page", "words", "embed", "alias"), _of_page),
     "aside": lambda token: f" ({token['aside']})",
     "role": _of_role,
+    "raw": lambda token: token["raw"],
+    "linked": _markdown_link,
+    "exponent": lambda token: _exponent(token["raised"], token["exponent"]),
     "literal": lambda token: token["literal"][1:-1],
     "shortcode": _of_shortcode,
     "liquid": _of_liquid,

@@ -13,7 +13,9 @@ from html import unescape
 from itertools import groupby
 from operator import itemgetter
 
-from connectors.files.markdown_markup import CLOSED, GONE, LABEL, one_line, shown_lines
+from connectors.files.markdown_markup import CLOSED, CODE_SPAN, GONE, LABEL, has_words, one_line, shown_lines
+from connectors.markup.elements import MARKDOWN, to_markdown
+from connectors.markup.parsing import Element
 
 Line = tuple[str, bool]
 """Without its end, and whether it is code."""
@@ -27,7 +29,7 @@ _PARTS: dict[str, tuple[str, str]] = {
     "script": (r"<script\b[^<>]*>", r"</script\s*>"),
     "style": (r"<style\b[^<>]*>", r"</style\s*>"),
     "svg": (r"<svg\b[^<>]*>", r"</svg\s*>"),
-    "obsidian": (r"^[ \t]*%%(?!%)(?=[^%\n]*$)", r"(?<!%)%%[ \t]*$"),
+    "obsidian": (r"^[ \t]*%%(?!%)(?=[^%\n]*$)", r"(?<![%\d])%%[ \t]*$"),
     "pre": (r"<pre\b[^<>]*>", r"</pre\s*>"),
     "liquid_code": (r"\{%-?\s*highlight\b[^{}\n]*%\}", r"\{%-?\s*endhighlight\s*-?%\}"),
     "shortcode": (r"\{\{[<%](?=[^{}\n]*$)", r"[%>]\}\}"),
@@ -39,17 +41,20 @@ _SHOWN_PARTS = frozenset({"pre", "liquid_code", "hugo_code", "heading", "table"}
 """Those of which something remains."""
 _HIDDEN_ELEMENTS = frozenset({"script", "style", "svg"})
 _OPENING = re.compile(
-    rf"(?<!\\)(?:{'|'.join(f'(?P<{name}>{begin})' for name, (begin, _) in _PARTS.items())})",
+    rf"(?<!\\)(?:(?P<ticks>`+)|{'|'.join(f'(?P<{name}>{begin})' for name, (begin, _) in _PARTS.items())})",
     re.IGNORECASE | re.MULTILINE,
 )
-_CODE_BEGINS = "code"
+_FENCE_MARK = "fence"
+_SPAN = re.compile(f"`{CODE_SPAN}")
+_BLANK_LINE = re.compile(r"\n[ \t]*\n")
 _CLOSING = {
     name: re.compile(end, re.IGNORECASE | re.MULTILINE)
     for name, end in (
         *((name, end) for name, (_, end) in _PARTS.items()),
-        (_CODE_BEGINS, r"^[ \t]*(?:```|~~~)"),
+        (_FENCE_MARK, r"^[ \t]*(?:```|~~~)"),
     )
 }
+_FENCES = re.compile(r"^[ \t]*(`{3,}|~{3,})", re.MULTILINE)
 _MOST_HEADING = 1000
 """Characters of a heading's HTML; a longer one was closed elsewhere."""
 _TAG_OR_BREAK = re.compile(r"<[^<>]*>")
@@ -72,33 +77,35 @@ _NOTES = frozenset(
     }
 )  # fmt: skip
 """Directives in fences that hold Markdown; others hold code."""
-_SILENT = _NOTES & {
-    "card",
-    "div",
-    "grid",
-    "grid-item",
-    "grid-item-card",
-    "margin",
-    "tab-item",
-    "tab-set",
-    "tabs",
-    "tab",
-}
-"""Those whose own name says nothing to a reader."""
+_SILENT = frozenset(
+    {
+        "block", "caption", "card", "card-grid", "code-group", "column", "columns", "define", "demo", "div",
+        "figure-caption", "grid", "grid-item", "grid-item-card", "group", "html", "margin", "raw", "row", "steps",
+        "tab", "tab-item", "tab-set", "table-caption", "tabs", "v-pre",
+    }
+)  # fmt: skip
+"""Notes and layout whose own name says nothing to a reader."""
+_PLACES = frozenset({"annotate", "end", "highlight", "inline", "left", "right"})
+"""Words behind the name of a note that say how it stands."""
 _OPTION = re.compile(r"[ \t]*:[\w-]+:(?:[ \t].*)?$")
 _INDENTED = re.compile(
-    r"(?P<indent>[ \t]*)(?:(?:!!!|\?\?\?)\+?[ \t]+(?P<name>[\w -]+?)|===[!+]?)(?:[ \t]+\"(?P<title>[^\"]*)\")?[ \t]*$"
+    r"(?P<indent>[ \t]*)(?:(?:!!!|\?\?\?)\+?[ \t]+(?P<name>\w[\w -]*?)|===[!+]?)(?:[ \t]+\"(?P<title>[^\"]*)\")?[ \t]*$"
 )
 _SLASHES = re.compile(r"/{3,}[ \t]*(?:(?P<name>[\w-]+)(?:[ \t]*\|[ \t]*(?P<title>.*))?)?$")
 _CALLOUT = re.compile(r"([ \t]*(?:>[ \t]?)+)\[!([\w -]+)(?:\|[^\]]*)?\][-+]?[ \t]*(.*)$")
 _PROGRAM = re.compile(
-    r"""import\s+(?:(?:type\s+)?[\w$*{][^'"`;\n]*\sfrom\s+)?(?:'[^'\n]+'|"[^"\n]+");?\s*$
+    r"""import\s+(?:(?:type\s+)?[\w$*{][^'"`;\n]*\sfrom\s+(?:'[^'\n]+'|"[^"\n]+")|['"][^'"\n]*[./@][^'"\n]*['"]);?\s*$
     |import\s+(?:type\s+)?(?:[\w$]+\s*,\s*)?\{[^'"`(){};]*$
     |export\s+(?:default\s+(?:(?:async\s+)?function\b|class\b|[({\[]|[A-Z][\w$.]*;?\s*$|[\w$.]+;\s*$)
-      |(?:const|let|var)\s+[\w$]+\s*(?::[^=]*)?=|(?:async\s+)?function\s+\w+\s*\(|class\s+\w+\s*[{e]|\{|\*\s+from\s)""",
+      |(?:const|let|var)\s+[\w$]+\s*(?::[^=]*)?=(?!\s*(?!async\b|await\b|new\b)\w+\s+\w+\s+\w)|(?:async\s+)?function\s+\w+\s*\(.*[{}(,]\s*$
+      |class\s+\w+\s*(?:\{|extends\s.*\{)|\{[^{}]*(?:\}\s*(?:from\s.*|;)?)?$|\*\s+from\s+['"])""",
     re.VERBOSE,
 )
 """A line of MDX that begins a program."""
+_QUOTE = re.compile(r"(?: {0,3}> ?)+")
+_ITEM = re.compile(r"[ ]*(?:(?:[-*+:]|\d{1,9}[.)])(?:[ ]{1,4}(?=\S)|[ ])|\[\^[^\[\]\s]+\]:)")
+_COMPONENT = re.compile(r"<(?:[A-Z]|[a-z]+-)(?:[^/]|/(?!>$))*$")
+_MORE_WORDS = re.compile(r"(?:[ \t]*\n)*+([ \t]*)(?=\S)")
 _STRINGS = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'|`[^`\n]*`|//.*")
 _GOES_ON = ("=", ",", "=>", "(", "&&", "||", "?", ":", "+")
 _LONGEST_LINE = 2000
@@ -106,14 +113,14 @@ _LONGEST_LINE = 2000
 _MOST_PROGRAM = 200
 """Lines."""
 _ONLY_MARKUP = re.compile(
-    r"[ \t]*(?:\{[:#.*][^{}]*\}|\([\w:.-]+\)=|\[\[_?TOC_?\]\]|\[TOC\]|\^[\w-]*[A-Za-z][\w-]*"
+    r"[ \t]*(?:\{(?:[#.][\w-][^{}]*|\*.*\*)\}|\([\w:.-]+\)=|\[\[_?TOC_?\]\]|\[TOC\]|\^[\w-]*[A-Za-z][\w-]*"
     r"|<<<[ \t]+[@./][^<>]*|\[\w+(?: \w+)* src=\"[^\"]*\"[^\[\]]*\])[ \t]*$"
 )
 _LINE_CHANGES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"^([ \t]*(?:[-*+][ \t]+)?(?:\*\*|__)?\w[\w ./-]{0,40}?(?:\*\*|__)?)::(?=[ \t]|$)"), r"\1:"),
     (re.compile(r"([\[(])(\w[\w -]{0,40})::[ \t]+([^\[\]()\n]*)[\])]"), r"\2: \3"),
-    (re.compile(r"[ \t]\^(?=[\d-]{0,10}[A-Za-z])[A-Za-z0-9-]{3,}[ \t]*$"), GONE),
-    (re.compile(r"^([ \t]{0,3}#{1,6}[ \t].*?)[ \t]*\\?\{:?[ \t]*[#.-][^{}]*\}(?=[ \t#]*$)"), r"\1"),
+    (re.compile(r"(?:(?<=[.!?])[ \t]\^|[ \t]\^(?=[A-Za-z]*[\d-]))(?=[\d-]*[A-Za-z])[A-Za-z\d-]{3,}[ \t]*$"), GONE),
+    (re.compile(r"^([ \t]{0,3}#{1,6}[ \t].*?)[ \t]*\\?\{:?[ \t]*(?:(?:#[^\s{}]|\.[\w-])[^{}]*|-)\}(?=[ \t#]*$)"), r"\1"),
     (re.compile(r"[ \t]*\{#[\w:.-]+(?:[ \t][^{}]*)?\}[ \t]*$"), ""),
 )
 """Fields of Dataview, ids of blocks in Obsidian, ids of headings."""
@@ -126,7 +133,7 @@ def readable_markdown(text: str) -> str:
     """
     lines = list(_MarkdownReader(text).read())
     plain = "\n".join(line for line, is_code in lines if not is_code)
-    closed = frozenset(CLOSED.findall(plain))
+    closed = frozenset(name for tag in set(CLOSED.findall(plain)) for name in (tag, tag.lower()))
     notes = frozenset(re.findall(r"^[ \t]*\[\^([^\[\]\s]+)\]:", plain, re.MULTILINE))
     shown: list[str] = []
     for is_code, run in groupby(lines, key=itemgetter(1)):
@@ -150,10 +157,18 @@ class _MarkdownReader:
         self._indents: list[int] = []
         """Columns at which the text of tabs and notes we are in begins."""
         self._ends: dict[str, re.Match[str] | None] = {}
+        self._fenced_end = (-1, False)
+        """The latest end of a part that was looked for in fences, and whether it is in one."""
         self._in_head = False
         """Whether options of a directive may follow."""
-        self._may_be_program = True
-        """At the start and behind a blank line or another program."""
+        self._code_end = 0
+        """Where a span of code ends that began on a line above."""
+        self._columns: list[int] = []
+        """At which the text of the items of lists begins that we are in."""
+        self._in_component = False
+        """Within a component, text may be indented as far as its author likes."""
+        self._behind_blank = True
+        """At the start and behind a blank line or a program: where programs and indented code begin."""
 
     def read(self) -> Iterator[Line]:
         """All lines."""
@@ -162,6 +177,12 @@ class _MarkdownReader:
             self._at = end + 1
             if self._fence:
                 yield from self._code_line(begin, end)
+            elif (
+                self._behind_blank
+                and self._text[begin : begin + 1] in (" ", "\t", ">")
+                and self._is_indented_code(line := self._dedented(self._text[begin:end]))
+            ):
+                yield line, True
             else:
                 yield from self._text_line(begin, end)
 
@@ -196,6 +217,36 @@ class _MarkdownReader:
             self._fence = ""
         return line[4 * len(self._indents) :]
 
+    def _is_indented_code(self, line: str) -> bool:
+        """Whether a line behind a blank one is code for its indent alone, and no text of an item or a component."""
+        bare = _unquoted(line)
+        if not bare.startswith("    ") or not bare.strip() or self._in_component:
+            return False
+        self._leave_items(bare)
+        base = self._columns[-1] if self._columns else 0
+        return not (_FENCE.match(bare) or _INDENTED.match(bare)) and (
+            bare.startswith(" " * (base + 4)) and not (base and _ITEM.match(bare))
+        )
+
+    def _leave_items(self, bare: str) -> None:
+        while self._columns and not bare.startswith(" " * self._columns[-1]):
+            self._columns.pop()
+
+    def _follow(self, line: str) -> None:
+        """Keep the items of lists, and the component, that a line of text begins or ends."""
+        bare = _unquoted(line) if line[0] in "\t >" else line
+        if self._behind_blank:
+            self._leave_items(bare)
+        first = bare.lstrip(" ")[:1]
+        if first == "<":
+            self._in_component |= _COMPONENT.match(bare.strip()) is not None
+        if bare[0] not in " <" or bare.startswith("</"):
+            self._in_component = False
+        if (first in "-*+:[" or first.isdigit()) and (item := _ITEM.match(bare)):
+            indent = len(bare) - len(bare.lstrip(" "))
+            self._leave_items(" " * indent)
+            self._columns.append(indent + 4 if first == "[" else item.end())
+
     def _text_line(self, begin: int, end: int) -> Iterator[Line]:
         """A line outside of code, with all lines of the parts that begin on it."""
         before = ""
@@ -217,8 +268,13 @@ class _MarkdownReader:
 
     def _plain_line(self, line: str) -> Iterator[Line]:
         line = self._dedented(line)
-        may_be_program, in_head = self._may_be_program, self._in_head
-        self._may_be_program, self._in_head = not line.strip(f"{GONE} \t"), False
+        behind_blank, in_head = self._behind_blank, self._in_head
+        if line.strip(f"{GONE} \t>"):
+            self._follow(line)
+            self._behind_blank = False
+        else:
+            self._behind_blank = True
+        self._in_head = False
         if ("```" in line or "~~~" in line) and (fence := _FENCE.match(line)):
             yield from self._opened(line, fence)
         elif self._ends_note(line):
@@ -227,9 +283,9 @@ class _MarkdownReader:
             self._in_head = True
         elif (label := self._label(line)) is not None:
             yield label, False
-        elif may_be_program and line.startswith(("import", "export")) and _PROGRAM.match(line):
+        elif behind_blank and line.startswith(("import", "export")) and _PROGRAM.match(line):
             self._skip_program(line)
-            self._may_be_program = True
+            self._behind_blank = True
             yield GONE, False
         elif line.lstrip()[:1] in ("{", "(", "[", "^", "<") and _ONLY_MARKUP.match(line):
             yield GONE, False
@@ -243,35 +299,50 @@ class _MarkdownReader:
 
     def _part(self, begin: int, end: int) -> tuple[str, re.Match[str], re.Match[str]] | None:
         """The first part that begins on a line and ends: its name, its start and its end."""
-        text = self._text
-        at = begin
+        text, at = self._text, max(begin, self._code_end)
         # Most lines hold none of these; asking for the characters takes less time than the pattern.
         if (
-            text.find("<", begin, end) < 0
-            and text.find("{", begin, end) < 0
-            and text.find("%%", begin, end) < 0
+            text.find("<", at, end) < 0
+            and text.find("{", at, end) < 0
+            and text.find("%%", at, end) < 0
+            and text.count("`", at, end) % 2 == 0
         ):
             return None
         if text[begin - 1 : begin] in ("", "\n") and _FENCE.match(text[begin:end]):
             return None
-        ticks, counted = 0, begin
         while start := _OPENING.search(text, at, end):
             name, at = str(start.lastgroup), start.end()
-            ticks += text.count("`", counted, start.start())
-            counted = start.start()
-            if ticks % 2 == 0 and (close := self._end_of(name, at)):
-                too_long = name == "heading" and close.start() - at > _MOST_HEADING
-                # The end of an element that is only named may stand in an example far below.
-                code = self._end_of(_CODE_BEGINS, at) if name in _HIDDEN_ELEMENTS else None
-                too_long |= code is not None and code.start() < close.start()
-                if not too_long and not (name == "table" and self._is_mixed(at, close.start())):
-                    return name, start, close
+            if name == "ticks":
+                code = _SPAN.match(text, start.start())
+                self._code_end = at = code.end() if code else at
+            elif (close := self._end_of(name, at)) and self._is_part(name, begin, start, close.start()):
+                return name, start, close
         return None
 
-    def _is_mixed(self, begin: int, end: int) -> bool:
-        """Whether a table holds what no row can: code, or another table."""
+    def _is_part(self, name: str, begin: int, start: re.Match[str], end: int) -> bool:
+        """False for a mark that is only named: its end is in code, or beyond the paragraph of the words before it."""
+        text, at = self._text, start.end()
+        if name == "heading" and end - at > _MOST_HEADING:
+            return False
         # The inner table first: it is near, so that many tables in one another cost no more than one.
-        return self._text.find("<table", begin, end) >= 0 or self._text.find("```", begin, end) >= 0
+        if name == "table" and (text.find("<table", at, end) >= 0 or text.find("```", at, end) >= 0):
+            return False
+        if has_words(text, begin, start.start()):
+            return _BLANK_LINE.search(text, at, end) is None
+        code = self._end_of(_FENCE_MARK, at)
+        if code is None or code.start() > end or name in _SHOWN_PARTS:
+            return True
+        return name not in _HIDDEN_ELEMENTS and not self._is_fenced(at, end)
+
+    def _is_fenced(self, at: int, end: int) -> bool:
+        """Whether an end is within a fence that opened behind `at`; looked at once for each end."""
+        if self._fenced_end[0] != end:
+            fences = [mark[1] for mark in _FENCES.finditer(self._text, at, end)]
+            opened = ""
+            for marks in fences:
+                opened = marks if not opened else "" if marks.startswith(opened) else opened
+            self._fenced_end = end, bool(opened)
+        return self._fenced_end[1]
 
     def _end_of(self, name: str, at: int) -> re.Match[str] | None:
         """The next end of a kind of part; looked for once, wherever parts of that kind begin before it."""
@@ -307,17 +378,30 @@ class _MarkdownReader:
         bare = line.lstrip()
         if bare.startswith(":::") and (directive := _DIRECTIVE.match(line)):
             self._in_head = bool(directive["name"])
-            title = directive["title"] or _title_in(directive["more"] or "")
-            return _label(title, directive["name"] or directive["kind"] or "")
+            kind, more = directive["kind"] or "", directive["more"] or ""
+            title = directive["title"] or _title_in(more)
+            if directive["name"] and directive["name"] not in _NOTES:
+                kind = ""
+            elif title and kind.lower() not in _NOTES | _SILENT and more[:1].isspace():
+                title = f"{kind} {title}"
+            return _label(title, directive["name"] or kind)
         if bare.startswith(("!!!", "???", '=== "', '===! "', '===+ "')) and (opened := _INDENTED.match(line)):
-            width = len(opened["indent"].expandtabs(4))
-            self._indents.append(width + 4 * len(self._indents) + 4)
-            return opened["indent"] + _label(opened["title"] or "", (opened["name"] or "").partition(" ")[0])
+            width = len(opened["indent"].expandtabs(4)) + 4 * len(self._indents) + 4
+            name = " ".join(word for word in (opened["name"] or "").split() if word not in _PLACES)
+            if opened["title"] is not None or name.lower() in _NOTES or self._goes_on_at(width):
+                self._indents.append(width)
+                return opened["indent"] + _label(opened["title"] or "", name)
         if bare.startswith("///") and (block := _SLASHES.match(line)):
-            return _label(block["title"] or "", block["name"] or "")
+            if block["title"] or (block["name"] or "html").lower() in _NOTES | _SILENT:
+                return _label(block["title"] or "", block["name"] or "")
         if bare.startswith(">") and (callout := _CALLOUT.match(line)):
             return callout[1] + _label(callout[3], callout[2])
         return None
+
+    def _goes_on_at(self, column: int) -> bool:
+        """Whether the next line with words is indented so far."""
+        words = _MORE_WORDS.match(self._text, self._at)
+        return words is not None and len(words[1].expandtabs(4)) >= column
 
     def _skip_program(self, line: str) -> None:
         """Go behind a program of MDX: to where its brackets are closed, else to the next blank line."""
@@ -342,10 +426,16 @@ _ICON = re.compile(r":(?:material|fontawesome|octicons|simple)-[\w-]+:")
 
 def _label(title: str, name: str) -> str:
     """A line in bold with the title of a tab or a note, or with what kind of note it is."""
-    words = _ICON.sub("", title).strip() or (
-        name.strip().capitalize() if name.lower().strip() in _NOTES - _SILENT else ""
-    )
+    name = name.strip()
+    silent = name.lower() in _SILENT
+    words = _ICON.sub("", title).strip() or ("" if silent else name if " " in name else name.capitalize())
     return f"**{words.replace('**', '')}**" if words else GONE
+
+
+def _unquoted(line: str) -> str:
+    """A line without the marks of the quotation it stands in, its tabs as blanks."""
+    line = line[quote.end() :] if (quote := _QUOTE.match(line)) else line
+    return line.expandtabs(4) if line[:1] in "\t " and "\t" in line else line
 
 
 def _title_in(text: str) -> str:
@@ -374,21 +464,17 @@ def _fenced(opening: str, content: str, *, is_html: bool) -> Iterator[Line]:
     yield "~~~~~~", True
 
 
-_CELL_END = re.compile(
-    r"</(?:t[dhr]|tbody|thead|tfoot|table)\s*>|<t(?:body|foot|head)\b[^<>]*>", re.IGNORECASE
-)
+_NOT_OF_TABLES = re.compile(r"<(?!/?(?:table|caption|colgroup|col|t(?:head|body|foot|[rdh]))\b)|<!--", re.IGNORECASE)
 
 
-def _table(content: str) -> list[str]:
-    """Rows of an HTML table as those of Markdown, the first one as its header."""
-    rows: list[str] = []
-    for row in re.split(r"<tr\b[^<>]*>", content, flags=re.IGNORECASE)[1:]:
-        cells = [
-            one_line(_CELL_END.sub("", cell)).replace("|", "\\|")
-            for cell in re.split(r"<t[dh]\b[^<>]*>", row, flags=re.IGNORECASE)[1:]
-        ]
-        if cells:
-            rows.append(f"| {' | '.join(cells)} |")
-            if len(rows) == 1:
-                rows.append("|" + " --- |" * len(cells))
-    return rows
+def _table(html: str) -> list[str]:
+    """A table of HTML as one of Markdown; the words in it are Markdown already, whatever other tags they have."""
+    tags = _NOT_OF_TABLES.sub(lambda mark: f"&lt;{mark[0][1:]}", html.replace("&", "&amp;"))
+    return to_markdown(f"<table>{tags}</table>", content=_as_written).text.split("\n")
+
+
+def _as_written(page: Element) -> Element:
+    """The page with its text marked as Markdown."""
+    for one in (page, *list(page.within())):
+        one.children = [Element(MARKDOWN, children=[c]) if isinstance(c, str) else c for c in one.children]
+    return page

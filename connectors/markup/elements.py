@@ -175,7 +175,10 @@ def _number(element: Element, name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+MARKDOWN = "#markdown"
+"""Name of an element whose text is Markdown already; no tag has it."""
 HTML: dict[str, Handler] = {
+    MARKDOWN: _marked(inline.CODE, str),
     **{name: block(LINE) for name in BLOCKS},
     **{name: block(PARAGRAPH) for name in ("p", "section", "article", "dl", "details", "figure", "fieldset")},
     **{f"h{level}": _heading for level in range(1, 7)},
