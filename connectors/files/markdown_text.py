@@ -45,6 +45,7 @@ _OPENING = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _FENCE_MARK = "fence"
+_MAY_OPEN = re.compile(r"[<{]|%%")
 _SPAN = re.compile(f"`{CODE_SPAN}")
 _BLANK_LINE = re.compile(r"\n[ \t]*\n")
 _CLOSING = {
@@ -54,6 +55,7 @@ _CLOSING = {
         (_FENCE_MARK, r"^[ \t]*(?:```|~~~)"),
     )
 }
+_BLANKS = f"{GONE} \t>"
 _FENCES = re.compile(r"^[ \t]*(`{3,}|~{3,})", re.MULTILINE)
 _MOST_HEADING = 1000
 """Characters of a heading's HTML; a longer one was closed elsewhere."""
@@ -119,8 +121,18 @@ _ONLY_MARKUP = re.compile(
 _LINE_CHANGES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"^([ \t]*(?:[-*+][ \t]+)?(?:\*\*|__)?\w[\w ./-]{0,40}?(?:\*\*|__)?)::(?=[ \t]|$)"), r"\1:"),
     (re.compile(r"([\[(])(\w[\w -]{0,40})::[ \t]+([^\[\]()\n]*)[\])]"), r"\2: \3"),
-    (re.compile(r"(?:(?<=[.!?])[ \t]\^|[ \t]\^(?=[A-Za-z]*[\d-]))(?=[\d-]*[A-Za-z])[A-Za-z\d-]{3,}[ \t]*$"), GONE),
-    (re.compile(r"^([ \t]{0,3}#{1,6}[ \t].*?)[ \t]*\\?\{:?[ \t]*(?:(?:#[^\s{}]|\.[\w-])[^{}]*|-)\}(?=[ \t#]*$)"), r"\1"),
+    (
+        re.compile(
+            r"(?:(?<=[.!?])[ \t]\^|[ \t]\^(?=[A-Za-z]*[\d-]))(?=[\d-]*[A-Za-z])[A-Za-z\d-]{3,}[ \t]*$"
+        ),
+        GONE,
+    ),
+    (
+        re.compile(
+            r"^([ \t]{0,3}#{1,6}[ \t].*?)[ \t]*\\?\{:?[ \t]*(?:(?:#[^\s{}]|\.[\w-])[^{}]*|-)\}(?=[ \t#]*$)"
+        ),
+        r"\1",
+    ),
     (re.compile(r"[ \t]*\{#[\w:.-]+(?:[ \t][^{}]*)?\}[ \t]*$"), ""),
 )
 """Fields of Dataview, ids of blocks in Obsidian, ids of headings."""
@@ -131,7 +143,7 @@ def readable_markdown(text: str) -> str:
 
     Plain Markdown comes back as it is, code always does.
     """
-    lines = list(_MarkdownReader(text).read())
+    lines = _MarkdownReader(text).read()
     plain = "\n".join(line for line, is_code in lines if not is_code)
     closed = frozenset(name for tag in set(CLOSED.findall(plain)) for name in (tag, tag.lower()))
     notes = frozenset(re.findall(r"^[ \t]*\[\^([^\[\]\s]+)\]:", plain, re.MULTILINE))
@@ -148,6 +160,7 @@ class _MarkdownReader:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
+        self._lines: list[Line] = []
         self._fence = ""
         """The marks that opened the code we are in."""
         self._quoted = False
@@ -170,21 +183,26 @@ class _MarkdownReader:
         self._behind_blank = True
         """At the start and behind a blank line or a program: where programs and indented code begin."""
 
-    def read(self) -> Iterator[Line]:
+    def read(self) -> list[Line]:
         """All lines."""
         while self._at <= len(self._text):
-            begin, end = self._at, self._line_end(self._at)
+            begin = self._at
+            end = self._line_end(begin)
             self._at = end + 1
             if self._fence:
-                yield from self._code_line(begin, end)
+                self._code_line(begin, end)
+            elif begin == end:
+                self._lines.append(("", False))
+                self._behind_blank, self._in_head = True, False
             elif (
                 self._behind_blank
                 and self._text[begin : begin + 1] in (" ", "\t", ">")
                 and self._is_indented_code(line := self._dedented(self._text[begin:end]))
             ):
-                yield line, True
+                self._lines.append((line, True))
             else:
-                yield from self._text_line(begin, end)
+                self._text_line(begin, end)
+        return self._lines
 
     def _line_end(self, begin: int) -> int:
         end = self._text.find("\n", begin)
@@ -195,16 +213,16 @@ class _MarkdownReader:
         self._at = end + 1
         return self._text[begin:end]
 
-    def _code_line(self, begin: int, end: int) -> Iterator[Line]:
+    def _code_line(self, begin: int, end: int) -> None:
         line = self._dedented(self._text[begin:end])
         if not self._fence or (self._quoted and not line.lstrip().startswith(">")):
             self._fence = ""
-            yield from self._text_line(begin, end)
+            self._text_line(begin, end)
             return
         marks = line.strip(" \t>" if self._quoted else " \t")
         if marks.startswith(self._fence) and not marks.strip(self._fence[0]):
             self._fence = ""
-        yield line, True
+        self._lines.append((line, True))
 
     def _dedented(self, line: str) -> str:
         """The line without the columns by which tabs and notes around it are indented."""
@@ -232,22 +250,23 @@ class _MarkdownReader:
         while self._columns and not bare.startswith(" " * self._columns[-1]):
             self._columns.pop()
 
-    def _follow(self, line: str) -> None:
+    def _follow(self, line: str, first: str) -> None:
         """Keep the items of lists, and the component, that a line of text begins or ends."""
-        bare = _unquoted(line) if line[0] in "\t >" else line
+        if line[0] != first:
+            line = _unquoted(line)
+            first = line.lstrip(" ")[:1]
         if self._behind_blank:
-            self._leave_items(bare)
-        first = bare.lstrip(" ")[:1]
-        if first == "<":
-            self._in_component |= _COMPONENT.match(bare.strip()) is not None
-        if bare[0] not in " <" or bare.startswith("</"):
+            self._leave_items(line)
+        if line[:1] not in " <" or line.startswith("</"):
             self._in_component = False
-        if (first in "-*+:[" or first.isdigit()) and (item := _ITEM.match(bare)):
-            indent = len(bare) - len(bare.lstrip(" "))
+        elif first == "<":
+            self._in_component |= _COMPONENT.match(line.strip()) is not None
+        if (first in "-*+:[" or first.isdigit()) and (item := _ITEM.match(line)):
+            indent = len(line) - len(line.lstrip(" "))
             self._leave_items(" " * indent)
             self._columns.append(indent + 4 if first == "[" else item.end())
 
-    def _text_line(self, begin: int, end: int) -> Iterator[Line]:
+    def _text_line(self, begin: int, end: int) -> None:
         """A line outside of code, with all lines of the parts that begin on it."""
         before = ""
         while part := self._part(begin, end):
@@ -259,41 +278,45 @@ class _MarkdownReader:
             self._at = end + 1
             if name in _SHOWN_PARTS:
                 if before.strip(f"{GONE} \t"):
-                    yield self._dedented(before), False
-                yield from _shown_part(name, start[0], content)
+                    self._lines.append((self._dedented(before), False))
+                self._lines += _shown_part(name, start[0], content)
                 before = ""
         line = before + self._text[begin:end]
         if line.strip() or not self._text[begin - 1 : begin].strip():
-            yield from self._plain_line(line)
+            self._plain_line(line)
 
-    def _plain_line(self, line: str) -> Iterator[Line]:
-        line = self._dedented(line)
+    def _plain_line(self, line: str) -> None:
+        line = self._dedented(line) if self._indents else line
+        first = line.lstrip(_BLANKS)[:1]
         behind_blank, in_head = self._behind_blank, self._in_head
-        if line.strip(f"{GONE} \t>"):
-            self._follow(line)
-            self._behind_blank = False
-        else:
+        is_word = first.isalpha()
+        if first and (behind_blank or self._in_component or not is_word):
+            self._follow(line, first)
+        self._behind_blank, self._in_head = not first, False
+        if behind_blank and line.startswith(("import", "export")) and _PROGRAM.match(line):
+            self._skip_program(line)
             self._behind_blank = True
-        self._in_head = False
-        if ("```" in line or "~~~" in line) and (fence := _FENCE.match(line)):
-            yield from self._opened(line, fence)
+            self._lines.append((GONE, False))
+        elif is_word or not first:
+            self._lines.append((self._changed(line), False))
+        elif ("```" in line or "~~~" in line) and (fence := _FENCE.match(line)):
+            self._opened(line, fence)
         elif self._ends_note(line):
-            yield GONE, False
+            self._lines.append((GONE, False))
         elif in_head and _OPTION.match(line):
             self._in_head = True
         elif (label := self._label(line)) is not None:
-            yield label, False
-        elif behind_blank and line.startswith(("import", "export")) and _PROGRAM.match(line):
-            self._skip_program(line)
-            self._behind_blank = True
-            yield GONE, False
-        elif line.lstrip()[:1] in ("{", "(", "[", "^", "<") and _ONLY_MARKUP.match(line):
-            yield GONE, False
+            self._lines.append((label, False))
         else:
-            if len(line) < _LONGEST_LINE and ("::" in line or "^" in line or "{" in line):
-                for pattern, instead in _LINE_CHANGES:
-                    line = pattern.sub(instead, line)
-            yield line, False
+            self._lines.append(
+                (GONE if first in "{([^<" and _ONLY_MARKUP.match(line) else self._changed(line), False)
+            )
+
+    def _changed(self, line: str) -> str:
+        if ("::" in line or "^" in line or "{" in line) and len(line) < _LONGEST_LINE:
+            for pattern, instead in _LINE_CHANGES:
+                line = pattern.sub(instead, line)
+        return line
 
     # -- parts --------------------------------------------------------------------------------
 
@@ -301,12 +324,7 @@ class _MarkdownReader:
         """The first part that begins on a line and ends: its name, its start and its end."""
         text, at = self._text, max(begin, self._code_end)
         # Most lines hold none of these; asking for the characters takes less time than the pattern.
-        if (
-            text.find("<", at, end) < 0
-            and text.find("{", at, end) < 0
-            and text.find("%%", at, end) < 0
-            and text.count("`", at, end) % 2 == 0
-        ):
+        if not _MAY_OPEN.search(text, at, end) and text.count("`", at, end) % 2 == 0:
             return None
         if text[begin - 1 : begin] in ("", "\n") and _FENCE.match(text[begin:end]):
             return None
@@ -352,17 +370,17 @@ class _MarkdownReader:
 
     # -- lines --------------------------------------------------------------------------------
 
-    def _opened(self, line: str, fence: re.Match[str]) -> Iterator[Line]:
+    def _opened(self, line: str, fence: re.Match[str]) -> None:
         directive = _DIRECTIVE.match(line)
         if directive and directive["name"] in _NOTES:
             self._fenced_notes.append(directive["marks"])
             self._in_head = True
-            yield _label(directive["title"], directive["name"]), False
+            self._lines.append((_label(directive["title"], directive["name"]), False))
         elif self._ends_note(line):
-            yield GONE, False
+            self._lines.append((GONE, False))
         else:
             self._fence, self._quoted = fence[2], bool(fence[1])
-            yield line, True
+            self._lines.append((line, True))
 
     def _ends_note(self, line: str) -> bool:
         """Whether the line closes the innermost directive that holds Markdown."""
@@ -464,7 +482,9 @@ def _fenced(opening: str, content: str, *, is_html: bool) -> Iterator[Line]:
     yield "~~~~~~", True
 
 
-_NOT_OF_TABLES = re.compile(r"<(?!/?(?:table|caption|colgroup|col|t(?:head|body|foot|[rdh]))\b)|<!--", re.IGNORECASE)
+_NOT_OF_TABLES = re.compile(
+    r"<(?!/?(?:table|caption|colgroup|col|t(?:head|body|foot|[rdh]))\b)|<!--", re.IGNORECASE
+)
 
 
 def _table(html: str) -> list[str]:
