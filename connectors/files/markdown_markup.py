@@ -14,7 +14,8 @@ _MARKERS = re.compile(f"[{GONE}{_BREAK}{_ITEM}]")
 
 CODE_SPAN = (
     r"(?<!``)(?P<more>`*)(?!`)"
-    r"(?:[^`\n]++|\n(?![ \t]*(?:\n|$|[-*+][ \t]|\d{1,9}[.)][ \t]|[>#|]|```|~~~))|(?!`(?P=more)(?!`))`++)++`(?P=more)(?!`)"
+    r"(?:[^`\n]++|\n(?![ \t]*(?:\n|$|[-*+][ \t]|\d{1,9}[.)][ \t]|[>#|]|```|~~~))"
+    r"|(?!`(?P=more)(?!`))`++)++`(?P=more)(?!`)"
 )
 """What follows the first backtick of a span of code, which ends in its paragraph with as many as it begins."""
 _VALUE = r"""(?:"[^"<]{0,1000}"|'[^'<]{0,1000}'|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*+\})*+\})*+\}|[^\s"'=<>`{}]+)"""
@@ -24,12 +25,13 @@ _TOKEN = re.compile(
     rf"""[`\\<!\[^{{%:&](?:(?<=`)(?P<code>{CODE_SPAN})
     |(?<=\\)(?P<escaped>[<{{\[!%&^\\`])
     |(?<=<)a\s[^<>]*?\bhref\s*=\s*(?P<href>"[^"\s<>]+"|'[^'\s<>]+')[^<>]*>(?P<linked>[^<>\n\[\]]+)</a>
-    |(?<=[\w)\]]<)(?P<raised>su[pb])>(?P<exponent>[^<>\n]{{1,60}})</(?P=raised)>
+    |(?<=[\w)\]]<)(?P<raised>su[pb])>(?P<exponent>[^<>\n\[\]]{{1,60}})</(?P=raised)>
     |(?<=<)(?P<slash>/?)(?P<tag>[A-Za-z][\w.-]*)(?P<attributes>(?:\s+{_ATTRIBUTE})*+)\s*(?P<alone>/?)>
     |(?<=<)/?>
     |(?<=!)\[\[[^\[\]\n|]*\.(?:avif|bmp|gif|jpe?g|mp[34]|pdf|png|svg|webp|excalidraw)(?:\#[^\[\]\n|]*)?(?:\|[^\[\]\n]*)?\]\]
     |(?<=!)\[\[(?P<embed>[^\[\]\n|]+?)(?:\\?\|(?P<alias>[^\[\]\n]*))?\]\]
-    |(?<=\[)(?<![A-Za-z\d_)\]]\[)\[(?P<page>[^\[\]\n|]+?)(?:\\?\|(?P<words>[^\[\]\n]*))?\]\](?![(\[]|:[ \t]*[<\w/#]\S*[ \t]*(?:\n|\Z|["']))
+    |(?<=\[)(?<![A-Za-z\d_)\]]\[)\[(?P<page>[^\[\]\n|]+?)(?:\\?\|(?P<words>[^\[\]\n]*))?\]\]
+        (?![(\[]|:[ \t]*[<\w/#]\S*[ \t]*(?:\n|\Z|["']))
     |(?<=\[)\^(?P<note>[^\[\]\s]+)\](?::[ \t]*)?
     |(?<=\^)\[(?P<aside>[^\[\]\n]+)\]
     |(?<=\[)[#¶🔗\ufffc]?\]\((?:\#[^()\s]*)?\)
@@ -86,14 +88,14 @@ _SHORTCODES = frozenset(
 _KEPT_ESCAPED = frozenset("#|`<*_[]")
 _OPEN_ENDED = frozenset(
     {
-        "body", "br", "col", "colgroup", "dd", "dt", "head", "hr", "html", "li", "option", "p", "rp", "rt", "tbody", "td",
-        "tfoot", "th", "thead", "tr", "wbr",
+        "body", "br", "col", "colgroup", "dd", "dt", "head", "hr", "html", "li", "option", "p", "rp", "rt", "tbody",
+        "td", "tfoot", "th", "thead", "tr", "wbr",
     }
 )  # fmt: skip
 """Elements that need no end."""
 _NO_WORDS = re.compile(r"(?:[\s>|*_#+-]|\d{1,9}[.)]|<[^<>]*>)*+")
 _NEAR, _LONGEST = 200, 2000
-"""Characters before a mark that are looked at for words; of a paragraph in which the end of an element is looked for."""
+"""Characters before a mark that are looked at for words, and of a paragraph for the end of an element."""
 
 
 def has_words(text: str, begin: int, end: int) -> bool:
@@ -170,7 +172,7 @@ def _replacement(closed: frozenset[str], notes: frozenset[str]) -> Callable[[re.
     def words(token: re.Match[str]) -> str:
         kind = token.lastgroup or ""
         if kind == "alone":
-            return _of_tag(token, closed)
+            return token[0] if _is_named(token, closed) else _of_tag(token, closed)
         if kind == "note" and token["note"] not in notes:
             return token[0]
         return _WORDS[kind](token) if kind in _WORDS else GONE
@@ -202,8 +204,6 @@ def _bold(words: str) -> str:
 def _of_tag(token: re.Match[str], closed: frozenset[str]) -> str:
     name, attributes = token["tag"], token["attributes"]
     small = name.lower()
-    if not (token["slash"] or token["alone"] or attributes.strip()) and _is_named(token, closed):
-        return token[0]
     if small == "img" and (alt := _ALT.search(attributes)):
         source = _SRC.search(attributes)
         words = one_line(alt[1] or alt[2] or "").replace("[", "(").replace("]", ")")
@@ -237,6 +237,8 @@ def _exponent(tag: str, words: str) -> str:
 def _is_named(token: re.Match[str], closed: frozenset[str]) -> bool:
     """Whether a tag is one that a sentence tells of: nothing ends it, or nothing in its paragraph."""
     name, text, at = token["tag"], token.string, token.end()
+    if token["slash"] or token["alone"] or token["attributes"].strip():
+        return False
     if name.lower() in _OPEN_ENDED or name[0].isupper():
         return False
     if name not in closed:

@@ -292,7 +292,8 @@ class _MarkdownReader:
         is_word = first.isalpha()
         if first and (behind_blank or self._in_component or not is_word):
             self._follow(line, first)
-        self._behind_blank, self._in_head = not first, False
+        # A line on which a comment stood alone is no blank one.
+        self._behind_blank, self._in_head = not first and (behind_blank or GONE not in line), False
         if behind_blank and line.startswith(("import", "export")) and _PROGRAM.match(line):
             self._skip_program(line)
             self._behind_blank = True
@@ -410,8 +411,8 @@ class _MarkdownReader:
                 self._indents.append(width)
                 return opened["indent"] + _label(opened["title"] or "", name)
         if bare.startswith("///") and (block := _SLASHES.match(line)):
-            if block["title"] or (block["name"] or "html").lower() in _NOTES | _SILENT:
-                return _label(block["title"] or "", block["name"] or "")
+            is_block = block["title"] or (block["name"] or "html").lower() in _NOTES | _SILENT
+            return _label(block["title"] or "", block["name"] or "") if is_block else None
         if bare.startswith(">") and (callout := _CALLOUT.match(line)):
             return callout[1] + _label(callout[3], callout[2])
         return None
