@@ -356,10 +356,9 @@ class _MarkdownReader:
     def _is_fenced(self, at: int, end: int) -> bool:
         """Whether an end is within a fence that opened behind `at`; looked at once for each end."""
         if self._fenced_end[0] != end:
-            fences = [mark[1] for mark in _FENCES.finditer(self._text, at, end)]
             opened = ""
-            for marks in fences:
-                opened = marks if not opened else "" if marks.startswith(opened) else opened
+            for mark in _FENCES.finditer(self._text, at, end):
+                opened = mark[1] if not opened else "" if mark[1].startswith(opened) else opened
             self._fenced_end = end, bool(opened)
         return self._fenced_end[1]
 
