@@ -208,11 +208,6 @@ class _MarkdownReader:
         end = self._text.find("\n", begin)
         return len(self._text) if end < 0 else end
 
-    def _next_line(self) -> str:
-        begin, end = self._at, self._line_end(self._at)
-        self._at = end + 1
-        return self._text[begin:end]
-
     def _code_line(self, begin: int, end: int) -> None:
         line = self._dedented(self._text[begin:end])
         if not self._fence or (self._quoted and not line.lstrip().startswith(">")):
@@ -292,8 +287,11 @@ class _MarkdownReader:
         is_word = first.isalpha()
         if first and (behind_blank or self._in_component or not is_word):
             self._follow(line, first)
-        # A line on which a comment stood alone is no blank one.
-        self._behind_blank, self._in_head = not first and (behind_blank or GONE not in line), False
+        # A comment alone on its line makes no blank one, and `>` may end a tag of several lines.
+        is_marked = GONE in line or (
+            ">" in line and not (self._lines or [("", False)])[-1][0].startswith(">")
+        )
+        self._behind_blank, self._in_head = not first and (behind_blank or not is_marked), False
         if behind_blank and line.startswith(("import", "export")) and _PROGRAM.match(line):
             self._skip_program(line)
             self._behind_blank = True
@@ -431,7 +429,8 @@ class _MarkdownReader:
                 return
             if self._at > len(self._text):
                 break
-            before, line = self._at, self._next_line()
+            before, self._at = self._at, self._line_end(self._at) + 1
+            line = self._text[before : self._at - 1]
             blank = before if blank < 0 and not line.strip() else blank
             if line.startswith(("# ", "## ", "```", "export ", "import ")):
                 self._at = before
