@@ -167,7 +167,8 @@ DECISION_STATUSES: Mapping[str, tuple[str, ...]] = {
         "rejected", "declined", "withdrawn", "abandoned", "abgelehnt", "verworfen", "zurückgezogen", "rejeté",
         "rejetée", "refusé", "refusée", "abandonné", "abandonnée", "rechazado", "rechazada", "descartado", "descartada",
         "retirado", "retirada", "rejeitado", "rejeitada", "recusado", "recusada", "rifiutato", "rifiutata", "respinto",
-        "respinta", "afgewezen", "verworpen", "ingetrokken", "reddedildi", "geri çekildi", "отклонено", "отклонён",
+        "respinta", "afgewezen", "verworpen", "ingetrokken", "reddedildi", "geri çekildi", "kabul edilmedi",
+        "onaylanmadı", "отклонено", "отклонён",
         "отклонен", "отклонена", "отозвано", "已拒绝", "拒绝", "已否决", "却下", "却下済み", "棄却",
     ),
     "deprecated": (

@@ -22,6 +22,7 @@ from connectors.documents.globs import include_pattern
 from connectors.documents.headings import AROUND, DECISION, Heading, letters, names_of, plain_text
 from connectors.documents.options import DecisionRules
 from connectors.documents.status import (
+    NOTHING,
     PARTLY_WORD,
     Statement,
     banner,
@@ -44,12 +45,6 @@ NO_RECORDS = frozenset(
     }
 )  # fmt: skip
 """Names of pages about records, by their letters."""
-NOTHING = frozenset(
-    {
-        "na", "none", "null", "tbd", "tba", "no", "false", "nobody", "nothing", "unknown", "keine", "keiner", "nein",
-        "aucun", "non", "ninguno", "ninguna", "nenhum", "nessuno", "geen", "yok", "нет", "无", "なし", "todo",
-    }
-)  # fmt: skip
 MAX_TITLE_LINE = 500
 MAX_FACT = 200
 MAX_NAME = 50
@@ -148,12 +143,15 @@ def _signs(rules: DecisionRules, evidence: Evidence, stem: str) -> Iterator[obje
         settled = status and status.status not in ("proposed", "deprecated")
         yield settled and parse_day(scalar_text(front.get("date")))
         yield evidence.proposal_number and _has_status_and_people(evidence)
+    about_records = letters(stem) in NO_RECORDS and not _NUMBERED.match(
+        PurePosixPath(evidence.path).parent.name
+    )
     if rules.headings:
-        yield set(map(letters, rules.headings)) <= named
-        yield named & DECISION and len(named & AROUND) > 1
+        yield not about_records and set(map(letters, rules.headings)) <= named
+        yield not about_records and named & DECISION and len(named & AROUND) > 1
         yield _TITLE.match(evidence.title_line.casefold())
         yield evidence.is_titled_proposal and _has_status_and_people(evidence)
-    if letters(stem) not in NO_RECORDS:
+    if not about_records:
         yield set(map(str.casefold, evidence.tags)).intersection(map(str.casefold, rules.tags))
         yield _place(rules, evidence, named, stem)
 

@@ -10,10 +10,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from connectors.documents.headings import plain_text
+from connectors.documents.headings import letters, plain_text
 from connectors.documents.values import parse_day
 from pipeline.documents import DECISION_STATUSES
 
+NOTHING = frozenset(
+    {
+        "na", "none", "null", "tbd", "tba", "no", "false", "nobody", "nothing", "unknown", "keine", "keiner", "nein",
+        "aucun", "non", "ninguno", "ninguna", "nenhum", "nessuno", "geen", "yok", "нет", "无", "なし", "todo",
+    }
+)  # fmt: skip
 MAX_LINE = 500
 """Characters of a line that are searched; a longer one is cut."""
 SHORT_LINE = 6
@@ -314,7 +320,7 @@ def _lead(
             partly or bool(filler["partly"]),
         )
     short = words and (value or len(_sentence(line[start:]).split()) <= SHORT_STATUS)
-    if not short and not _GOES_ON.match(line, match.end()):
+    if line[match.end() :].startswith("?") or not (short or _GOES_ON.match(line, match.end())):
         return None
     partly = partly or bool(_ONLY_FOR.match(line, match.end()))
     return _Lead(start=start, end=match.end(), status=str(match.lastgroup), negated=negated, partly=partly)
@@ -331,7 +337,8 @@ def _predicate(line: str, words: re.Pattern[str]) -> _Lead | None:
 
 def _statement(lead: _Lead, line: str) -> Statement | None:
     """What a lead says with all that follows it in `line`."""
-    if lead.negated:
+    by = _BY.match(_sentence(line[lead.end :]))
+    if lead.negated or (by and letters(by["name"]) in NOTHING):
         return None
     status = lead.status
     if lead.partly and status in PARTLY:

@@ -22,7 +22,7 @@ SIGNS: Mapping[str, str] = {
 
 _Shown = Callable[[re.Match[str]], str]
 _DROPPED = re.compile(
-    r":!?[\w-]+!?:(?:\s.*)?$|//(?!/)|\[.*\]$|(?:={4,}|_{4,}|\*{4,}|--|\+|<{3,}|!===)$|(?!image)\w+::\S*\[.*\]$"
+    r":!?[\w-]+!?:(?:\s.*)?$|//(?!/)|\[.*\]$|(?:={4,}|_{4,}|\*{4,}|--|\+|<{3,}|!===)$|(?!image|video|audio|ifn?def)\w+::\S*\[.*\]$"
 )
 _LINES: tuple[tuple[re.Pattern[str], _Shown], ...] = (
     (re.compile(r"(={1,6})[ \t]+(\S.*)"), lambda m: f"{'#' * len(m[1])} {m[2]}"),
@@ -36,23 +36,24 @@ _ATTRIBUTE = re.compile(r"^:([\w-]+):[ \t]+(\S.*)$", re.MULTILINE)
 _NAME = re.compile(r"(?<!\\)\{(\w[\w-]{0,60})\}")
 _LINK = re.compile(r"(?:link:|(?=https?:))([^\s\[\]]{1,1000})\[([^\[\]\n]{0,500})\]")
 _REFERENCE = re.compile(
-    r"<<(?:[^<>,\n]{0,200},\s*)?(?=\S)([^<>\n]{1,300}?)(?<=[^\s,]),?[ \t]*>>"
+    r"<<(?! )(?:[^<>,\n]{0,200},\s*)?(?=\S)([^<>\n]{1,300}?)(?<=[^\s,]),?[ \t]*>>"
     r"|\b(?:xref|linkgit):([^\s\[\]]{1,200})\[([^\[\]\n]{0,300})\]"
 )
 _ANCHOR = re.compile(
-    r"(?<!\[)\[\[[\w:][\w:.-]{0,200}(?:,[^\]\n]{0,300})?\]\](?!\])|\banchor:[\w:.-]{1,200}\[[^\[\]\n]{0,300}\]"
+    r"(?<!\[)\[\[(?!\d)[\w:][\w:.-]{0,200}(?:,[^\]\n]{0,300})?\]\](?!\])|\banchor:[\w:.-]{1,200}\[[^\[\]\n]{0,300}\]"
 )
 _MACRO = re.compile(
-    r"\b(image|icon|kbd|btn|menu|footnote|stem|latexmath|asciimath|pass|mailto)::?([^\s\[\]]{0,300})\[([^\[\]\n]{0,500})\]"
+    r"\b(image|video|audio|ifn?def|icon|kbd|btn|menu|footnote|stem|latexmath|asciimath|pass|mailto)::?([^\s\[\]]{0,300})\[([^\[\]\n]{0,500})\]"
 )
+_TITLE = re.compile(r"""\btitle=["']?([^"',]+)""")
 _ROLE = re.compile(r"\[\.[\w.-]{1,80}\](?:#([^#\n]{1,300})#|(?=[*_`]))")
 _UNKNOWN_TARGET = re.compile(r"(?<![\w:])\{\w[\w-]{0,60}\}[^\s\[\]{}]{0,300}\[([^\[\]\n]{1,300})\]")
 """A link whose address begins with an attribute of another file."""
 _UNDER = "=-~^+"
-_FENCE = re.compile(r"-{4,}|\.{4,}|/{4,}|`{3,}")
+_FENCE = re.compile(r"(-{4,}|\.{4,}|/{4,}|`{3,})(?:(?<=`)\w[\w+-]*)?")
 _CODE = "-.`"
 """Marks of blocks of code; `/` is that of a comment."""
-_TABLE = re.compile(r"[|,:]={3,}")
+_TABLE = re.compile(r"([|,:]={3,})")
 _CELL = re.compile(
     r"(?:(?<!\S)(?:(\d{1,2})?(?:\.\d{1,2})?([*+]))?(?:[<^>]?(?:\.[<^>])?)?[aehlmdsv]?)?(?<!\\)\|"
 )
@@ -102,8 +103,8 @@ class _Page:
             self._inside(line)
         elif above.strip() and alone and line and line[0] in _UNDER and _underlines(above, line):
             self.shown[-1] = f"{'#' * (_UNDER.index(line[0]) + 1)} {_inline(_filled(above, self.names))}"
-        elif _TABLE.fullmatch(line) or _FENCE.fullmatch(line):
-            self.mark = line
+        elif opened := _TABLE.fullmatch(line) or _FENCE.fullmatch(line):
+            self.mark = opened[1]
             self.shown += ["", "```"] if line[0] in _CODE else []
         elif label := _LABEL.match(line):
             self.shown += ["", f"**{label[1].title()}**", ""]
@@ -157,15 +158,17 @@ def _words_of_macro(macro: re.Match[str]) -> str:
     name, target, words = macro.groups()
     first = words.split(",", 1)[0].strip(" \"'")
     match name:
-        case "image" if "::" not in macro[0][:7]:
+        case "image" | "video" | "audio":
+            title = _TITLE.search(words)
+            shown = title[1] if title else "" if "=" in first else first
             # Within a line, such as a tick in a cell: AsciiDoc shows the file's name where no words are given.
-            return first if first and "=" not in first else _name_of_picture(target)
-        case "image" | "icon":
-            return "" if "=" in first or name == "icon" else first
+            return shown or ("" if f"{name}::" in macro[0] else _name_of_picture(target))
+        case "icon":
+            return ""
         case "menu":
             return " > ".join(filter(None, (target, words)))
         case "footnote":
-            return f" ({words})" if words else ""
+            return words and f" ({words})"
         case "mailto":
             return first or target
         case _:
