@@ -151,7 +151,7 @@ class FileSource:
             fix = "" if count else f"correct the glob, or put files below {listing.root}"
             detail = f"matches {plural(count, 'file')}"
             found.append(Finding(ok=bool(count), subject=f"paths {pattern.text}", detail=detail, fix=fix))
-        problems = [(p.external_id, p.reason) for p in (*listing.failed, *listing.skipped)]
+        problems = [(p.external_id, p.reason) for p in listing.failed]
         problems += [(f.external_id, why) for f in listing.files if (why := open_problem(f, listing.root))]
         fix = "see what is said about it, or add it to exclude"
         found += [
@@ -179,7 +179,7 @@ class FileSource:
 
     def _items(self, listing: FileListing) -> Iterable[Entry | FoundFile]:
         """What a walk gives, in any order: files still to be read, and what is known already."""
-        return [*listing.files, *listing.failed, *listing.skipped]
+        return [*listing.files, *listing.failed]
 
     def _entry(self, found: FoundFile, root: str) -> Entry | None:
         """The document of a file, or why there is none; None if it is gone."""

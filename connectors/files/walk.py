@@ -52,7 +52,6 @@ class FileListing:
     files: tuple[FoundFile, ...]
     """Sorted by external id, each real file once."""
     failed: tuple[Problem, ...]
-    skipped: tuple[Skipped, ...]
     present: frozenset[str]
     """External ids of things that match and are there, although they cannot be read as files."""
     complete: bool
@@ -62,7 +61,7 @@ class FileListing:
     def stamp(self) -> str:
         """Differs when a file was added, removed, renamed, edited or replaced; no content is read."""
         seen = [(f.external_id, f.status.st_mtime_ns, f.status.st_size, f.status.st_ino) for f in self.files]
-        troubles = sorted(p.external_id for p in (*self.failed, *self.skipped))
+        troubles = sorted(p.external_id for p in self.failed)
         return hashlib.sha256(repr((seen, troubles, self.complete)).encode()).hexdigest()
 
 
@@ -101,7 +100,6 @@ class _Walk:
         self._links: list[tuple[str, str]] = []
         self._followed: set[str] = set()
         self._failed: list[Problem] = []
-        self._skipped: list[Skipped] = []
         self._present: set[str] = set()
         self._complete = True
 
@@ -119,7 +117,6 @@ class _Walk:
             root=self._root,
             files=tuple(sorted(self._files.values(), key=_by_id)),
             failed=tuple(sorted(self._failed, key=_by_id)),
-            skipped=tuple(sorted(self._skipped, key=_by_id)),
             present=frozenset(self._present),
             complete=self._complete,
         )
@@ -223,7 +220,7 @@ class _Walk:
         elif not pattern.fixed and pattern.prefix and not os.path.lexists(f"{self._root}/{pattern.prefix}"):
             nothing = f"nothing of {pattern.text} is read, and nothing deleted"
             reason = f"there is no folder {pattern.prefix}; {nothing}"
-            self._skipped.append(Skipped(external_id=pattern.prefix, reason=reason, because="no such folder"))
+            self._failed.append(Problem(external_id=pattern.prefix, reason=reason))
             self._complete = False
 
     def _fail(self, relative: str, reason: str, *, present: bool = False) -> None:

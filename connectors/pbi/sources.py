@@ -392,7 +392,7 @@ class PbiJsonSource(FileSource):
     def _gather(self, listing: FileListing) -> PbiSightings:
         """Reads all files once; of those without PBIs only the place is kept."""
         gathering = PbiSightings(by_id=self._by_id)
-        gathering.problems += (*listing.failed, *listing.skipped)
+        gathering.problems += listing.failed
         gathering.complete = listing.complete and not listing.present
         for found in listing.files:
             file = read_file(found, listing.root, self._options)

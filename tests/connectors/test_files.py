@@ -211,8 +211,8 @@ class TestMissing:
         documents, failed, skipped = walk(given)
 
         assert list(documents) == ["a.md"]
-        assert not failed
-        assert "no folder docs" in skipped["docs"]
+        assert not skipped
+        assert "no folder docs" in failed["docs"]
         assert not open_source(given).ids().complete
 
     def test_check_tells_of_globs_without_files(self, tmp_path: Path) -> None:
