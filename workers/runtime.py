@@ -88,6 +88,8 @@ class Runtime:
         """Where the processes of this machine count together, if they do."""
         self.answer_timeout: float | None = None
         """Seconds of silence after which the database counts as gone; set by commands that a person waits for."""
+        self.start_timeout = 0.0
+        """Seconds in which they wait for a database that is being started."""
 
     def forget_connections(self) -> None:
         """After a fork: drop the parent's connections without closing them under its feet."""
@@ -111,6 +113,7 @@ class Runtime:
             self.addresses.control,
             pool_size=self.rag.storage.database.pool_size,
             answer_timeout=self.answer_timeout,
+            start_timeout=self.start_timeout,
             timeouts=ServerTimeouts.within(self.rag.queue.lease_seconds, self.rag.enrichment.lease_seconds),
         )
 

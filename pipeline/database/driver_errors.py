@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 import psycopg
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from pipeline.errors import (
     StoreDamaged,
@@ -33,12 +34,11 @@ _LOGIN = (
     " LARDER_CONTROL_DATABASE_URL or LARDER_ADMIN_DATABASE_URL"
 )
 _TLS = "correct sslmode and sslrootcert in LARDER_DATABASE_URL, or the certificate of the server"
+_STARTING = ("starting up", "in recovery mode", "not yet accepting connections")
 _PASSING = (
-    "starting up",
+    *_STARTING,
     "shutting down",
-    "in recovery mode",
     "system is not accepting connections",
-    "not yet accepting connections",
     "too many clients",
     "too many connections",
     "connection slots are reserved",
@@ -68,6 +68,24 @@ _NO_ANSWER = (
 )
 """Words of the client -> why nobody answers."""
 KEPT = "see `larder doctor`; the work is kept and tried again"
+
+
+def is_starting(error: BaseException) -> bool:
+    """Whether a server says that it is being started, or reads its log after a crash."""
+    return isinstance(error, psycopg.OperationalError) and any(words in str(error) for words in _STARTING)
+
+
+START_POLL_SECONDS = 0.3
+
+
+def while_starting(seconds: float) -> Retrying:
+    """Calls again what fails since a server is being started, for so many seconds."""
+    return Retrying(
+        retry=retry_if_exception(is_starting),
+        stop=stop_after_delay(seconds),
+        wait=wait_fixed(START_POLL_SECONDS),
+        reraise=True,
+    )
 
 
 def _refusal(error: psycopg.Error) -> StoreError | None:

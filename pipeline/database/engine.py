@@ -23,7 +23,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as NoneFree
 
-from pipeline.database.driver_errors import KEPT, AnswerTimeout, message_of, translate
+from pipeline.database.driver_errors import KEPT, AnswerTimeout, message_of, translate, while_starting
 from pipeline.errors import StoreUnavailable
 
 APP_ROLE = "larder_app"
@@ -98,13 +98,15 @@ def open_engine(
     role: str,
     pool_size: int = 2,
     answer_timeout: float | None = None,
+    start_timeout: float = 0.0,
     timeouts: ServerTimeouts = ServerTimeouts(),
     ping: bool = True,
     asking: bool = False,
 ) -> Engine:
     """An engine whose connections act as `role`, whoever logs in; nothing is connected yet.
 
-    With `answer_timeout` a server that says nothing for so many seconds counts as gone. `ping` asks each connection
+    With `answer_timeout` a server that says nothing for so many seconds counts as gone, and one that is being started
+    is waited for `start_timeout` seconds. `ping` asks each connection
     before its use whether it is still alive. `asking` is for `Database.fetch`: each statement is a transaction, and
     says itself whether its plan may be kept; elsewhere none is kept, since the driver prepares what comes often, and a
     plan for all values forgets how much a filter lets through: after five runs recall fell to 8 %.
@@ -134,7 +136,7 @@ def open_engine(
 
         @event.listens_for(engine, "do_connect")
         def _connect(_dialect: Any, _record: Any, args: Any, parameters: Any) -> TimedConnection:
-            return TimedConnection.opened(answer_timeout, *args, **parameters)
+            return TimedConnection.opened(answer_timeout, *args, start_timeout=start_timeout, **parameters)
 
     return engine
 
@@ -153,13 +155,16 @@ class Database:
         *,
         pool_size: int = 2,
         answer_timeout: float | None = None,
+        start_timeout: float = 0.0,
         timeouts: ServerTimeouts = ServerTimeouts(),
     ) -> None:
         """`answer_timeout` is for those who must answer in time: seconds of silence after which the server is gone.
 
-        Work on many rows needs longer than a person waits, so by default nobody gives up. `timeouts` is the server's.
+        They wait `start_timeout` seconds for one that is being started. Work on many rows needs longer than a person
+        waits, so by default nobody gives up. `timeouts` is the server's.
         """
-        opened = partial(open_engine, pool_size=pool_size, answer_timeout=answer_timeout, timeouts=timeouts)
+        opened = partial(open_engine, pool_size=pool_size, timeouts=timeouts)
+        opened = partial(opened, answer_timeout=answer_timeout, start_timeout=start_timeout)
         self._timeouts = timeouts
         self.app = opened(app_url, role=APP_ROLE, ping=False)
         self.asker = opened(app_url, role=APP_ROLE, ping=False, asking=True)
@@ -350,15 +355,15 @@ class TimedConnection(psycopg.Connection[Any]):
     answer_timeout: float | None = None
 
     @classmethod
-    def opened(cls, answer_timeout: float, *args: Any, **parameters: Any) -> Self:
-        """As `connect`; the server may take `answer_timeout` seconds for each of its answers, there too."""
+    def opened(cls, answer_timeout: float, *args: Any, start_timeout: float = 0.0, **parameters: Any) -> Self:
+        """As `connect`, with `answer_timeout` seconds for each answer; a server may be starting for `start_timeout`."""
         timeout = max(
             2, round(HANDSHAKE * answer_timeout)
         )  # for all; the driver knows nothing shorter than 2
         kind: Any = cls
-        made: Self = _with_timeout(kind, answer_timeout).connect(
-            *args, **{**parameters, "connect_timeout": timeout}
-        )
+        connect = _with_timeout(kind, answer_timeout).connect
+        again = while_starting(start_timeout)
+        made: Self = again(connect, *args, **{**parameters, "connect_timeout": timeout})
         return made
 
     @classmethod

@@ -9,6 +9,10 @@ import time
 from typing import Self
 from urllib.parse import urlsplit, urlunsplit
 
+_SSL_REQUEST = (80877103).to_bytes(4, "big")
+_FIELDS = b"SFATAL\0VFATAL\0C57P03\0Mthe database system is starting up\0\0"
+_STARTING = b"E" + (len(_FIELDS) + 4).to_bytes(4, "big") + _FIELDS
+
 
 class TcpProxy:
     """Passes bytes on from `start` (or `with`) to `stop`; `open` after `cut` listens on the same port again."""
@@ -17,6 +21,8 @@ class TcpProxy:
         self.target = ("127.0.0.1", port)
         self.delay = 0.0
         """Seconds by which every piece that the server sends comes later."""
+        self.starting = False
+        """True: whoever connects hears that the database is being started."""
         self.ways = 0
         """How often the server has answered what was sent to it; pieces of one answer count once."""
         self._asked = False
@@ -106,6 +112,13 @@ class TcpProxy:
                 client, _ = listener.accept()
             except OSError:
                 return
+            if self.starting:
+                with contextlib.suppress(OSError), client:
+                    if client.recv(8).endswith(_SSL_REQUEST):
+                        client.sendall(b"N")
+                        client.recv(65536)
+                    client.sendall(_STARTING)
+                continue
             try:
                 server = socket.create_connection(self.target)
             except OSError:  # it is being restarted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from uuid import uuid4
@@ -10,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from pipeline.database.engine import Database, TimedConnection
-from pipeline.errors import StoreSilent
+from pipeline.errors import StoreSilent, StoreUnavailable
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
 
@@ -42,6 +43,21 @@ def test_a_server_that_lets_nobody_in_is_found_out_after_one_silence(
         pass
     proxy.thaw()
     database.close()
+
+
+def test_a_server_that_is_being_started_is_waited_for(proxy: TcpProxy, addresses: Addresses) -> None:
+    """As after a crash, while it reads its log."""
+    proxy.starting = True
+    hasty = Database(proxy.url(addresses.app), answer_timeout=5)
+    with pytest.raises(StoreUnavailable, match="starting up"), hasty.tenant(uuid4()):
+        pass
+    patient = Database(proxy.url(addresses.app), answer_timeout=5, start_timeout=30)
+    threading.Timer(1.0, setattr, (proxy, "starting", False)).start()
+    begun = time.monotonic()
+    with patient.tenant(uuid4()):
+        assert time.monotonic() - begun > 0.9
+    for one in (hasty, patient):
+        one.close()
 
 
 def test_the_ways_to_the_server_are_few(proxy: TcpProxy, addresses: Addresses) -> None:

@@ -87,7 +87,7 @@ class CommandContext:
     def parts(self) -> Runtime:
         """The runtime on living servers; queue and database are connected on first use."""
         from workers import runtime
-        from workers.embedded.locating import open_runtime, uses_embedded
+        from workers.embedded.locating import START_SECONDS, open_runtime, uses_embedded
 
         data = self.settings.data
         if not self.makes and uses_embedded(self.settings) and not (data / "credentials.json").exists():
@@ -97,7 +97,7 @@ class CommandContext:
             fix = "make one with `larder up --detach`, or name another folder with --data or --config"
             raise ConfigurationError(f"there is no installation {where}", fix=fix)
         parts = open_runtime(self.settings)
-        parts.answer_timeout = self.answer_timeout
+        parts.answer_timeout, parts.start_timeout = self.answer_timeout, START_SECONDS
         if not self.looks:  # else nothing is sent, and Celery need not be loaded
             from workers.queue.app import configure
 
@@ -130,9 +130,9 @@ class CommandContext:
         Raises:
             StoreUnavailable: it does not.
         """
-        from workers.embedded.locating import ping
+        from workers.embedded.locating import START_SECONDS, ping
 
-        ping(self.parts.addresses.database)
+        ping(self.parts.addresses.database, start_timeout=START_SECONDS)
 
     @property
     def console(self) -> Console:

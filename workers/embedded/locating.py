@@ -12,6 +12,8 @@ from workers.runtime import Addresses, Runtime
 from workers.settings import Settings
 
 PING_SECONDS = 10.0
+START_SECONDS = 60.0
+"""In which commands wait for a database that is being started, as after a crash."""
 
 
 def addresses(settings: Settings) -> Addresses:
@@ -46,7 +48,7 @@ def migrate(settings: Settings, where: Addresses, *, to: str | None = None) -> s
     On servers of your own the two roles also get the passwords that their addresses name; the embedded server
     did that when it started.
     """
-    ping(where.admin)
+    ping(where.admin, start_timeout=START_SECONDS)
     with translated():
         if to is not None:
             return migrations.downgrade(where.admin, to=to)
@@ -58,8 +60,10 @@ def migrate(settings: Settings, where: Addresses, *, to: str | None = None) -> s
     return revision
 
 
-def ping(url: str) -> None:
+def ping(url: str, *, start_timeout: float = 0.0) -> None:
     """Find out whether a database answers, before it is given work for which it may take any time.
+
+    One that is being started is waited for `start_timeout` seconds.
 
     Raises:
         StoreSilent: it does not within `PING_SECONDS` for each answer.
@@ -67,7 +71,7 @@ def ping(url: str) -> None:
         StoreRefused: it refuses the login.
     """
     plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-    with translated(), TimedConnection.opened(PING_SECONDS, plain) as connection:
+    with translated(), TimedConnection.opened(PING_SECONDS, plain, start_timeout=start_timeout) as connection:
         connection.execute("select 1")
 
 
