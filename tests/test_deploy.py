@@ -272,6 +272,25 @@ class TestLarderServices:
         assert load(ROOT / "deploy/compose/larder.yaml", {}).rag.flower.port == int(published[1])
         assert "flower-state:/srv/larder/.larder" in flower["volumes"]
 
+    def test_prometheus_scrapes_what_there_is_with_the_token_that_is_made(self) -> None:
+        scraped = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text(encoding="utf-8"))
+        settings = load(ROOT / "deploy/compose/larder.yaml", {}).rag
+        targets = {
+            t for job in scraped["scrape_configs"] for own in job["static_configs"] for t in own["targets"]
+        }
+        workers = {f"{name}:{settings.monitoring.metrics.port}" for name in WORKERS}
+        assert targets == {f"api:{settings.api.port}", *workers}
+        for job in scraped["scrape_configs"]:
+            assert job["authorization"] == {"credentials_file": "/run/secrets/metrics_token"}
+        for name in ("api", *WORKERS):
+            assert OURS[name]["environment"]["LARDER_METRICS_TOKEN_FILE"] == "/run/secrets/metrics_token"
+            assert "metrics_token" in OURS[name]["secrets"]
+
+    def test_that_the_api_is_gone_is_a_rule(self) -> None:
+        rules = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text(encoding="utf-8"))
+        expressions = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+        assert 'absent(larder_up{server="database"})' in expressions
+
     @pytest.mark.req("001-136")
     def test_the_application_has_its_folders_its_variables_and_its_store(self) -> None:
         ingest = OURS["worker-ingest"]

@@ -116,6 +116,7 @@ def test_a_process_is_told_what_it_is_told_in_compose(name: str) -> None:
 @each
 def test_every_variable_is_read_by_somebody(name: str) -> None:
     read = {one.name for one in OVERRIDES} | {"LARDER_FLOWER_AUTH", "LARDER_CONFIG"}
+    read |= {*re.findall(r"\$\{(\w+)", (FOLDER / "base/larder.yaml").read_text(encoding="utf-8"))}
     ours = {key.removesuffix("_FILE") for key in environment(name) if key.startswith("LARDER_")}
     assert ours - {"LARDER_HEARTBEAT_DIR"} <= read
 

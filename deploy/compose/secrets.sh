@@ -15,6 +15,7 @@ for name in postgres owner valkey; do
 done
 keep flower_auth "operator:$(random)"
 keep jwt_secret "$(random)"
+keep metrics_token "$(random)"
 keep admin_database_url "$(database larder_owner "$(cat owner_password.txt)")"
 # The migration gives these two roles the passwords that their URLs name.
 keep database_url "$(database larder_app "$(random)")"
