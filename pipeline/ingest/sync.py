@@ -219,11 +219,25 @@ class Syncer:
         return True
 
 
+CONFIGURED_OTHERWISE = "the workers have "
+"""The first words of what a run says that these workers cannot do."""
+
+
 def configured_otherwise(name: str) -> SourceUnavailable:
     """What this worker would read by its own configuration is not what was asked for; it may be replaced soon."""
+    message = f"{CONFIGURED_OTHERWISE}another configuration of source {name} than was registered last"
     return SourceUnavailable(
-        f"this worker has another configuration of source {name} than was registered last",
-        fix="run all workers with the same file: larder reload, or start them again",
+        message, fix="run all workers with the same file: larder reload, or start them again"
+    )
+
+
+def not_configured(name: str, tenant: str, workers_tenant: str) -> SourceUnavailable:
+    """This worker has no such source, perhaps since its configuration is that of another tenant."""
+    if tenant == workers_tenant:
+        return configured_otherwise(name)
+    return SourceUnavailable(
+        f"{CONFIGURED_OTHERWISE}no source {name} of tenant {tenant}: they are those of tenant {workers_tenant}",
+        fix=f"ask with LARDER_TENANT={workers_tenant}; if the file names the source with its tenant, larder reload",
     )
 
 

@@ -223,13 +223,33 @@ def embedded_texts(connection: Connection) -> Json:
 
 
 def workers(connection: Connection) -> list[Json]:
-    """Workers that gave a sign of life in the last minutes, with its age in seconds."""
+    """Workers that gave a sign of life in the last minutes, with its age and that of the process in seconds."""
     statement = text("""
         select name, queues, host, pid,
-               cast(extract(epoch from now() - seen_at) as double precision) as age_seconds
-        from worker where seen_at > now() - make_interval(secs => :most) order by name""")
+               cast(extract(epoch from now() - seen_at) as double precision) as age_seconds,
+               cast(extract(epoch from now() - started_at) as double precision) as up_seconds
+        from worker where pid > 0 and seen_at > now() - make_interval(secs => :most) order by name""")
     rows = connection.execute(statement, {"most": WORKERS_SECONDS})
     return [{**row, "queues": row["queues"].split(",")} for row in rows.mappings()]
+
+
+def unserved(connection: Connection, queues: Sequence[str], *, silent: float) -> dict[str, float | None]:
+    """Those `queues` that no worker serves, and for how many seconds; None if none ever did.
+
+    A worker counts for `silent` seconds after its last sign of life. The time begins anew when all workers do, so that
+    those that start one after another are not missed.
+    """
+    statement = text("""
+        with living as (
+            select * from worker where pid > 0 and seen_at > now() - make_interval(secs => :silent))
+        select queue, cast(extract(epoch from now() - greatest(
+                   (select max(seen_at) from worker where queue = any(string_to_array(queues, ','))),
+                   (select sung_at from canary c where c.queue = q.queue),
+                   (select min(started_at) from living))) as double precision) as seconds
+        from unnest(cast(:queues as text[])) as q(queue)
+        where not exists (select from living where queue = any(string_to_array(queues, ',')))""")
+    rows = connection.execute(statement, {"queues": list(queues), "silent": silent})
+    return {row.queue: row.seconds for row in rows}
 
 
 def canaries(connection: Connection) -> dict[str, float]:

@@ -110,9 +110,9 @@ def record_worker(connection: Connection, name: str, *, queues: str, host: str, 
     connection.execute(statement, {"name": name, "queues": queues, "host": host, "pid": pid})
 
 
-def forget_worker(connection: Connection, name: str) -> None:
-    """Remove the row of a worker that ended."""
-    connection.execute(text("delete from worker where name = :name"), {"name": name})
+def record_worker_end(connection: Connection, name: str) -> None:
+    """Note that a worker ended: its row, of no process, tells since when its queues are not served."""
+    connection.execute(text("update worker set pid = 0, seen_at = now() where name = :name"), {"name": name})
 
 
 # Alerts, over all tenants -------------------------------------------------------------------------
@@ -229,12 +229,16 @@ _DAMAGED = text("""
     group by d.id
     having count(c.ord) <> d.chunk_count or coalesce(max(c.ord) + 1, 0) <> d.chunk_count
         or count(*) filter (where c.version <> d.indexed_version) > 0
+        or count(*) filter (where c.ord is not null and c.embedding is null) > 0
         or d.indexed_version is distinct from d.desired_version
     order by d.external_id""")
 
 
 def damaged(connection: Connection) -> Sequence[Row[Any]]:
-    """Finished documents with other than exactly their own chunks of one version: id, external_id, has_body."""
+    """Finished documents with other than exactly their own chunks of one version, each with its vector.
+
+    Columns: id, external_id, has_body.
+    """
     return connection.execute(_DAMAGED).all()
 
 
@@ -259,7 +263,7 @@ def requeue_damaged(connection: Connection) -> None:
 DAMAGED_BESIDE = """
     search_index i join index_document x on x.index_id = i.id
     cross join lateral (
-        select count(*) as chunks, count(*) filter (where c.version <> x.version) as others
+        select count(*) as chunks, count(*) filter (where c.version <> x.version or c.embedding is null) as others
         from chunk c where c.index_id = x.index_id and c.document_id = x.document_id) c
     where i.status <> 'active' and x.version > 0 and (c.chunks <> x.chunk_count or c.others > 0)"""
 """Documents that have other chunks than are noted in an index beside the active one."""
@@ -278,6 +282,32 @@ def refill_damaged_beside(connection: Connection) -> None:
                centroid = null, enqueued_at = null, due_at = now(), lease_token = null, lease_until = null
         from {pairs} where x.index_id = k.index and x.document_id = k.id""")
     connection.execute(statement, values)
+
+
+LEASES = {
+    "document": "lease_until",
+    "index_document": "lease_until",
+    "enrichment_job": "lease_until",
+    "embedding_claim": "until",
+    "source": "sync_lease_until",
+}
+"""Tables whose rows somebody may be at work on -> the column that says until when."""
+_STUCK = "{until} > now() + make_interval(secs => :most)"
+
+
+def count_stuck_leases(connection: Connection, *, most: float) -> int:
+    """Leases that end later than any that was taken for `most` seconds: nobody is told of that work before."""
+    found = " union all ".join(
+        f"select 1 from {table} where {_STUCK.format(until=until)}" for table, until in LEASES.items()
+    )
+    return int(connection.execute(text(f"select count(*) from ({found}) l"), {"most": most}).scalar_one())
+
+
+def end_stuck_leases(connection: Connection, *, most: float) -> None:
+    """Let them run out now, so that the pump takes that work back."""
+    for table, until in LEASES.items():
+        stuck = f"update {table} set {until} = now() where {_STUCK.format(until=until)}"
+        connection.execute(text(stuck), {"most": most})
 
 
 # Over all tenants ---------------------------------------------------------------------------------
@@ -302,23 +332,6 @@ def count_forgotten(
         statement, {"due": due, "lease": lease, "resend": resend, "embedding": embedding}
     ).one()
     return row.unsent, row.expired
-
-
-def sources_being_synced(connection: Connection) -> list[str]:
-    """Names of the sources with an open run."""
-    statement = text("""
-        select s.name from source s
-        where exists (select from sync_run r where r.source_id = s.id and r.finished_at is null) order by s.name""")
-    return [row.name for row in connection.execute(statement)]
-
-
-def silent_queues(connection: Connection, *, seconds: float) -> list[str]:
-    """Queues whose worker did no task of the minute for so long."""
-    statement = text("""
-        select queue from canary where sung_at < now() - make_interval(secs => :late)
-        and exists (select from worker where queue = any(string_to_array(queues, ','))
-                    and started_at < now() - make_interval(secs => :late)) order by queue""")
-    return [row.queue for row in connection.execute(statement, {"late": seconds})]
 
 
 def holds_chunks(connection: Connection) -> bool:

@@ -198,7 +198,7 @@ def test_a_wrong_key_stops_embedding_until_it_is_mended(fleet: Paying) -> None:
     assert len(fleet.service.requests()) <= 4, "one call of each process at most"
     found = fleet.status()
     assert found["embedding"]["state"] == "held"
-    assert "embedding.apiKey" in found["next"]
+    assert "embedding.apiKey" in found["next"][0]["detail"]
     asked = fleet.larder("index", "--json")
     assert (asked.returncode, "nothing is embedded" in asked.stderr) == (1, True)
     fleet.start_with("control", "embed", TEST_KEY=KEY)

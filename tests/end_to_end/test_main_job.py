@@ -308,6 +308,12 @@ RUNNING: dict[str, tuple[str, str]] = {
     ),
     "deaf_worker": (TROUBLES["deaf_worker"][0], "delete from worker where name = 'w'"),
     "silent_queue": ("insert into canary values ('w', now() - interval '1 h')", "delete from canary where queue = 'w'"),
+    "unserved_queue": (  # until the worker's next sign of life
+        """delete from worker where queues = 'embed';
+           update worker set started_at = now() - interval '1 h';
+           update canary set sung_at = now() - interval '2 min' where queue = 'embed'""",
+        "update canary set sung_at = now()",
+    ),
     "enrichment_waiting": (
         """insert into enrichment_job (id, tenant_id, project_id, request, created_at, due_at)
            select gen_random_uuid(), tenant_id, project_id, '{}', now() - interval '1 m', now() + interval '1 h'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import socketserver
 import threading
 import time
@@ -20,6 +21,7 @@ from typing import Any
 import psycopg
 import pytest
 import redis
+from fastapi.testclient import TestClient
 from sqlalchemy import text
 
 from pipeline.documents import Json
@@ -34,12 +36,14 @@ from tests.workers.indexed import index, write_pages
 from tests.workers.installed import installed
 from workers import embedded
 from workers.admin import status
+from workers.api.app import create_app
 from workers.control import sync
-from workers.processes import alerts
+from workers.processes import alerts, metrics
 from workers.processes.alerts import CHANNELS, RULES, Watcher, alert_record
 from workers.processes.background import Loops
 from workers.runtime import Runtime
 from workers.search import retriever
+from workers.settings import load
 from workers.settings.monitoring import ALERTS, AlertChannel
 
 ROOT = Path(__file__).parents[2]
@@ -136,6 +140,11 @@ TROUBLES: dict[str, tuple[str, str]] = {
     "silent_queue": (
         "insert into canary values ('embed', now() - interval '1 h')",
         "update canary set sung_at = now()",
+    ),
+    "unserved_queue": (
+        """insert into worker (name, queues, host, pid, started_at) values ('c', 'control,embed,enrich', 'h', 1, now() - interval '1 h');
+           insert into canary values ('ingest', now() - interval '2 min')""",
+        "delete from worker; delete from canary",
     ),
     "enrichment_waiting": (
         """insert into enrichment_job (id, tenant_id, project_id, request, created_at)
@@ -513,6 +522,36 @@ def test_what_waits_for_a_channel_goes_with_it(install: Install, omniscient: psy
         here.look()
         assert len(hook.requests("/hooks")) == 1
         assert omniscient.execute("select count(*) from alert_message").fetchone() == (0,)
+
+
+@pytest.mark.req("001-123", "001-139")
+def test_each_rule_and_panel_has_figures_with_the_compose_files_as_shipped(
+    install: Install, omniscient: psycopg.Connection[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "metrics_token.txt").write_text("a-token-of-the-tests\n", encoding="utf-8")
+    variables = {"LARDER_METRICS_TOKEN_FILE": str(tmp_path / "metrics_token.txt")}
+    shipped = load(ROOT / "deploy/compose/larder.yaml", variables)
+    here = install()
+    for raised, _ in TROUBLES.values():
+        omniscient.execute(raised)
+    row = omniscient.execute("select tenant_id, id from source").fetchone()
+    assert row is not None
+    assert sync.start_run(here.parts, *row, trigger="manual")
+    here.look()
+    shown = here.parts.rag.model_copy(update={"monitoring": shipped.rag.monitoring})
+    monkeypatch.setattr(here.parts, "rag", shown)
+    here.parts.settings.data.mkdir(exist_ok=True)  # the API's secret lies there
+    with TestClient(create_app(here.parts)) as api:
+        page = api.get("/metrics", headers={"Authorization": "Bearer a-token-of-the-tests"}).text
+    sampled = set(re.findall(r"^(larder_\w+)[ {]", page, re.MULTILINE))
+    rules = (ROOT / "deploy/prometheus/alerts.yml").read_text(encoding="utf-8")
+    board = (ROOT / "deploy/grafana/larder.json").read_text(encoding="utf-8")
+    figures = {f"larder_{name}" for name, *_ in metrics.FIGURES} - {
+        "larder_broker_memory_ratio"
+    }  # has no limit here
+    asked = figures & set(re.findall(r"larder_\w+", rules + board))
+    assert asked - sampled == set()
+    assert 'source="docs"' in page
 
 
 def test_two_channels_to_one_place_are_two(install: Install, omniscient: psycopg.Connection[Any]) -> None:

@@ -19,6 +19,7 @@ from tests.pipeline.workshop import Workshop, document
 from workers import embedded, runtime
 from workers.admin import status, sync_now
 from workers.admin.doctor import doctor
+from workers.admin.judgement import Diagnosis
 from workers.control import maintenance, pump, sync
 from workers.limits.allowance import PROBE_DOCUMENTS
 from workers.queue.app import configure
@@ -95,6 +96,11 @@ def stuck(parts: Runtime, delay: str, reason: str = "used up") -> None:
     shop.set(
         "a", f"stage = 'chunked', waits = 3, last_error = '{reason}', due_at = now() + interval '{delay}'"
     )
+
+
+def diagnosed(parts: Runtime) -> Diagnosis:
+    """What the doctor says of the embedder."""
+    return next(one for one in doctor.examine(parts) if one.check == "embedding")
 
 
 class TestTheConfiguration:
@@ -219,7 +225,7 @@ class TestWhatTheOperatorSees:
             "cache_bytes": found["embedding"]["cache_bytes"],
             "last_load": {"texts": 0, "cut": 0},
         }
-        assert doctor.embedding(parts).status == "ok"
+        assert diagnosed(parts).status == "ok"
 
     def test_a_hold_and_what_to_do(self, opened: Open) -> None:
         parts = opened(**PAID)
@@ -229,8 +235,10 @@ class TestWhatTheOperatorSees:
         assert (shown["state"], shown["fingerprint"]) == ("held", name)
         assert shown["error"] == "the key is refused (correct embedding.apiKey)"
         assert shown["since"] < shown["until"]
-        assert found["next"] == "nothing is embedded: the key is refused (correct embedding.apiKey)"
-        diagnosis = doctor.embedding(parts)
+        assert (
+            found["next"][0]["detail"] == "nothing is embedded: the key is refused (correct embedding.apiKey)"
+        )
+        diagnosis = diagnosed(parts)
         assert diagnosis.status == "error"
         assert "correct embedding.apiKey" in diagnosis.detail
 
@@ -245,7 +253,7 @@ class TestWhatTheOperatorSees:
         stuck(parts, "2 hours")
         shown = state(parts)
         assert (shown["state"], shown["error"], shown["documents"]) == ("waiting", "used up", 1)
-        assert doctor.embedding(parts).status == "warning"
+        assert diagnosed(parts).status == "warning"
 
     def test_a_provider_that_is_left_alone(self, opened: Open) -> None:
         parts = opened(**PAID)

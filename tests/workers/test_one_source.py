@@ -9,9 +9,10 @@ import psycopg
 import pytest
 import redis
 
+from pipeline.errors import SourceUnavailable
 from pipeline.ledger import Item, admission, runs, sources
 from tests.workers.indexed import Build, write_pages
-from workers.admin import operations
+from workers.admin import operations, status, sync_now
 from workers.control import pump, steps, sync
 from workers.control.sync import configured_source
 from workers.runtime import Runtime
@@ -125,6 +126,53 @@ def test_a_worker_of_the_former_configuration_leaves_a_walk_to_those_of_the_new_
         parts.close()
     found = omniscient.execute("select state, listed from sync_run").fetchone()
     assert found == ("processing", 1 if "./docs/*.md" in changes else 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ("rag: {tenant: other}", "no source docs of tenant default: they are those of tenant other"),
+        ("rag: {sources: []}", "another configuration of source docs"),
+    ],
+)
+def test_a_run_that_the_running_workers_cannot_do_is_told_to_who_waits_for_it(
+    build: Build, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, changes: str, words: str
+) -> None:
+    write_pages(tmp_path, 1)
+    parts = build()
+    (tmp_path / "other.yaml").write_text(changes)
+    working = Runtime(load(tmp_path / "other.yaml", {}), parts.addresses)
+    watched = sync_now.start(parts, list(sync.configured_sources(parts.settings).values()), force=False)
+    monkeypatch.setattr(sync_now, "UNDOABLE_SECONDS", 0.5)
+    looks = 0
+
+    def show(_: object) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            assert sync.sync(working, watched[0].source.tenant_id, watched[0].source.id, watched[0].run.id)
+
+    with pytest.raises(SourceUnavailable) as caught:
+        sync_now.wait(parts, watched, show)
+    working.close()
+    assert words in caught.value.message
+    assert "larder reload" in caught.value.message
+    assert ("LARDER_TENANT=other" in caught.value.message) == ("tenant" in changes)
+    assert words in status.status(parts)["sources"][0]["last_error"]
+
+
+def test_who_waits_hears_that_the_workers_are_gone(
+    build: Build, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, omniscient: SQL
+) -> None:
+    write_pages(tmp_path, 1)
+    parts = build()
+    omniscient.execute(
+        "insert into worker (name, queues, host, pid, seen_at) values ('w', 'ingest', 'h', 1, now() - interval '2 min')"
+    )
+    watched = sync_now.start(parts, list(sync.configured_sources(parts.settings).values()), force=False)
+    monkeypatch.setattr(sync_now, "UNSERVED_SECONDS", 0.5)
+    with pytest.raises(SourceUnavailable, match="no worker serves ingest any more"):
+        sync_now.wait(parts, watched, lambda _: None)
 
 
 def test_what_a_worker_of_the_former_configuration_cuts_is_cut_again_by_the_next_sync(

@@ -18,6 +18,7 @@ from tests.workers.indexed import index
 from tests.workers.installed import installed, without_messages
 from workers import embedded, runtime
 from workers.admin import operations, status
+from workers.admin.judgement import judge
 from workers.control import maintenance, sync
 from workers.queue import broker
 from workers.queue.celeryconfig import INDEXING, QUEUES
@@ -302,8 +303,8 @@ def test_status_without_a_broker_says_so_and_has_the_rest(parts: Runtime) -> Non
     assert (found["database"], found["broker"]) == ("ok", "error")
     assert found["backlog"]["queues"] is None
     assert [s["name"] for s in found["sources"]] == ["docs", "notes"]
-    assert "broker" in found["next"]
-    assert "larder doctor" in found["next"]
+    step = found["next"][0]
+    assert (step["check"], step["status"], step["fix"]) == ("broker", "error", "larder doctor")
 
 
 def test_status_without_a_database(parts: Runtime) -> None:
@@ -346,6 +347,8 @@ def calm(**changes: Any) -> dict[str, Any]:
         "canaries": {},
         "broker": "ok",
         "broker_error": "",
+        "database": "ok",
+        "unserved": {},
         "database_seconds": 0.001,
         "embedding": {"state": "ok"},
         "enrichment": {"waiting": 0, "failed": 0},
@@ -440,8 +443,54 @@ ADVICE: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", ADVICE)
 def test_the_most_urgent_thing_comes_first(case: str) -> None:
     found, said = ADVICE[case]
-    assert said in status.advice(found)
-    assert bool(status.advice(found)) == bool(said)
+    first = next((f"{one.detail}: {one.fix}" for one in judge(found)), "")
+    assert said in first
+    assert bool(first) == bool(said)
+
+
+WRONG = {
+    **calm(last_error="no", dead=3, held=40, problems=[{"item": "a", "reason": "r", "outcome": "failed"}]),
+    "workers": [{"name": "w", "queues": ["control", "ingest"], "age_seconds": 1.0}],
+    "unserved": {"embed": 1320.0, "enrich": 1320.0},
+    "broker": "error",
+    "broker_error": "does not answer",
+    "disk_free": 12_000_000,
+    "embedding": {"state": "held", "error": "no key"},
+    "database_seconds": 2.1,
+    "index_mismatch": "another",
+}
+
+
+def test_a_queue_without_a_worker_is_first_whatever_else_is_wrong_and_errors_come_before_warnings() -> None:
+    found = judge(WRONG)
+    assert found[0].detail == "no worker has served embed, enrich for 22 minutes"
+    assert [one.status for one in found] == sorted(one.status for one in found), "error, then warning"
+    checks = [one.check for one in found]
+    assert checks[:4] == ["workers", "disk", "broker", "embedding"]
+    assert {"database", "sources", "held deletions", "dead letters", "search index"} <= set(checks)
+
+
+@pytest.mark.parametrize(
+    ("served", "seconds", "pending", "judged"),
+    [
+        (["control", "ingest", "embed"], 59.0, 0, None),
+        (["control", "ingest", "embed"], 61.0, 0, "error"),
+        (["control", "ingest", "embed"], None, 0, None),
+        ([], 61.0, 0, "warning"),
+        ([], 61.0, 1, "error"),
+        ([], None, 0, None),
+    ],
+)
+def test_a_queue_has_a_minute_of_grace(
+    served: list[str], seconds: float | None, pending: int, judged: str | None
+) -> None:
+    lacking = [queue for queue in QUEUES if queue not in served]
+    found = calm() | {
+        "workers": [{"name": "w", "queues": served, "age_seconds": 1.0}] if served else [],
+        "unserved": dict.fromkeys(lacking, seconds),
+        "backlog": {"pending": pending, "oldest_due_seconds": None},
+    }
+    assert next((one.status for one in judge(found) if one.check == "workers"), None) == judged
 
 
 def test_facts_of_the_broker(servers: embedded.Servers) -> None:
@@ -488,14 +537,14 @@ def test_a_renamed_source_takes_its_documents_along(
         sync.register(parts)
         if walked:
             index(parts)
-        said = status.advice(status.status(parts))
-        assert ("come twice, as those of handbook: larder sources rename docs handbook" in said) == walked
+        lines = " ".join(f"{step['detail']}: {step['fix']}" for step in status.status(parts)["next"])
+        assert ("come twice, as those of handbook: larder sources rename docs handbook" in lines) == walked
 
         done = operations.rename(parts, "docs", "handbook")
 
         assert done["moved"] + done["both"] == 2
         assert [s["name"] for s in operations.listing(parts)] == ["handbook", "notes"]
-        assert "no longer configured" not in status.advice(status.status(parts))
+        assert "no longer configured" not in str(status.status(parts)["next"])
         if not walked:
             assert set(omniscient.execute(known).fetchall()) == ids
         assert omniscient.execute("select count(*) from feedback").fetchone() == (1,)

@@ -13,7 +13,7 @@ from pipeline.errors import LarderError
 from tests.pipeline.reranking import tiny_model
 from workers import runtime
 from workers.admin.doctor import doctor, server_checks
-from workers.admin.doctor.server_checks import Diagnosis
+from workers.admin.judgement import Diagnosis
 from workers.runtime import Runtime
 from workers.search import retriever
 from workers.settings import load

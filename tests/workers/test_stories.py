@@ -23,7 +23,7 @@ from tests.pipeline.stories.storyteller import story
 from tests.workers.installed import installed, without_messages
 from workers import embedded
 from workers.admin import operations
-from workers.admin.doctor.doctor import dead_letters
+from workers.admin.doctor.doctor import examine
 from workers.admin.status import status
 from workers.client import Client, EnrichmentFailed, NoAnswerYet
 from workers.control import maintenance
@@ -261,8 +261,8 @@ def test_stories_whose_job_failed_wait_for_a_person_and_are_stored_when_it_is_re
     (job,) = operations.failed_jobs(gemini)
     assert (job["id"], job["tenant"], job["code"]) == (str(accepted.jobs[0]), "acme", "E002")
     assert "secret" not in str(job)
-    assert dead_letters(gemini).status == "warning"
-    assert status(gemini)["next"].startswith("1 job of user stories failed")
+    assert {one.check: one.status for one in examine(gemini)}["dead letters"] == "warning"
+    assert status(gemini)["next"][0]["detail"] == "1 job of user stories failed"
     assert operations.dead_letters_and_jobs(gemini, [job["id"][:8]]) == ([], [job])
     fake.faults.clear()
     assert operations.settle_jobs(gemini, [job], "dead.replay", jobs.replay) == [job["id"]]

@@ -5,41 +5,35 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import chain
-from operator import itemgetter
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection
 
 from pipeline.access import OPERATE, Caller
-from pipeline.documents import Json, plural
+from pipeline.documents import Json
 from pipeline.enrichment.degradation import HealthOptions
 from pipeline.errors import LarderError, NotFound, StoreError, StoreRefused, StoreUnavailable
 from pipeline.ledger import dead, embedding_use, overview, runs, sources, upkeep
-from pipeline.ledger.sources import UPLOADED
 from pipeline.search.cache import partial_of_all
 from pipeline.search.chunk_store import active_index
 from pipeline.search.retriever import indexed_since
 from workers.admin import reindex
-from workers.admin.sync_now import served_queues
+from workers.admin.judgement import next_steps
 from workers.control import steps, sync
 from workers.limits.limiters import ProviderState
+from workers.processes.liveness import DEAF_SECONDS
 from workers.queue import broker
-from workers.queue.celeryconfig import INDEXING, QUEUES
+from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Runtime, acting_as
 
 STORE_DOWN_LEVEL = 4
 """Without the database nothing can be looked up: answers are static."""
 SLOW_LEVEL = 2
 """What workers answer at least at while the database is slow."""
-LEAST_DISK_BYTES = 1_000_000_000
-"""With less room PostgreSQL may stop at any moment."""
-LATE_SECONDS = 600.0
-"""Due work that waits longer needs a person."""
 FOREIGN = "workers that were started with another configuration meet this; restart them with the mended one"
 
 
@@ -49,19 +43,23 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
     `slow` is told at once if each way to the database takes so many seconds that the rest will take long.
 
     Raises:
-        StoreError: the database does not answer; `without_database` then says what is left to say.
+        StoreError: the database does not answer, or refuses a login; `without_database` then says what is left to say.
     """
+    parts.database.close()  # a login that is refused from now on goes on with the connections that it has
     with parts.database.control() as connection:
         seconds = overview.round_trip(connection)
         is_slow = seconds > HealthOptions.slow_seconds
         if is_slow:
             slow(seconds)
+        with parts.database.tenant(parts.settings.tenant_id) as own:
+            overview.server_version(own)
         enrichment = overview.enrichment(connection)
         found: Json = {
             "database_seconds": round(seconds, 3),
             "sources": [_with_lateness(source) for source in overview.sources(connection)],
             "backlog": overview.backlog(connection, resend=steps.limits(parts.rag).resend),
             "workers": overview.workers(connection),
+            "unserved": overview.unserved(connection, QUEUES, silent=DEAF_SECONDS),
             "canaries": overview.canaries(connection),
             "index": overview.index(connection),
             "partial": vars(partial) if (partial := partial_of_all(connection)) else None,
@@ -78,19 +76,18 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
     # A silent broker takes its time for each question.
     found["backlog"]["set_aside"] = None if queues is None else broker.aside_total(parts.addresses.broker)
     found |= _broker_facts(parts, queues)
-    found["next"] = advice(found)
-    return found
+    return found | {"next": next_steps(found)}
 
 
 def without_database(parts: Runtime, error: LarderError) -> Json:
     """The same document when the database does not answer: only the broker can be looked at."""
     queues = broker.lengths(parts.addresses.broker, QUEUES)
-    free = disk_free(parts)
-    return {
+    found: Json = {
         "database_seconds": None,
         "sources": [],
         "backlog": {"queues": queues},
         "workers": [],
+        "unserved": {},
         "canaries": {},
         "index": None,
         "partial": None,
@@ -101,10 +98,10 @@ def without_database(parts: Runtime, error: LarderError) -> Json:
         "degradation_level": STORE_DOWN_LEVEL,
         "database": "refused" if isinstance(error, StoreRefused) else "error",
         **_broker_facts(parts, queues),
-        "disk_free": free,
+        "disk_free": disk_free(parts),
         "error": error.to_json(),
-        "next": next(_of_disk(free), f"{error.message}: larder doctor"),
     }
+    return found | {"next": next_steps(found)}
 
 
 def disk_free(parts: Runtime) -> int:
@@ -216,93 +213,6 @@ def embedding_state(parts: Runtime, connection: Connection) -> Json:
         error = "the embedding provider is left alone until then"
         return found | {"state": "waiting", "until": until.isoformat(), "error": error}
     return found
-
-
-def advice(found: Json) -> str:
-    """What to do next: the most urgent thing, as a sentence with its command; empty if all is well."""
-    return next(chain(*(part(found) for part in (_of_work, _of_content, _of_indexes, _of_syncs))), "")
-
-
-def _of_disk(free: int) -> Iterator[str]:
-    if free < LEAST_DISK_BYTES:
-        yield f"{free / 1e6:,.0f} MB are free where the data lie, and nothing works without: make room"
-
-
-def _of_work(found: Json) -> Iterator[str]:
-    yield from _of_disk(found["disk_free"])
-    if found["broker"] != "ok":
-        yield f"the broker {found['broker_error']}; nothing is lost, work waits in the ledger: larder doctor"
-    if (seconds := found["database_seconds"]) > HealthOptions.slow_seconds:
-        yield f"the database takes {seconds:.1f} s for each answer: look at its load and its network"
-    served = served_queues(found["workers"])
-    if found["enrichment"]["waiting"] and "enrich" not in served:
-        yield "Step 4 waits and no worker serves enrich: larder up --detach"
-    waiting, late = found["backlog"]["pending"], found["backlog"]["oldest_due_seconds"] or 0
-    lacking = sorted(set(INDEXING) - served)
-    if waiting and lacking:
-        waits = plural(waiting, "document waits", "documents wait")
-        yield f"{waits} and no worker serves {', '.join(lacking)}: larder up --detach"
-    if found["embedding"]["state"] == "held":
-        yield f"nothing is embedded: {found['embedding']['error']}"
-    # A large load is late as a whole, and well as long as each queue is heard of.
-    unheard = [q for q in INDEXING if found["canaries"].get(q, late) > LATE_SECONDS]
-    if late > LATE_SECONDS and unheard:
-        yield f"work has been due for {late / 60:.0f} minutes: larder doctor"
-
-
-def count_rejected(source: Json) -> int:
-    """How many items of a source could not be taken in, as far as they are named."""
-    return sum(problem["outcome"] == "failed" for problem in source["problems"])
-
-
-def nothing_stored(source: Json) -> bool:
-    """Whether a source has shown items, and none of them became a document."""
-    return bool(source["left_out"]) and not (source["documents"] or source["pending"] or source["removed"])
-
-
-def _of_content(found: Json) -> Iterator[str]:
-    sources = found["sources"]
-    there = [s for s in sources if not s["removed"]]
-    for s in filter(itemgetter("last_error"), there):
-        yield f"{s['name']} cannot be read: larder sources check {s['name']}"
-    for s in filter(itemgetter("held"), sources):
-        name = s["name"]
-        held = plural(s["held"], "deletion waits", "deletions wait")
-        yield f"{held} in {name}; if meant: larder sources release {name}"
-    for s in filter(nothing_stored, sources):
-        said = f"{s['name']} shows items and none is stored, {overview.left_out_in_words(s['left_out'])}"
-        yield f"{said}; see larder sources check {s['name']}"
-    for s in filter(count_rejected, (s for s in there if s["type"] != UPLOADED)):  # their senders were told
-        name = s["name"]
-        yield f"{count_rejected(s)} of {name} could not be taken in: mend what `larder runs {name}` names"
-    if dead := sum(s["dead"] for s in sources):
-        yield f"{plural(dead, 'dead letter')}: larder dead list"
-    if failed := found["enrichment"]["failed"]:
-        yield f"{plural(failed, 'job')} of user stories failed: larder dead list"
-    for s in (s for s in sources if s.get("renamed_to")):
-        name, twin, count = s["name"], s["renamed_to"], plural(s["documents"], "document")
-        said = f"{name} is no longer configured, and its {count} come twice, as those of {twin}"
-        yield f"{said}: larder sources rename {name} {twin}"
-
-
-def _of_indexes(found: Json) -> Iterator[str]:
-    building = [i for i in found["other_indexes"] if i["status"] == "building"]
-    if any(not i["missing"] for i in building):
-        yield "the new search index is full: larder reindex switch"
-    elif found["index_mismatch"] and not building:
-        yield f"{found['index_mismatch']}: run larder reindex"
-
-
-def _of_syncs(found: Json) -> Iterator[str]:
-    sources = found["sources"]
-    if not sources:
-        yield "no source is known yet: larder config init, then larder index"
-    idle = not served_queues(found["workers"])
-    for s in (s for s in sources if idle and not s["paused"] and not s["removed"]):
-        if s["freshness_seconds"] is None:
-            yield f"{s['name']} was never synced: larder index"
-    if idle and any(s["next_sync"] and not s["paused"] and not s["removed"] for s in sources):
-        yield "no worker is running, so no schedule is kept: larder up --detach"
 
 
 # What a caller may know -----------------------------------------------------------------------------

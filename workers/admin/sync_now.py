@@ -16,7 +16,15 @@ from subprocess import TimeoutExpired
 from connectors.files.contents import EXCLUDED, look_into
 from connectors.files.options import ENDINGS
 from pipeline.documents import Json, plural
-from pipeline.errors import BudgetSpent, ConfigurationError, EmbedderRefused, LarderError, StoreUnavailable
+from pipeline.errors import (
+    BudgetSpent,
+    ConfigurationError,
+    EmbedderRefused,
+    LarderError,
+    SourceUnavailable,
+    StoreUnavailable,
+)
+from pipeline.ingest.sync import CONFIGURED_OTHERWISE
 from pipeline.ledger import admission, audit, embedding_use, overview, runs, sources
 from workers.control import sync
 from workers.control.sync import Configured, configured_source, configured_sources, open_source, start_run
@@ -31,6 +39,9 @@ BROKER_SECONDS = 5.0
 """How often it is asked whether the broker is there."""
 AWAY_SECONDS = 20.0
 """A command does not sit out a longer absence of the broker, either."""
+UNSERVED_SECONDS = 60.0
+"""In which a worker that is being restarted is back."""
+START = "larder up --detach, or `larder worker QUEUE` for one queue"
 KEPT = "it is kept and goes on by itself when the broker is back: larder doctor, larder status"
 LONG_SECONDS = 900.0
 """A command does not sit out a longer wait of embedding; the work goes on without it."""
@@ -156,9 +167,11 @@ def wait(
 
     Raises:
         StoreUnavailable: database or broker are away for too long.
+        SourceUnavailable: the workers that run cannot do it, or there are none any more.
         EmbedderRefused: nothing is embedded until somebody mends the configuration.
         BudgetSpent: the rest is embedded much later; it may be tomorrow.
     """
+    begun = time.monotonic()
     for a_second_later in _looks(parts, lambda: _early(watched)):
         for one in watched:
             if not one.through:
@@ -166,6 +179,8 @@ def wait(
         show(watched)
         if all(one.through for one in watched):
             return
+        if a_second_later:
+            raise_if_undoable(parts, watched, time.monotonic() - begun)
         if any(w.shown.state == "processing" and count_settled(w.shown) >= w.shown.queued for w in watched):
             # All its documents are through: the pump, which closes it, need not wait for its next tick.
             dispatch.wake_pump(seldom=True)
@@ -173,6 +188,25 @@ def wait(
             dispatch.wake_pump()
         if a_second_later and not any(w.run.state == "discovering" for w in watched):
             raise_if_stuck(parts)
+
+
+UNDOABLE_SECONDS = 8.0
+"""In which workers that are being restarted may take over the configuration that a run needs."""
+
+
+def raise_if_undoable(parts: Runtime, watched: Sequence[WatchedRun], seconds: float) -> None:
+    """Tell a person who has waited for so many seconds what keeps workers from what is waited for."""
+    goes_on = "it is kept and goes on by itself then: larder status"
+    for run in (one.shown for one in watched if seconds > UNDOABLE_SECONDS):
+        if run.state == "discovering" and (run.error or "").startswith(CONFIGURED_OTHERWISE):
+            raise SourceUnavailable(str(run.error), fix=goes_on)
+    if seconds > UNSERVED_SECONDS:
+        with parts.database.control() as connection:
+            unserved = overview.unserved(connection, INDEXING, silent=DEAF_SECONDS)
+        gone = [queue for queue, since in unserved.items() if (since or 0.0) > UNSERVED_SECONDS]
+        if gone:
+            message = f"no worker serves {', '.join(gone)} any more"
+            raise SourceUnavailable(message, fix=f"{START}; {goes_on}")
 
 
 def count_settled(run: runs.RunRow) -> int:
@@ -332,6 +366,10 @@ def served_queues(workers: Sequence[Json]) -> set[str]:
     return {queue for w in workers if w["age_seconds"] <= DEAF_SECONDS for queue in w["queues"]}
 
 
+class QueuesUnserved(LarderError):
+    """No worker serves what a command needs, and workers of its own would need servers of its own."""
+
+
 @contextmanager
 def temporary_workers(parts: Runtime, queues: Sequence[str] = INDEXING) -> Iterator[bool]:
     """Workers for the length of one command, if none run on this machine's embedded servers."""
@@ -349,10 +387,8 @@ def temporary_workers(parts: Runtime, queues: Sequence[str] = INDEXING) -> Itera
     if needed and (why := broker.connect_problem(parts.addresses.broker)):
         raise broker_lost(why, broker.advice_on(why))
     if not ours:
-        raise LarderError(
-            "no workers serve the queues " + ", ".join(lacking),
-            fix="start them with `larder worker QUEUE`, or queue the work with --no-wait",
-        )
+        started = ", ".join(f"`larder worker {queue}`" for queue in lacking)
+        raise QueuesUnserved(f"no worker serves {', '.join(lacking)}", fix=f"start {started}")
     lender = detached.start_temporary_workers(parts.settings, queues)
     try:
         yield True

@@ -27,7 +27,16 @@ from pipeline.search import Hit
 from pipeline.search.records import Filter, SearchRequest
 from workers.admin import operations
 from workers.admin.feedback import mark_as
-from workers.admin.status import changes_of, letters_of, operate_source, problems_of, projects_of, sources_of
+from workers.admin.judgement import INSTALLATION
+from workers.admin.status import (
+    changes_of,
+    letters_of,
+    operate_source,
+    problems_of,
+    projects_of,
+    recent,
+    sources_of,
+)
 from workers.api.callers import Parts, counted, prove_caller
 from workers.api.enrichment import client_for, items_of
 from workers.enrichment.step4_file import is_text, item_of_text
@@ -278,13 +287,16 @@ def answer(session: Logged, parts: Parts, request: Request, job_id: UUID) -> Res
 
 
 @router.get("/sources")
-def sources(session: Logged, parts: Parts, done: str = "") -> Response:
+def sources(session: Logged, parts: Parts, request: Request, done: str = "") -> Response:
     """Where documents come from; what waits for a person, for those who see to it."""
     operates = session.caller.may(OPERATE)
-    told: dict[str, Any] = {"operates": operates, "letters": (), "usage": (), "done": "Done." if done else ""}
+    told: dict[str, Any] = {"operates": operates, "letters": (), "usage": (), "wrong": ()}
+    told["done"] = "Done." if done else ""
     if operates:
         letters, usage = letters_of(parts, session.caller)
-        told |= {"letters": letters, "usage": usage}
+        shown = recent(request.app.state.watcher)["next"]
+        wrong = [one for one in shown if one["status"] == "error" and one["check"] in INSTALLATION]
+        told |= {"letters": letters, "usage": usage, "wrong": wrong}
     found = _with_problems(parts, session)
     moving = any(one["run"] and not one["run"].finished_at for one in found)
     return session.page("sources.html", "Sources", sources=found, **told, refresh=5 if moving else 0)

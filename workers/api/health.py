@@ -38,6 +38,8 @@ class HealthReport(BaseModel):
     """Documents that wait to be indexed."""
     degradation_level: int
     """0 is normal, 5 switched off."""
+    errors: list[str]
+    """Checks of `larder doctor` that fail by what `larder status` shows."""
 
 
 @router.get("/health/live")
@@ -53,7 +55,8 @@ def rag(request: Request, response: Response, parts: Parts) -> HealthReport:
     embedder: State = _EMBEDDER[(found["embedding"] or {}).get("state", "ok")] if ready else "starting"
     level = max(int(parts.health.level()), found["degradation_level"])
     response.status_code = 200 if ready and store == "ok" else 503
-    poor = level or broker != "ok" or embedder != "ok"
+    errors = list(dict.fromkeys(one["check"] for one in found["next"] if one["status"] == "error"))
+    poor = level or errors or embedder != "ok"
     return HealthReport(
         status="error" if store == "error" else "starting" if not ready else "degraded" if poor else "ok",
         store=store,
@@ -61,6 +64,7 @@ def rag(request: Request, response: Response, parts: Parts) -> HealthReport:
         embedder=embedder,
         backlog=found["backlog"].get("pending"),
         degradation_level=level,
+        errors=errors,
     )
 
 

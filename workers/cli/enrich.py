@@ -67,6 +67,7 @@ def enrich(
     project: ProjectsOption = None,
 ) -> None:
     """Run Step 4: give every PBI of a file the similar work, decisions and documents that are in stock."""
+    from workers.admin.sync_now import QueuesUnserved
     from workers.enrichment import step4_file
     from workers.queue.celeryconfig import ENRICHING
 
@@ -82,8 +83,14 @@ def enrich(
         console.print(f"{named}: more than one PBI has this id; each is taken by itself", markup=False)
     with ExitStack() as lent:
         own = False
-        with suppress(StoreUnavailable):  # without a database each PBI says by itself what is wrong
+        try:
             own = lent.enter_context(context.workers(ENRICHING))
+        except QueuesUnserved as error:
+            seconds = timeout or context.settings.rag.enrichment.deadline_seconds
+            after = f"the answer is what is left without, after {seconds:g} s"
+            console.print(f"{error.message}: {after}; {error.fix}", markup=False, soft_wrap=True)
+        except StoreUnavailable:
+            pass  # without a database each PBI says by itself what is wrong
         with suppress(LarderError):  # ditto
             for notice in step4_file.notices(context.parts, read, scope):
                 console.print(notice, markup=False, soft_wrap=True)

@@ -27,8 +27,10 @@ CUT_WORTH_SAYING = 0.01
 """Of the texts of the last load."""
 MOST_ALERTS = 3
 """Named on the screen, the oldest first."""
+MOST_STEPS = 3
+"""Things to do, the most urgent first."""
 _COLOURS = {"failed": "red", "skipped": "yellow", "noted": "cyan"}
-MOST_LINES = 5
+MOST_LINES = 3
 """Of errors and of problems: the screen is 24 lines high."""
 
 
@@ -60,6 +62,7 @@ def _look(context: CommandContext) -> Json:
     def ask_for_patience(seconds: float) -> None:
         warn(f"the database takes {seconds:.1f} s for each answer: this takes about {25 * seconds:.0f} s")
 
+    context.parts.start_timeout = 0.0  # that it is being started is what there is to see
     try:
         return figures.status(context.parts, ask_for_patience)
     except StoreError as error:
@@ -87,10 +90,19 @@ def screen(found: Json) -> RenderableType:
             parts += [Text(), table(("", "", "", ""), bars)]
         figures = ((Text(name, style="bold"), Text.from_markup(said)) for name, said in _figures(found))
         parts += [Text(), table(("", ""), figures)]
-    advice = escape(found["next"])
     idle = "nothing to do: it goes on by itself" if bars else "nothing to do"
-    parts.append(Text.from_markup(f"[bold]next[/]  {advice}" if advice else idle))
+    parts += [*_next_steps(found["next"])] or [idle]
     return Group(*parts)
+
+
+def _next_steps(steps: list[Json]) -> Iterator[Text]:
+    """Errors before warnings, as far as they fit."""
+    lines = [
+        Text(f"{one['detail']}: {one['fix']}", style="red" if one["status"] == "error" else "")
+        for one in steps
+    ]
+    for n, line in enumerate(first_lines(lines, MOST_STEPS, "; see larder status --json")):
+        yield Text.assemble(("      " if n else "next  ", "bold"), line)
 
 
 def _source_table(sources: list[Json]) -> RenderableType:
@@ -116,7 +128,7 @@ def _running(s: Json) -> tuple[object, ...]:
 
 
 def _source(s: Json, *, several: bool) -> tuple[object, ...]:
-    from workers.admin.status import count_rejected, nothing_stored
+    from workers.admin.judgement import count_rejected, nothing_stored
 
     states = (
         ("removed", s["removed"], "dim"),

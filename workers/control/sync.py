@@ -20,7 +20,7 @@ import connectors
 from connectors.documents.values import describe_error
 from pipeline.documents import Source
 from pipeline.errors import ConfigurationError, IndexingError, LarderError, RateLimited, SourceUnavailable
-from pipeline.ingest.sync import Schedule, configured_otherwise
+from pipeline.ingest.sync import Schedule, not_configured
 from pipeline.ledger import admission, embedding_use, project_id, runs, source_id, sources, tenant_id
 from workers.control import steps
 from workers.processes import tracing
@@ -147,7 +147,7 @@ def sync(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int) -> bool:
             return True
         configured = source_of_row(parts.settings, row)
         if configured is None:
-            raise configured_otherwise(row.name)  # noqa: TRY301 (put back like what is raised further down)
+            raise _unknown(parts, row)  # noqa: TRY301 (put back like what is raised further down)
         source = open_source(parts, configured.settings)
         where = admission_of(parts, configured, source, run=run.id, force=run.force)
         about: dict[str, Any] = {"tenant": str(tenant), "source": row.name, "run": run_id}
@@ -167,6 +167,12 @@ def sync(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int) -> bool:
     if complete:
         dispatch.wake_pump()
     return complete
+
+
+def _unknown(parts: Runtime, row: sources.SourceRow) -> SourceUnavailable:
+    with parts.database.tenant(row.tenant_id) as connection:
+        names = sources.tenant_names(connection)
+    return not_configured(row.name, names.get(row.tenant_id, ""), parts.settings.tenant)
 
 
 def as_indexing_error(error: Exception) -> IndexingError:

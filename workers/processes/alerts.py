@@ -22,6 +22,7 @@ from pipeline.documents import Json
 from pipeline.errors import LarderError, StoreError
 from pipeline.ledger import audit, upkeep
 from workers.admin import status
+from workers.admin.judgement import LEAST_DISK_BYTES
 from workers.control import maintenance
 from workers.processes.metrics import value_at
 from workers.queue import broker
@@ -67,7 +68,7 @@ RULES: Mapping[str, Rule] = {
     "broker_memory": Rule("the broker uses {value:.0%} of its memory: larder doctor", _of("broker_memory")),
     "disk_full": Rule(
         "there is hardly room where the data lie: larder doctor",
-        lambda found: [("", found["disk_free"] < status.LEAST_DISK_BYTES)],
+        lambda found: [("", found["disk_free"] < LEAST_DISK_BYTES)],
     ),
     "oldest_due": Rule(
         "work has been due for {value:.0f} s: larder doctor", _of("backlog", "oldest_due_seconds")
@@ -96,6 +97,13 @@ RULES: Mapping[str, Rule] = {
     "silent_queue": Rule(
         "queue {subject} did nothing for {value:.0f} s: larder status",
         lambda found: [(q, min(age, found["reached_seconds"])) for q, age in found["canaries"].items()],
+    ),
+    "unserved_queue": Rule(
+        "no worker has served {subject} for {value:.0f} s: larder status",
+        lambda found: [
+            (q, seconds and min(seconds, found["reached_seconds"]))
+            for q, seconds in found["unserved"].items()
+        ],
     ),
     "backlog_growing": Rule("the backlog has grown for {value:.0f} s: larder status", _of("growing_seconds")),
     "enrichment_waiting": Rule(

@@ -104,13 +104,13 @@ class Presence:
         touch(self._folder, self._name.split("@")[0])
 
     def stop(self) -> None:
-        """Remove the row, so that an ended worker is not reported as silent."""
+        """Note the end, so that the worker is not reported as silent and its queue as served."""
         if self._timer is not None:
             self._timer.cancel()
         self._over.set()
         self._thread.join(2 * ANSWER_TIMEOUT)
         with suppress(LarderError), self._database.control() as connection:
-            upkeep.forget_worker(connection, self._name)
+            upkeep.record_worker_end(connection, self._name)
         self._database.close()
 
     def _run(self) -> None:

@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import time
+from collections import Counter as Counting
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -274,6 +275,13 @@ FIGURES: tuple[tuple[str, str, tuple[str, ...], Callable[[Json], _Values]], ...]
         _runs,
     ),
     ("canary_age_seconds", "Since a queue did its task of the minute", ("queue",), _each("canaries")),
+    ("queue_unserved_seconds", "Since no worker serves a queue", ("queue",), _each("unserved")),
+    (
+        "problems",
+        "What `larder status` says is to be done",
+        ("check", "status"),
+        lambda f: Counting((one["check"], one["status"]) for one in f["next"]).items(),
+    ),
     (
         "worker_age_seconds",
         "Since a worker gave a sign of life",

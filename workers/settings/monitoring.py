@@ -167,6 +167,7 @@ ALERTS: Mapping[str, tuple[float, Severity]] = {
     "left_out": (1, "warning"),
     "deaf_worker": (30, "error"),
     "silent_queue": (600, "error"),
+    "unserved_queue": (60, "error"),
     "backlog_growing": (600, "warning"),
     "enrichment_waiting": (10, "error"),
     "embedding_held": (1, "error"),

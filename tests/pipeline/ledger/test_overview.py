@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from pipeline.database.engine import Database
-from pipeline.ledger import overview, project_id, runs, source_id, sources, tenant_id
+from pipeline.ledger import overview, project_id, runs, source_id, sources, tenant_id, upkeep
 
 SQL = psycopg.Connection[Any]
 
@@ -328,6 +328,34 @@ def test_workers_are_listed_until_they_are_long_silent(database: Database, omnis
         ("worker-embed@a", ["embed"], "a", 7),
     ]
     assert 40 <= found[1]["age_seconds"] < 60
+
+
+def test_a_queue_without_a_worker_is_told_with_its_time_also_of_a_worker_that_ended(
+    database: Database, omniscient: SQL
+) -> None:
+    omniscient.execute("""
+        insert into worker (name, queues, host, pid, started_at, seen_at) values
+        ('worker-control@a', 'control', 'a', 7, now() - interval '1 day', now()),
+        ('worker-embed@a', 'embed', 'a', 8, now() - interval '1 day', now() - interval '5 minutes'),
+        ('worker-ingest@a', 'ingest', 'a', 9, now() - interval '1 day', now())""")
+    omniscient.execute("insert into canary (queue, sung_at) values ('enrich', now() - interval '20 minutes')")
+    queues = ("control", "ingest", "embed", "enrich")
+
+    def unserved() -> dict[str, float | None]:
+        with database.control() as connection:
+            return overview.unserved(connection, queues, silent=30)
+
+    found = {queue: round((seconds or 0) / 60) for queue, seconds in unserved().items()}
+    assert found == {"embed": 5, "enrich": 20}
+    with database.control() as connection:
+        upkeep.record_worker_end(connection, "worker-ingest@a")
+        assert "worker-ingest@a" not in {w["name"] for w in overview.workers(connection)}
+    assert 0 <= (unserved()["ingest"] or 0) < 10
+    omniscient.execute("update worker set started_at = now() where name = 'worker-control@a'")
+    assert all((seconds or 0) < 10 for seconds in unserved().values()), "all were started anew"
+    omniscient.execute("delete from worker")
+    omniscient.execute("delete from canary")
+    assert unserved() == dict.fromkeys(queues), "none was ever started"
 
 
 def test_the_index_that_is_read(database: Database, notes: UUID, omniscient: SQL) -> None:

@@ -228,6 +228,30 @@ def test_only_who_operates_lets_deletions_go_and_tries_again(
         assert set(actors.scalars()) == {"olga"}
 
 
+def test_who_operates_is_told_what_is_wrong_with_the_installation(
+    logged: Callable[..., TestClient], parts: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.admin.status.SEEN_SECONDS", 0.0)
+    with parts.database.control() as connection:
+        connection.execute(
+            text("""
+            insert into worker (name, queues, host, pid, started_at) values
+            ('w', 'control,ingest,embed', 'h', 1, now() - interval '1 hour')""")
+        )
+        connection.execute(text("insert into canary values ('enrich', now() - interval '22 minutes')"))
+    try:
+        words = (
+            r"no worker (has served|serves) enrich.*: larder up --detach"  # others of the file have jobs wait
+        )
+        page = logged(permissions=frozenset({"operate"})).get("/console/sources").text
+        assert re.search(words, page)
+        assert not re.search(words, logged().get("/console/sources").text)
+    finally:
+        with parts.database.control() as connection:
+            connection.execute(text("delete from worker"))
+            connection.execute(text("delete from canary"))
+
+
 def test_counts_of_what_was_not_taken_in_lead_to_its_reasons(
     logged: Callable[..., TestClient], parts: Runtime
 ) -> None:

@@ -24,6 +24,7 @@ from pipeline.ledger import documents, project_id, tenant_id, work
 from pipeline.ledger.overview import newest_problems
 from tests.workers.api.conftest import ACME, Ask
 from workers.admin import status
+from workers.admin.judgement import count_rejected
 from workers.control import maintenance, pump, steps, upload
 from workers.runtime import Runtime
 from workers.settings import SOURCE_TYPES
@@ -80,8 +81,9 @@ def test_what_could_not_be_taken_is_the_uploaders_affair(
         assert newest_problems(connection) == {}
     found = status.status(parts)
     (source,) = [one for one in found["sources"] if one["name"] == "upload:berth"]
-    assert (source["problems"], source["last_error"], status.count_rejected(source)) == ([], None, 0)
-    assert "upload:" not in status.advice(found)
+    assert (source["problems"], source["last_error"], count_rejected(source)) == ([], None, 0)
+    told = [step["detail"] for step in found["next"] if step["check"] == "sources"]
+    assert "upload:" not in str(told), "whoever sent it was told"
 
 
 def test_items_of_two_runs_are_two_documents_and_the_next_state_replaces_one(

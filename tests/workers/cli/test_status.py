@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from workers import runtime
-from workers.admin import status as advising
+from workers.admin.judgement import judge
 from workers.cli import status
 from workers.cli.tables import duration_text
 
@@ -150,6 +150,7 @@ def picture(sources: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
         "enrichment": JOBS,
         "workers": [{"name": f"worker-{q}@host", "queues": [q], "age_seconds": 3.0} for q in queues],
         "canaries": dict.fromkeys(queues, 42.0),
+        "unserved": {},
         "index": {**index, "vector_index": "hnsw", "keyword_index": "gin"},
         "partial": None,
         "embedding": {
@@ -161,6 +162,7 @@ def picture(sources: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
             "last_load": {"texts": 0, "cut": 0},
         },
         "other_indexes": [],
+        "index_mismatch": "",
         "alerts": [],
         "degradation_level": 0,
         "database": "ok",
@@ -168,7 +170,7 @@ def picture(sources: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
         "disk_free": 10**10,
         "broker": "ok",
         "broker_error": "",
-        "next": "",
+        "next": [],
         **changes,
     }
 
@@ -209,7 +211,13 @@ def test_five_sources_in_trouble_fit_the_smallest_terminal() -> None:
         )
         for n in range(5)
     ]
-    lines, _ = drawn(picture(troubled, next="15 dead letters: larder dead list"))
+    letters = {
+        "check": "dead letters",
+        "status": "warning",
+        "detail": "15 dead letters",
+        "fix": "larder dead list",
+    }
+    lines, _ = drawn(picture(troubled, next=[letters] * 9))
     assert len(lines) <= 24
     assert max(len(line.rstrip()) for line in lines) <= 80
     text = "\n".join(lines)
@@ -218,7 +226,11 @@ def test_five_sources_in_trouble_fit_the_smallest_terminal() -> None:
     )
     assert "12345" in text
     assert "123456" in text
-    assert lines[-1].strip() == "next  15 dead letters: larder dead list"
+    assert [line.strip() for line in lines[-3:]] == [
+        "next  15 dead letters: larder dead list",
+        "15 dead letters: larder dead list",
+        "... and 7 more; see larder status --json",
+    ]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -331,15 +343,15 @@ def test_a_source_with_failed_files_is_not_well_and_one_without_documents_is_not
     assert "1m" not in line
     assert " 1m " in next(text for text in drawn(picture([source("docs")]))[0] if text.startswith("docs"))
     assert "\n".join(lines).count("a.md") == 1, "it is named once"
-    assert "1 of docs could not be taken in" in next(advising._of_content(found))
+    assert [one.detail for one in judge(found)] == ["1 of docs could not be taken in"]
 
 
 def test_a_load_that_goes_on_is_not_late() -> None:
     found = picture([source("docs")])
     found["backlog"]["oldest_due_seconds"] = 1900.0
-    assert not [*advising._of_work(found)]
+    assert judge(found) == []
     found["canaries"]["embed"] = 1500.0
-    assert "larder doctor" in next(advising._of_work(found))
+    assert "larder doctor" in {one.fix for one in judge(found)}
 
 
 @pytest.mark.parametrize(

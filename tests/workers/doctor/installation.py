@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 
 from pipeline.documents import Json
-from pipeline.ledger import Item, Stage
+from pipeline.ledger import Item, Stage, upkeep
 from tests.conftest import Addresses
 from tests.workers.installed import installed, without_messages
 from workers import embedded, runtime
@@ -108,11 +108,13 @@ def opened(folder: Path, addresses: Addresses, servers: embedded.Servers) -> Ite
 
 
 def beat(parts: Runtime, queues: tuple[str, ...] = QUEUES) -> None:
-    """Signs of life of a worker per queue."""
+    """Signs of life of a worker per queue, and its task of the minute."""
     with parts.database.control() as connection:
         connection.exec_driver_sql("delete from worker")
         for queue in queues:
+            upkeep.record_canary(connection, queue)
             connection.exec_driver_sql(
-                "insert into worker (name, queues, host, pid) values (%s, %s, 'here', 1)",
+                "insert into worker (name, queues, host, pid, started_at)"
+                " values (%s, %s, 'here', 1, now() - interval '1 hour')",
                 (f"worker-{queue}", queue),
             )

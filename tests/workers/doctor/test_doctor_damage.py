@@ -84,6 +84,7 @@ DAMAGE = {
     "moved": "update chunk set ord = 100 where ord = 0",
     "stale": "update chunk set version = 0",
     "mixed": "update chunk set version = 0 where ord = 1",
+    "without a vector": "update chunk set embedding = null where ord = 1",
     "from a later version": "update chunk set version = 9 where ord = 1",
     "never indexed in the wanted version": "update document set desired_version = 5",
 }

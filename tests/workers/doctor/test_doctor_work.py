@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 
+from pipeline.ledger import Stage
 from tests.workers.doctor.installation import SQL, Store
 from workers import embedded
 from workers.admin.doctor import doctor
@@ -32,6 +33,30 @@ def test_forgotten_documents_get_a_message(
         assert broker.llen("ingest") == 1
 
 
+STUCK = {
+    "document": """update document set state = 'pending', stage = 'fetched', due_at = now(), enqueued_at = now(),
+        lease_token = gen_random_uuid(), lease_until = now() + interval '1 day'""",
+    "source": "update source set sync_token = gen_random_uuid(), sync_lease_until = now() + interval '1 day'",
+    "job": """insert into enrichment_job (id, tenant_id, project_id, request, state, lease_token, lease_until)
+        select gen_random_uuid(), tenant_id, project_id, '{}', 'running', gen_random_uuid(), now() + interval '1 day'
+        from source""",
+}
+
+
+@pytest.mark.parametrize("kind", STUCK)
+def test_a_lease_that_no_worker_has_taken_is_found_and_ended(
+    kind: str, store: Store, omniscient: SQL, servers: embedded.Servers
+) -> None:
+    """Else whoever looks for work waits for its end; no clock but the database's has a part in it."""
+    with redis.Redis.from_url(servers.broker_url) as broker:
+        omniscient.execute(STUCK[kind])
+        broker.delete("ingest")
+        assert store.mend("leases")["status"] == "error"
+        if kind == "document":
+            assert broker.llen("ingest") == 1
+            assert len(store.waiting(Stage.FETCHED)) == 3
+
+
 def test_a_document_that_waits_for_its_time_is_not_forgotten(store: Store, omniscient: SQL) -> None:
     omniscient.execute(
         "update document set state = 'pending', stage = 'fetched', due_at = now() + interval '1 hour'"
@@ -56,8 +81,9 @@ def test_a_queue_without_a_worker_is_an_error_and_syncs_that_wait_are_named(
     store: Store, omniscient: SQL
 ) -> None:
     omniscient.execute("update worker set seen_at = now() - interval '1 minute' where queues = 'embed'")
+    omniscient.execute("delete from canary where queue = 'embed'")
     found = store.examine()["workers"]
-    assert (found["status"], found["detail"]) == ("error", "no worker serves embed")
+    assert (found["status"], found["detail"]) == ("error", "no worker has served embed for 1 minute")
     one = next(iter(configured_sources(store.parts.settings).values()))
     sync.start_run(store.parts, one.tenant_id, one.id, trigger="manual")
     omniscient.execute("delete from worker")
@@ -66,8 +92,11 @@ def test_a_queue_without_a_worker_is_an_error_and_syncs_that_wait_are_named(
     assert "syncs of notes wait" in found["detail"]
 
 
-def test_no_worker_at_all_is_a_warning(store: Store, omniscient: SQL) -> None:
+def test_no_worker_at_all_is_a_warning_once_there_was_one(store: Store, omniscient: SQL) -> None:
     omniscient.execute("delete from worker")
+    omniscient.execute("delete from canary")
+    assert store.examine()["workers"]["status"] == "ok", "nothing was ever started, and nothing waits"
+    omniscient.execute("insert into canary values ('embed', now() - interval '10 minutes')")
     assert store.examine()["workers"]["status"] == "warning"
     assert doctor.report(doctor.examine(store.parts))["ok"]
 
@@ -76,6 +105,7 @@ def test_a_queue_that_does_no_task_is_found(store: Store, omniscient: SQL) -> No
     for queue in QUEUES:
         maintenance.record_canary(store.parts, queue)
     omniscient.execute("update canary set sung_at = now() - interval '10 minutes' where queue = 'embed'")
+    omniscient.execute("update worker set started_at = now()")
     assert store.examine()["workers"]["status"] == "ok"  # its worker has only just started
     omniscient.execute("update worker set started_at = now() - interval '10 minutes'")
     found = store.examine()["workers"]

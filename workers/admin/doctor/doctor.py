@@ -15,20 +15,18 @@ from sqlalchemy import Connection
 
 from pipeline.database.engine import translated
 from pipeline.documents import Json, first_names, plural
-from pipeline.errors import LarderError
-from pipeline.ledger import audit, dead, jobs, overview, upkeep
+from pipeline.errors import LarderError, StoreUnavailable
+from pipeline.ledger import audit, overview, upkeep
 from pipeline.ledger import sources as ledger
 from workers import PACKAGE, installed_version
-from workers.admin import status
+from workers.admin import judgement, status
 from workers.admin.doctor import server_checks as server
-from workers.admin.doctor.server_checks import Diagnosis, error, fine, warning
-from workers.admin.sync_now import served_queues
+from workers.admin.judgement import Diagnosis, error, fine, warning
 from workers.control import steps
 from workers.control.maintenance import each_tenant
 from workers.control.pump import pump_once
 from workers.control.sync import next_time
 from workers.queue import broker, dispatch
-from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Runtime, current_user
 
 version = cache(read_version)
@@ -40,9 +38,6 @@ LONG_SECONDS = 600
 """Due work that nobody was told of for so long."""
 LEASE_SECONDS = 60
 """A lease that ended so long ago should have been found by the pump."""
-CANARY_SECONDS = 300
-"""Every queue does a task a minute; five missed ones mean that it does none."""
-START = "larder up --detach, or `larder worker QUEUE` for one queue"
 
 
 def for_each_tenant(
@@ -81,7 +76,7 @@ def leftovers(
 
 
 def damaged(parts: Runtime) -> Diagnosis:
-    """Every finished document has exactly its own chunks, all of one version."""
+    """Every finished document has exactly its own chunks, all of one version and with a vector."""
     rows = [row for found in each_tenant(parts, upkeep.damaged) for row in found]
     if not rows:
         return fine("every finished document has exactly its chunks")
@@ -102,21 +97,33 @@ def audit_chains(parts: Runtime) -> Diagnosis:
     return fine(plural(sum(chain.entries for chain in chains), "entry fits", "entries fit"))
 
 
+def _longest_lease(parts: Runtime) -> float:
+    """Seconds after which even a lease that was renewed a moment ago has ended, by whatever clock."""
+    return 3 * max(parts.rag.queue.lease_seconds, parts.rag.enrichment.lease_seconds)
+
+
+def leases(parts: Runtime) -> Diagnosis:
+    """No work is kept from all workers by a lease that nobody of them has taken."""
+    most = _longest_lease(parts)
+    stuck = sum(each_tenant(parts, lambda one: upkeep.count_stuck_leases(one, most=most)))
+    if stuck:
+        return error(f"{plural(stuck, 'lease ends', 'leases end')} later than workers take one for", REPAIR)
+    return fine("none ends later than workers take one for")
+
+
+def end_leases(parts: Runtime) -> None:
+    """End them, and have the pump hand out what they kept."""
+    most = _longest_lease(parts)
+    each_tenant(parts, lambda one: upkeep.end_stuck_leases(one, most=most))
+    pump_once(parts)
+
+
+def judged(otherwise: str) -> Callable[[Runtime], Diagnosis]:
+    """A check of which the judgement that `larder status` shows knows all."""
+    return lambda _parts: fine(otherwise)
+
+
 # Work under way -----------------------------------------------------------------------------------
-
-
-def embedding(parts: Runtime) -> Diagnosis:
-    """The embedder takes our key, model and plan, and neither it nor the database is waited for."""
-    with parts.database.control() as connection:
-        found = status.embedding_state(parts, connection)
-    if found["state"] == "held":
-        fix = "mend it and restart; it is tried again by itself"
-        return error(f"nothing is embedded: {found['error']}", fix)
-    if found["state"] == "waiting":
-        waits = plural(found["documents"], "document waits", "documents wait")
-        said = f"{waits} until {found['until']}: {found['error']}"
-        return warning(said, "nothing to do: they go on by themselves")
-    return fine("no document waits for the embedder or the database")
 
 
 def waiting(parts: Runtime) -> Diagnosis:
@@ -135,44 +142,6 @@ def waiting(parts: Runtime) -> Diagnosis:
     if not said:
         return fine("all due documents are under way")
     return warning(" and ".join(said), f"{REPAIR}; if it comes back, see the control worker's log")
-
-
-def workers(parts: Runtime) -> Diagnosis:
-    """Every queue is served; if none is and nothing is being synced, nothing was started on purpose."""
-    with parts.database.control() as connection:
-        live = served_queues(overview.workers(connection))
-        stuck = upkeep.silent_queues(connection, seconds=CANARY_SECONDS)
-        syncing = upkeep.sources_being_synced(connection)
-    lacking = ", ".join(queue for queue in QUEUES if queue not in live)
-    if lacking and syncing:
-        return error(f"syncs of {', '.join(syncing)} wait, and no worker serves {lacking}", START)
-    if lacking and live:
-        return error(f"no worker serves {lacking}", START)
-    if lacking:
-        return warning("no worker is running; schedules do not run", START)
-    if stuck:
-        fix = "see that beat runs, and that queue's log"
-        return warning(f"{', '.join(stuck)} did no task for minutes", fix)
-    return fine(f"{', '.join(QUEUES)} are served; syncs under way: {len(syncing)}")
-
-
-def dead_letters(parts: Runtime) -> Diagnosis:
-    """No document and no job of stories was given up on."""
-    with parts.database.control() as connection:
-        documents, failed = dead.count(connection), len(jobs.failed(connection))
-    told = [f"{plural(documents, 'document')} given up on"] * bool(documents)
-    told += [f"{plural(failed, 'job')} of user stories failed"] * bool(failed)
-    return warning(" and ".join(told), "larder dead list") if told else fine("none")
-
-
-def held(parts: Runtime) -> Diagnosis:
-    """No deletions wait for a person."""
-    with parts.database.control() as connection:
-        rows = [row for row in ledger.listed(connection) if row.held]
-    if not rows:
-        return fine("none")
-    said = ", ".join(f"{row.held} of {row.name}" for row in rows)
-    return warning(f"deletions wait: {said}", f"if they are meant: larder sources release {rows[0].name}")
 
 
 LEAST_SERVERS = {"PostgreSQL": (15,), "Valkey": (7, 2), "Redis": (6, 2), "RabbitMQ": (3, 10)}
@@ -355,11 +324,12 @@ CHECKS: tuple[Check, ...] = (
         "old texts",
         *leftovers(upkeep.OLD_BODIES, "texts of versions that nobody wants any more", warning),
     ),
+    Check("leases", leases, end_leases),
     Check("waiting documents", waiting, pump_once),
-    Check("embedding", embedding),
-    Check("workers", workers),
-    Check("dead letters", dead_letters),
-    Check("held deletions", held),
+    Check("embedding", judged("no document waits for the embedder or the database")),
+    Check("workers", judged("no queue waits for a worker")),
+    Check("dead letters", judged("none")),
+    Check("held deletions", judged("none")),
     Check("audit chain", audit_chains),
     Check("clock", server.clock),
     Check("schedules", schedules, plan_anew),
@@ -369,6 +339,7 @@ CHECKS: tuple[Check, ...] = (
     Check("vacuum", vacuum, by_owner("vacuum (analyze)", upkeep.unvacuumed_tables)),
     Check("broker", server.message_broker, needs_database=False),
     Check("heartbeats", server.heartbeats, needs_database=False),
+    Check("flower", server.flower, needs_database=False),
     Check("model", server.model, needs_database=False),
     Check("reranker", server.reranker, needs_database=False),
     Check("sources", server.sources, needs_database=False),
@@ -384,6 +355,10 @@ def examine(parts: Runtime, *, repair: bool = False) -> list[Diagnosis]:
         if closed and check.needs_database:
             continue
         one = _looked(parts, check)
+        if not found:
+            wrong = _judgement(parts, one)
+        elif one.status == "ok":
+            one = wrong.get(check.name, one)
         closed |= one.status in check.closed_by
         if repair and check.repair is not None and one.status != "ok":
             try:
@@ -399,6 +374,21 @@ def examine(parts: Runtime, *, repair: bool = False) -> list[Diagnosis]:
                 one = mended if after.status == "ok" else after
         found.append(replace(one, check=check.name))
     return found
+
+
+def _judgement(parts: Runtime, database: Diagnosis) -> dict[str, Diagnosis]:
+    """What is wrong by the judgement that `larder status` shows, by check; `database` is how that was found to be."""
+    try:
+        if database.status != "ok":
+            raise StoreUnavailable(database.detail)
+        shown = status.status(parts)
+    except LarderError as failed:
+        shown = status.without_database(parts, failed)
+    wrong: dict[str, Diagnosis] = {}
+    for one in judgement.judge(shown):
+        first = wrong.get(one.check)
+        wrong[one.check] = replace(first, detail=f"{first.detail}; {one.detail}") if first else one
+    return wrong
 
 
 def _looked(parts: Runtime, check: Check) -> Diagnosis:

@@ -1,4 +1,4 @@
-"""What a check of the doctor finds, and its look at servers and at this machine.
+"""The doctor's look at servers and at this machine.
 
 Database, indexes, broker, processes, models, sources, disk.
 """
@@ -8,9 +8,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -25,8 +23,9 @@ from pipeline.ledger import overview, upkeep
 from pipeline.reranking import open_reranker
 from pipeline.search.chunk_store import indexes
 from workers.admin import operations
+from workers.admin.judgement import LEAST_DISK_BYTES, Diagnosis, error, fine, warning
 from workers.admin.reindex import mismatch
-from workers.admin.status import LEAST_DISK_BYTES, disk_free
+from workers.admin.status import disk_free
 from workers.embedded.locating import ping
 from workers.processes import liveness
 from workers.queue import broker, rabbit
@@ -40,34 +39,7 @@ QUESTION, TEXT = "What warns of shallow water at the bar?", "The bar is shallow 
 CLOCK_SECONDS = 5.0
 SLOW_SECONDS = HealthOptions.slow_seconds
 FULL_SHARE = 0.7
-
-
-@dataclass(frozen=True, kw_only=True)
-class Diagnosis:
-    """A finding of `larder doctor`; its fields are those of the document."""
-
-    check: str = ""
-    status: Literal["ok", "warning", "error"]
-    """Only an error makes the doctor fail."""
-    detail: str
-    fix: str = ""
-    """What to do; empty if nothing is wrong."""
-    repaired: bool = False
-
-
-def fine(detail: str) -> Diagnosis:
-    """Nothing is wrong."""
-    return Diagnosis(status="ok", detail=detail)
-
-
-def warning(detail: str, fix: str) -> Diagnosis:
-    """Works, and somebody should know."""
-    return Diagnosis(status="warning", detail=detail, fix=fix)
-
-
-def error(detail: str, fix: str) -> Diagnosis:
-    """Does not work, or data are wrong."""
-    return Diagnosis(status="error", detail=detail, fix=fix)
+FLOWER_SECONDS = 3.0
 
 
 def database(parts: Runtime) -> Diagnosis:
@@ -239,6 +211,29 @@ def heartbeats(parts: Runtime) -> Diagnosis:
         said = ", ".join(f"{name} for {age:.0f} s" for name, age in deaf.items())
         return error(f"alive and silent: {said}", "the supervisor restarts it; else larder down, larder up")
     return fine(f"{plural(len(alive & set(ages)), 'process beats', 'processes beat')} on this machine")
+
+
+def flower(parts: Runtime) -> Diagnosis:
+    """The Flower of this machine, if one runs, shows nothing to whoever has no password."""
+    import httpx2
+
+    from workers.processes import supervisor
+
+    told = parts.rag.flower
+    running = supervisor.read_state(parts.settings.data) or {}
+    address = str(running.get("flower_url") or f"http://127.0.0.1:{told.port}{told.url_prefix}")
+    if not urlsplit(address).port:
+        return fine("none runs on this machine")
+    try:
+        asked = httpx2.get(f"{address}/api/workers", timeout=FLOWER_SECONDS)
+    except httpx2.HTTPError:
+        return fine("none answers on this machine")
+    if asked.is_success:
+        return error(
+            f"Flower at {address} shows everything to whoever reaches it",
+            "start it as `larder flower`, which wants the password of LARDER_FLOWER_AUTH or a provider's login",
+        )
+    return fine(f"Flower at {address} asks who it is")
 
 
 def model(parts: Runtime) -> Diagnosis:

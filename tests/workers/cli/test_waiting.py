@@ -1,0 +1,41 @@
+"""What commands do while a server is being started, or no worker serves what they need."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.tcp_proxy import TcpProxy
+from tests.workers.cli.asking import Run
+
+
+@pytest.mark.parametrize("command", [("runs",), ("sources", "list"), ("dead", "list"), ("clear", "--yes")])
+def test_a_database_that_is_being_started_is_waited_for(
+    run: Run, environment: dict[str, str], command: tuple[str, ...]
+) -> None:
+    with TcpProxy.to(environment["LARDER_DATABASE_URL"]) as proxy:
+        proxy.starting = True
+        names = ("LARDER_DATABASE_URL", "LARDER_CONTROL_DATABASE_URL")
+        behind = {name: proxy.url(environment[name]) for name in names}
+        screen = run("status", **behind)
+        assert screen.exit_code == 1
+        assert "starting up" in screen.output
+        threading.Timer(0.7, setattr, (proxy, "starting", False)).start()
+        done = run(*command, **behind)
+        assert done.exit_code == 0, done.output
+
+
+def test_step_4_without_its_workers_is_answered_at_the_level_that_is_left_at_the_deadline(
+    run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "step-3.json").write_text('[{"id": "PBI-1", "title": "Warn of shallow water"}]')
+    done = run("enrich", "step-3.json", "-o", "step-4.json", "--timeout", "1")
+    assert done.exit_code == 1, "all of it is missing"
+    assert "no worker serves control, enrich" in done.stderr
+    assert "`larder worker enrich`" in done.stderr
+    assert "--no-wait" not in done.stderr
+    (item,) = json.loads((tmp_path / "step-4.json").read_text())["enriched_pbis"]
+    assert item["context"]["degradation_level"] == 4

@@ -1,0 +1,79 @@
+"""One judgement: what is wrong is told by status, health page, metrics, alerts and doctor alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+import redis
+from fastapi.testclient import TestClient
+
+from pipeline.errors import StoreError, StoreRefused
+from pipeline.ledger import tenant_id
+from tests.conftest import Addresses
+from workers.admin import status
+from workers.admin.doctor import doctor
+from workers.api.app import create_app
+from workers.processes.alerts import AWAY_KEY, Watcher
+from workers.runtime import Runtime
+
+SQL = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def refuse(
+    addresses: Addresses, superuser: Callable[[str], psycopg.Connection[Any]]
+) -> Iterator[Callable[[str], None]]:
+    """`refuse(role)`: from now on the server lets it into the test's database no more."""
+    with superuser("postgres") as connection:
+
+        def shut(role: str) -> None:
+            other = {"larder_app": "larder_control", "larder_control": "larder_app"}[role]
+            connection.execute(f"revoke connect on database {addresses.name} from public")
+            connection.execute(f"grant connect on database {addresses.name} to {other}")
+
+        yield shut
+
+
+@pytest.mark.parametrize("role", ["larder_app", "larder_control"])
+def test_a_login_that_is_refused_is_told_by_all_within_seconds(
+    parts: Runtime,
+    broker: redis.Redis,
+    refuse: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    role: str,
+) -> None:
+    monkeypatch.setattr(status, "SEEN_SECONDS", 0.0)
+    parts.settings.data.mkdir()  # the API's secret lies there
+    seen = status.watcher(parts)
+    watcher = Watcher(seen, seen, retry=0.01)
+    watcher.look()
+    with TestClient(create_app(parts)) as api:
+        assert api.get("/health/rag").json()["store"] in {"ok", "starting"}
+        # Connections that are open stay so: nothing but a new one tells.
+        with parts.database.tenant(tenant_id("acme")), parts.database.control():
+            refuse(role)
+        health = api.get("/health/rag")
+        shown = api.get("/metrics").text
+    assert (health.status_code, health.json()["store"], health.json()["errors"]) == (
+        503,
+        "error",
+        ["database"],
+    )
+    assert health.json()["degradation_level"] == 4
+    assert 'larder_up{server="database"} 0.0' in shown
+    assert 'larder_problems{check="database",status="error"} 1.0' in shown
+    with pytest.raises(StoreError) as caught:
+        status.status(parts)
+    assert isinstance(caught.value, StoreRefused)
+    found = status.without_database(parts, caught.value)
+    assert found["database"] == "refused"
+    assert (found["next"][0]["check"], "grant connect" in found["next"][0]["fix"]) == ("database", True)
+    watcher.look()
+    assert b"store_unreachable" in (broker.getdel(AWAY_KEY) or b"")
+    first = doctor.examine(parts)[0]
+    assert (first.check, first.status) == ("database", "error")
+    assert "permission denied for database" in first.detail
+    seen.close()

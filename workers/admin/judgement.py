@@ -1,0 +1,201 @@
+"""The judgement of an installation, which status, health page, metrics, alerts, console and doctor all show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
+from typing import Literal
+
+from pipeline.documents import Json, plural
+from pipeline.enrichment.degradation import HealthOptions
+from pipeline.ingest.sync import CONFIGURED_OTHERWISE
+from pipeline.ledger import overview
+from pipeline.ledger.sources import UPLOADED
+from workers.admin.sync_now import START, UNSERVED_SECONDS, served_queues
+from workers.processes.liveness import DEAF_SECONDS
+from workers.queue.celeryconfig import INDEXING, QUEUES
+
+LEAST_DISK_BYTES = 1_000_000_000
+"""With less room PostgreSQL may stop at any moment."""
+LATE_SECONDS = 600.0
+"""Due work that waits longer needs a person."""
+CANARY_SECONDS = 300.0
+"""Every queue does a task a minute; five missed ones mean that it does none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """A finding; its fields are those of the document of `larder doctor --json`."""
+
+    check: str = ""
+    status: Literal["ok", "warning", "error"]
+    """Only an error makes the doctor fail."""
+    detail: str
+    fix: str = ""
+    """What to do; empty if nothing is wrong."""
+    repaired: bool = False
+
+
+def fine(detail: str) -> Diagnosis:
+    """Nothing is wrong."""
+    return Diagnosis(status="ok", detail=detail)
+
+
+def warning(detail: str, fix: str, check: str = "") -> Diagnosis:
+    """Works, and somebody should know."""
+    return Diagnosis(status="warning", detail=detail, fix=fix, check=check)
+
+
+def error(detail: str, fix: str, check: str = "") -> Diagnosis:
+    """Does not work, or data are wrong."""
+    return Diagnosis(status="error", detail=detail, fix=fix, check=check)
+
+
+def judge(status: Json) -> list[Diagnosis]:
+    """All that is wrong by the document of `larder status --json`: errors first, the most urgent of each first."""
+    looks = (
+        (_servers,)
+        if status["database"] != "ok"
+        else (_workers, _servers, _work, _content, _attention, _indexes)
+    )
+    return sorted(chain(*(look(status) for look in looks)), key=lambda one: one.status != "error")
+
+
+def next_steps(status: Json) -> list[Json]:
+    """The entry `next` of that document: check, status, detail and fix of each thing to do, as `judge` orders them."""
+    keys = ("check", "status", "detail", "fix")
+    return [{key: getattr(one, key) for key in keys} for one in judge(status)]
+
+
+INSTALLATION = frozenset({"workers", "disk", "database", "broker", "embedding"})
+"""Checks whose findings name no source: those of a tenant may read them who operate it."""
+
+
+def _workers(status: Json) -> Iterator[Diagnosis]:
+    """Every queue is served; if none is and nothing waits, nothing may have been started on purpose."""
+    served, sources = served_queues(status["workers"]), status["sources"]
+    lacking = [queue for queue in QUEUES if queue not in served]
+    pending, waits = status["backlog"]["pending"], []
+    if status["enrichment"]["waiting"] and "enrich" in lacking:
+        waits.append(("Step 4 waits", ["enrich"]))
+    being_synced = [s["name"] for s in sources if s.get("running")]
+    if (pending or being_synced) and (indexing := sorted(set(INDEXING) & set(lacking))):
+        documents = plural(pending, "document waits", "documents wait")
+        waits.append((documents if pending else f"syncs of {', '.join(being_synced)} wait", indexing))
+    for what, queues in waits:
+        yield error(f"{what} and no worker serves {', '.join(queues)}", START, "workers")
+    named = set(chain(*(queues for _, queues in waits)))
+    gone = {q: s for q in lacking if (s := status["unserved"].get(q) or 0.0) > UNSERVED_SECONDS}
+    if gone.keys() - named:
+        judged = error if served or waits else warning
+        since = plural(round(min(gone.values()) / 60), "minute")
+        yield judged(f"no worker has served {', '.join(gone)} for {since}", START, "workers")
+    elif not (served or waits) and any(s["next_sync"] for s in _scheduled(status)):
+        yield warning("no worker is running, so no schedule is kept", START, "workers")
+    for w in status["workers"]:
+        if w["age_seconds"] > DEAF_SECONDS and not lacking:
+            detail = f"{w['name']} gave no sign of life for {w['age_seconds']:.0f} s"
+            yield warning(detail, "it is started again; if not, restart it", "workers")
+    at_work = {q for w in status["workers"] if w.get("up_seconds", 0.0) > CANARY_SECONDS for q in w["queues"]}
+    if stuck := [
+        q for q, age in status["canaries"].items() if age > CANARY_SECONDS and q in at_work & served
+    ]:
+        fix = "see that beat runs, and that queue's log"
+        yield warning(f"{', '.join(stuck)} did no task for minutes", fix, "workers")
+
+
+def _servers(status: Json) -> Iterator[Diagnosis]:
+    if (free := status["disk_free"]) < LEAST_DISK_BYTES:
+        detail = f"{free / 1e6:,.0f} MB are free where the data lie, and nothing works without"
+        yield error(detail, "make room", "disk")
+    if status["database"] != "ok":
+        told = status["error"]
+        yield error(
+            told["message"], told["fix"] if status["database"] == "refused" else "larder doctor", "database"
+        )
+    elif (seconds := status["database_seconds"]) > HealthOptions.slow_seconds:
+        fix = "look at its load and its network"
+        yield warning(f"the database takes {seconds:.1f} s for each answer", fix, "database")
+    if status["broker"] != "ok":
+        detail = f"the broker {status['broker_error']}; nothing is lost, work waits in the ledger"
+        yield error(detail, "larder doctor", "broker")
+
+
+def _work(status: Json) -> Iterator[Diagnosis]:
+    embedding, late = status["embedding"], status["backlog"]["oldest_due_seconds"] or 0
+    if embedding["state"] == "held":
+        fix = "mend it and restart the workers; it is tried again by itself"
+        yield error(f"nothing is embedded: {embedding['error']}", fix, "embedding")
+    elif embedding["state"] == "waiting":
+        waits = plural(embedding["documents"], "document waits", "documents wait")
+        detail = f"{waits} until {embedding['until']}: {embedding['error']}"
+        yield warning(detail, "nothing to do: they go on by themselves", "embedding")
+    # A large load is late as a whole, and well as long as each queue is heard of.
+    unheard = [q for q in INDEXING if status["canaries"].get(q, late) > LATE_SECONDS]
+    if late > LATE_SECONDS and unheard:
+        yield error(f"work has been due for {late / 60:.0f} minutes", "larder doctor", "waiting documents")
+
+
+def count_rejected(source: Json) -> int:
+    """How many items of a source could not be taken in, as far as they are named."""
+    return sum(problem["outcome"] == "failed" for problem in source["problems"])
+
+
+def nothing_stored(source: Json) -> bool:
+    """Whether a source has shown items, and none of them became a document."""
+    return bool(source["left_out"]) and not (source["documents"] or source["pending"] or source["removed"])
+
+
+def _content(status: Json) -> Iterator[Diagnosis]:
+    sources = status["sources"]
+    present = [s for s in sources if not s["removed"]]
+    for s in filter(itemgetter("last_error"), present):
+        if s["last_error"].startswith(CONFIGURED_OTHERWISE):
+            message, _, fix = s["last_error"].rstrip(")").partition(" (")
+            yield error(f"{s['name']} waits, for {message}", fix, "sources")
+            continue
+        yield warning(f"{s['name']} cannot be read", f"larder sources check {s['name']}", "sources")
+    if held := [s for s in sources if s["held"]]:
+        waits = ", ".join(f"{s['held']} of {s['name']}" for s in held)
+        fix = f"if they are meant: larder sources release {held[0]['name']}"
+        yield warning(f"deletions wait: {waits}", fix, "held deletions")
+    # Whoever sent what could not be taken was told.
+    for s in (s for s in sources if s["type"] != UPLOADED and nothing_stored(s)):
+        detail = f"{s['name']} shows items and none is stored, {overview.left_out_in_words(s['left_out'])}"
+        yield warning(detail, f"larder sources check {s['name']}", "sources")
+    for s in (s for s in present if s["type"] != UPLOADED and count_rejected(s)):
+        detail = f"{count_rejected(s)} of {s['name']} could not be taken in"
+        yield warning(detail, f"mend what `larder runs {s['name']}` names", "sources")
+    for s in (s for s in sources if s.get("renamed_to")):
+        name, twin, count = s["name"], s["renamed_to"], plural(s["documents"], "document")
+        detail = f"{name} is no longer configured, and its {count} come twice, as those of {twin}"
+        yield warning(detail, f"larder sources rename {name} {twin}", "sources")
+
+
+def _attention(status: Json) -> Iterator[Diagnosis]:
+    sources = status["sources"]
+    letters, failed = sum(s["dead"] for s in sources), status["enrichment"]["failed"]
+    told = [plural(letters, "dead letter")] * bool(letters)
+    told += [f"{plural(failed, 'job')} of user stories failed"] * bool(failed)
+    if told:
+        yield warning(" and ".join(told), "larder dead list", "dead letters")
+    if not sources:
+        yield warning("no source is known yet", "larder config init, then larder index", "sources")
+    for s in _scheduled(status):
+        if s["freshness_seconds"] is None and not served_queues(status["workers"]):
+            yield warning(f"{s['name']} was never synced", "larder index", "sources")
+
+
+def _scheduled(status: Json) -> list[Json]:
+    """Sources that are synced by themselves, or might be."""
+    return [s for s in status["sources"] if not (s["paused"] or s["removed"] or s["type"] == UPLOADED)]
+
+
+def _indexes(status: Json) -> Iterator[Diagnosis]:
+    building = [i for i in status["other_indexes"] if i["status"] == "building"]
+    if any(not i["missing"] for i in building):
+        yield warning("the new search index is full", "larder reindex switch", "search index")
+    elif status["index_mismatch"] and not building:
+        yield warning(status["index_mismatch"], "run larder reindex", "search index")
