@@ -365,6 +365,14 @@ class Source(Protocol):
         """Differs when something changed, at the cost of a directory listing; None if unknown."""
         ...
 
+    def skip_unchanged(self, known: Mapping[str, str]) -> int | None:
+        """Leave out of `pages` the items that a look at all of them shows as noted, and return how many; None if it cannot.
+
+        `known` are fingerprints by external id. `ids` and `stamp` are of the same look from then on. Only of a source
+        that `walks_all`.
+        """
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:

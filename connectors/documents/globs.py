@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate, takewhile
 
 from pipeline.errors import ConfigurationError
@@ -44,9 +44,12 @@ class Pattern:
 
     def matches(self, relative: str) -> bool:
         """True if the whole relative path matches."""
-        parts = (*self.parts[:-1], _with_small_ending(self.parts[-1]))
         path = _with_small_ending(unicodedata.normalize("NFC", relative))
-        return len(parts) in _reached(parts, path)
+        return len(self.parts) in _reached(self._small_ending_parts, path)
+
+    @cached_property
+    def _small_ending_parts(self) -> tuple[str, ...]:
+        return (*self.parts[:-1], _with_small_ending(self.parts[-1]))
 
     def may_match_below(self, folder: str) -> bool:
         """True if something in that folder, or in one below it, may match."""

@@ -292,6 +292,13 @@ class SourceOptions(ConfigSection):
             raise DocumentRejected(found, fix=f"write one of {', '.join(LEVELS)}")
         return max(level, asked, key=LEVELS.index)
 
+    def _hash_with(self, *parts: Any) -> str:
+        """A short hash over these and over what becomes of any document: tells whether what was noted still holds."""
+        made = [*parts, self.fixed_metadata, self.source_type, self.decisions.model_dump(), self.redact]
+        made += [self.security_level, *(rule.model_dump() for rule in self._context.levels)]
+        text = json.dumps(made, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
 
 class ServiceOptions(SourceOptions):
     """What every service is told."""
@@ -309,13 +316,6 @@ class ServiceOptions(SourceOptions):
     groups: ClassVar[tuple[str, ...]] = ("auth",)
     product: ClassVar[str]
     """The service's name in messages."""
-
-    def _hash_with(self, *parts: Any) -> str:
-        """A short hash over these and over what becomes of any document: tells whether a cursor still holds."""
-        made = [*parts, self.fixed_metadata, self.source_type, self.decisions.model_dump(), self.redact]
-        made += [self.security_level, *(rule.model_dump() for rule in self._context.levels)]
-        text = json.dumps(made, sort_keys=True, default=str)
-        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     @cached_property
     def access(self) -> Access:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 import posixpath
 import re
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from connectors.files.front_matter import with_description
 from connectors.files.markdown_text import readable_markdown
 from connectors.files.options import FileOptions, MarkdownOptions
 from connectors.files.source import FileSource, file_document, is_converted
-from connectors.files.walk import FileText, external_id
+from connectors.files.walk import FileText, external_id, is_file_below
 from pipeline.documents import Document, SourceType
 
 MAX_LINKS = 100
@@ -28,29 +28,28 @@ _REFERENCE = re.compile(r"( {0,3}\[[^\]\n]{1,200}\]:[ \t]*)(?:<([^<>\n]{1,1000})
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
-def resolve_links(text: str, relative: str, options: FileOptions) -> tuple[str, list[str]]:
-    """The text of the file at `relative`, and the files of the same root that it links to or shows.
+def resolve_links(text: str, relative: str, options: FileOptions) -> tuple[str, dict[str, bool]]:
+    """The text of the file at `relative`, and the paths below the same root that it links to or shows.
 
-    Links are made absolute if the root has a base url, what is in code is left alone. The files are paths
-    below the root, sorted, each once, at most MAX_LINKS.
+    Links to files that are there are made absolute if the root has a base url, what is in code is left alone. With each
+    path comes whether a file is there.
     """
-    hits: dict[str, str] = {}  # by link as written: a text that repeats one asks the disk once
+    targets: dict[str, bool] = {}
 
     def absolute(match: re.Match[str]) -> str:
         target = match[2] or match[3]
-        if target not in hits:
-            hits[target] = _target(target, relative, options)
-        hit = hits[target]
-        if not hit or not options.base_url:
+        path = _target(target, relative)
+        if path and path not in targets:
+            targets[path] = is_file_below(options.root, path)
+        if not options.base_url or not targets.get(path):
             return match[0]
-        return match[1] + options.url_of(hit) + target[len(_path(target)) :]
+        return match[1] + options.url_of(path) + target[len(_path(target)) :]
 
     lines = text.split("\n")
     for index, in_code in enumerate(code_lines(text)):
         if not in_code and ("](" in lines[index] or "]:" in lines[index]):
             lines[index] = _outside_code(lines[index], absolute)
-    links = sorted({external_id(hit) for hit in hits.values() if hit})
-    return "\n".join(lines), links[:MAX_LINKS]
+    return "\n".join(lines), targets
 
 
 def _outside_code(line: str, absolute: Callable[[re.Match[str]], str]) -> str:
@@ -61,16 +60,14 @@ def _outside_code(line: str, absolute: Callable[[re.Match[str]], str]) -> str:
     return "`".join(pieces)
 
 
-def _target(target: str, relative: str, options: FileOptions) -> str:
-    """The path below the root a link leads to; empty if it leads elsewhere or nowhere."""
+def _target(target: str, relative: str) -> str:
+    """The path below the root a link leads to; empty if it leads elsewhere."""
     path = unquote(_path(target))
     if not path or path.startswith("//") or _SCHEME.match(path):
         return ""
     start = "" if path.startswith("/") else posixpath.dirname(relative)
     hit = posixpath.normpath(posixpath.join(start, path.lstrip("/") if not start else path))
-    if hit.startswith(("../", "/")) or hit in ("..", "."):
-        return ""
-    return hit if os.path.isfile(options.root / hit) else ""  # noqa: PTH113 (also False for impossible names)
+    return "" if hit.startswith(("../", "/")) or hit in ("..", ".") else hit
 
 
 def _path(target: str) -> str:
@@ -93,8 +90,9 @@ def markdown_document(options: MarkdownOptions, file: FileText) -> Document | No
     if not file.text:
         return None
     headings = list(headings_of(file.text))
-    text, links = resolve_links(file.text, file.relative, options)
-    return file_document(
+    text, targets = resolve_links(file.text, file.relative, options)
+    links = sorted({external_id(path) for path, is_there in targets.items() if is_there})[:MAX_LINKS]
+    document = file_document(
         options,
         file,
         SourceType.DOCUMENTATION,
@@ -103,6 +101,7 @@ def markdown_document(options: MarkdownOptions, file: FileText) -> Document | No
         headings=headings,
         metadata={"links": links} if links else {},
     )
+    return replace(document, fingerprint=json.dumps(targets) if targets else "")
 
 
 class TextSource(FileSource):

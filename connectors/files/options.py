@@ -82,6 +82,11 @@ class FileOptions(SourceOptions):
         """Fields of headers that are kept as metadata, beside the usual ones."""
         return ()
 
+    @property
+    def outcome_hash(self) -> str:
+        """A short hash over all that decides which document comes out of a file."""
+        return self._hash_with(self.model_dump(mode="json"), self.url_of(""))
+
     def url_of(self, relative: str) -> str:
         """The address of the file at `relative` (slashes, below the root)."""
         path = quote_from_bytes(os.fsencode(relative))

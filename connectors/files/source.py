@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from operator import attrgetter
 from pathlib import PurePosixPath
 from types import MappingProxyType
@@ -31,9 +34,11 @@ from connectors.files.walk import (
     FileListing,
     FileText,
     FoundFile,
+    Signature,
     Skipped,
     blank,
     holds_nothing,
+    is_file_below,
     list_files,
     open_problem,
     read_file,
@@ -118,6 +123,26 @@ class FileSource:
         self._options = options
         self._convert = convert
         self._globs = Globs(options.paths, options.exclude)
+        self._seen_as = f"{extractor} {options.outcome_hash}"
+        self._compared: FileListing | None = None
+        self._unchanged: frozenset[str] = frozenset()
+
+    def skip_unchanged(self, known: Mapping[str, str]) -> int | None:
+        """Leave out of `pages` what is as it was noted, by one look at the folder that holds for all that follows.
+
+        What became no document, or was read in part, is read again each time, and so told again.
+        """
+        listing = self._compared = list_files(self._options, self._globs)
+        is_there = cache(partial(is_file_below, self._options.root))
+
+        def is_same(file: FoundFile) -> bool:
+            mark, _, targets = known.get(file.external_id, "").partition(" ")
+            if mark != self._mark(file.signature()):
+                return False
+            return not targets or all(is_there(path) is was for path, was in json.loads(targets).items())
+
+        self._unchanged = frozenset(f.external_id for f in listing.files if is_same(f))
+        return len(self._unchanged)
 
     def pages(self, since: Cursor | None) -> Iterator[Page]:
         """All items behind the cursor, sorted by id; a finished walk starts over."""
@@ -126,7 +151,8 @@ class FileSource:
     def ids(self, since: Cursor | None = None) -> Listing:  # noqa: ARG002 (one piece)
         """The paths of all matching files, readable or not, without those that became empty."""
         listing = self._listing()
-        living = {f.external_id for f in listing.files if not holds_nothing(f, listing.root)}
+        files = (f for f in listing.files if f.external_id in self._unchanged or not holds_nothing(f, listing.root))
+        living = {f.external_id for f in files}
         return Listing(ids=frozenset(living) | listing.present, complete=listing.complete)
 
     def read(self, ids: Sequence[str]) -> Iterator[Page]:
@@ -167,15 +193,27 @@ class FileSource:
         return self._listing().stamp
 
     def _listing(self) -> FileListing:
-        return list_files(self._options, self._globs)
+        return self._compared or list_files(self._options, self._globs)
+
+    def _mark(self, signature: Signature) -> str:
+        """What is noted of a file: another one if it changed, or if another document comes out of it."""
+        return hashlib.sha256(f"{self._seen_as} {signature}".encode()).hexdigest()[:20]
+
+    def _noted(self, document: Document, file: FileText) -> Document:
+        """The document with its fingerprint, behind which stand the files that it asked for; empty to be read again."""
+        if not file.signature or READING_NOTE in document.metadata:
+            return replace(document, fingerprint="")
+        return replace(document, fingerprint=f"{self._mark(file.signature)} {document.fingerprint}".strip())
 
     def _entries(self, after: str) -> Iterator[Entry]:
         listing = self._listing()
         for item in sorted(self._items(listing), key=attrgetter("external_id")):
-            if item.external_id > after:
-                entry = self._entry(item, listing.root) if isinstance(item, FoundFile) else item
-                if entry is not None:
-                    yield entry
+            is_file = isinstance(item, FoundFile)
+            if item.external_id <= after or (is_file and item.external_id in self._unchanged):
+                continue
+            entry = self._entry(item, listing.root) if isinstance(item, FoundFile) else item
+            if entry is not None:
+                yield entry
 
     def _items(self, listing: FileListing) -> Iterable[Entry | FoundFile]:
         """What a walk gives, in any order: files still to be read, and what is known already."""
@@ -190,7 +228,7 @@ class FileSource:
             document = build_document(
                 lambda: self._convert(_as_markdown(_without_header(file))), file.external_id
             )
-            return document or blank(file.external_id, file.url)
+            return self._noted(document, file) if document else blank(file.external_id, file.url)
         except DocumentRejected as error:
             return Problem(external_id=file.external_id, reason=str(error), url=file.url)
 

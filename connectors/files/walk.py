@@ -6,10 +6,12 @@ import errno
 import hashlib
 import os
 import stat
+import time
 import unicodedata
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
+from pathlib import Path
 
 from connectors.documents.encodings import Unreadable, decode
 from connectors.documents.globs import Globs, Pattern
@@ -23,6 +25,8 @@ SPECIAL = {
     stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
 }  # fmt: skip
 _by_id = attrgetter("external_id")
+Signature = tuple[str, str, int, int, int, int]
+"""Two spellings of the path, times of edit and of change, size and inode."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +42,11 @@ class FoundFile:
     status: os.stat_result
     patterns: tuple[int, ...]
     """Indices of the include patterns that match."""
+
+    def signature(self, status: os.stat_result | None = None) -> Signature:
+        """Differs when the file was edited, replaced, renamed or given other rights; `status` is a newer one of it."""
+        s = status or self.status
+        return (self.relative, self.path, s.st_mtime_ns, s.st_ctime_ns, s.st_size, s.st_ino)
 
 
 class Skipped(Problem):
@@ -60,7 +69,7 @@ class FileListing:
     @property
     def stamp(self) -> str:
         """Differs when a file was added, removed, renamed, edited or replaced; no content is read."""
-        seen = [(f.external_id, f.status.st_mtime_ns, f.status.st_size, f.status.st_ino) for f in self.files]
+        seen = [f.signature() for f in self.files]
         troubles = sorted(p.external_id for p in self.failed)
         return hashlib.sha256(repr((seen, troubles, self.complete)).encode()).hexdigest()
 
@@ -139,16 +148,14 @@ class _Walk:
         own = entry.path[len(self._root) :].lstrip("/")
         if own != relative and self._globs.excludes(own):
             return  # reached by a link to a folder above
-        wanted, may_hold = bool(self._globs.included(relative)), self._globs.may_hold(relative)
-        if not (wanted or may_hold):
-            return
         if entry.is_symlink():
-            self._links.append((relative, entry.path))
+            if self._globs.included(relative) or self._globs.may_hold(relative):
+                self._links.append((relative, entry.path))
         elif entry.is_dir(follow_symlinks=False):
-            if may_hold and entry.path != self._closed:
+            if entry.path != self._closed and self._globs.may_hold(relative):
                 folders.append((relative, entry.path))
-        elif wanted:
-            self._take(relative, entry.path, entry.stat(follow_symlinks=False))
+        elif patterns := self._globs.included(relative):
+            self._take(relative, entry.path, entry.stat(follow_symlinks=False), patterns)
 
     def _entries(self, relative: str, path: str) -> list[os.DirEntry[str]]:
         try:
@@ -163,7 +170,9 @@ class _Walk:
                 self._complete = False
         return []
 
-    def _take(self, relative: str, path: str, status: os.stat_result) -> None:
+    def _take(
+        self, relative: str, path: str, status: os.stat_result, patterns: tuple[int, ...]
+    ) -> None:
         name = external_id(relative)
         if not stat.S_ISREG(status.st_mode):
             special = SPECIAL.get(stat.S_IFMT(status.st_mode), "something else")
@@ -179,11 +188,12 @@ class _Walk:
                 relative=relative,
                 path=path,
                 status=status,
-                patterns=self._globs.included(relative),
+                patterns=patterns,
             )
 
     def _follow(self, relative: str, link: str) -> None:
-        wanted = bool(self._globs.included(relative))
+        patterns = self._globs.included(relative)
+        wanted = bool(patterns)
         try:
             real = os.path.realpath(link, strict=True)
             status = os.stat(real)  # noqa: PTH116 (strings throughout the walk: Path objects double its time)
@@ -202,7 +212,7 @@ class _Walk:
         elif self._globs.excludes(real[len(self._root) :].lstrip("/")):
             return  # a link gives no way to what is excluded
         elif not folder:
-            self._take(relative, real, status)
+            self._take(relative, real, status, patterns)
         # A link to a folder it lies in would lead round for ever, and to nothing new.
         elif not _below(os.path.dirname(link), real) and real not in self._followed:  # noqa: PTH120
             self._followed.add(real)
@@ -253,6 +263,8 @@ def _below(path: str, root: str) -> bool:
 # One file ------------------------------------------------------------------------------------------
 
 TINY_BYTES = 64
+ROUGH_SECONDS = 2.0
+"""How roughly file systems tell times: in a file written so short a time ago, another edit may leave time and size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,13 +281,15 @@ class FileText:
     encoding: str
     """`utf-8` unless the file says or shows otherwise."""
     modified: datetime | None
+    signature: Signature | None = None
+    """That of the file when it was opened; None if it may have changed since without another one."""
     header: FrontMatter = NO_HEADER
     """What stood above the text, which is taken out of it once it is read."""
 
 
 def read_file(file: FoundFile, root: str, options: FileOptions) -> FileText | Problem | None:
     """The file as text, a problem that says why not, or None if it is not there any more."""
-    url = options.url_of(file.relative)
+    url, looked_at = options.url_of(file.relative), time.time()
     try:
         data, status = _read(file, root, options.max_bytes)
         if status.st_size > options.max_bytes:
@@ -301,7 +315,13 @@ def read_file(file: FoundFile, root: str, options: FileOptions) -> FileText | Pr
         linked_path="" if own == file.relative else external_id(own),
         encoding=encoding,
         modified=from_epoch(status.st_mtime),
+        signature=file.signature(status) if _is_settled(status, looked_at) else None,
     )
+
+
+def _is_settled(status: os.stat_result, looked_at: float) -> bool:
+    """True if whatever was written since the file was looked at must have given it another time."""
+    return max(status.st_mtime, status.st_ctime) < looked_at - ROUGH_SECONDS
 
 
 def blank(external_id: str, url: str) -> Skipped:
@@ -322,6 +342,11 @@ def holds_nothing(file: FoundFile, root: str) -> bool:
         return is_blank(decode(data)[0])
     except (OSError, Unreadable):
         return False
+
+
+def is_file_below(root: Path, path: str) -> bool:
+    """True if a file is there; also False for impossible names."""
+    return os.path.isfile(f"{root}/{path}")  # noqa: PTH113 (a text may have a thousand links)
 
 
 def open_problem(file: FoundFile, root: str) -> str:

@@ -371,6 +371,10 @@ class PbiJsonSource(FileSource):
         self._pbi_type = options.source_type or SourceType.PBI
         self._last: tuple[str, Listing] | None = None
 
+    def skip_unchanged(self, known: Mapping[str, str]) -> int | None:  # noqa: ARG002 (it cannot)
+        """None: a PBI stands in several files, of which one that changed says nothing without the others."""
+        return None
+
     def ids(self, since: Cursor | None = None) -> Listing:  # noqa: ARG002 (one piece)
         """The ids of all PBIs; incomplete while a file that may hold others cannot be read."""
         listing = self._listing()

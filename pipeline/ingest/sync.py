@@ -18,6 +18,8 @@ LONG_CALL = 5.0
 """How many leases an id walk may take; it is one call and cannot prove in between that it lives."""
 READ_AGAIN = 50
 """Items read again at once."""
+READ_AT = "read_at"
+"""Key of the cursor of a source that walks over all: when every item was read last, in seconds."""
 LONGEST_LISTING = 60.0
 """Seconds of work at most that a slice adds for a source that took long to begin."""
 
@@ -38,6 +40,8 @@ class Syncer:
     lease: float = 120.0
     slice_seconds: float = 10.0
     """A walk gives way after this long, so that others and the pump get their turn."""
+    read_all_after: float = 86_400.0
+    """Seconds after which a source is read that says what is unchanged, too: it may have been deceived."""
     guard: admission.DeletionGuard = field(default_factory=admission.DeletionGuard)
     after_page: Callable[[], object] = lambda: None
     """Called after each page's commit; sends the pump its message."""
@@ -70,29 +74,45 @@ class Syncer:
         try:
             if row.config_hash != config_hash:
                 raise configured_otherwise(row.name)
-            # Where this run stopped, else where the source stopped, else at the start.
             another = row.pipeline_version.split("|")[0] != where.pipeline_version.split("|")[0]
-            anew = run.force or another or source.walks_all
-            since = run.cursor if run.cursor is not None else None if anew else row.cursor
+            anew, skipped = run.force or another, None
+            if source.walks_all:
+                anew = anew or run.walk or (run.stamp is None and not self._was_read_lately(row))
+                skipped = None if anew else self._skip_unchanged(source, where)
+            # Where this run stopped, else where the source stopped, else at the start.
+            since = run.cursor if run.cursor is not None or source.walks_all or anew else row.cursor
             stamp = run.stamp
             if stamp is None:
                 # Before the first page: what changes during the walk shall differ from it.
                 with _translated():
                     stamp = source.stamp()
-                with self.database.tenant(where.tenant_id) as connection:
-                    runs.keep_stamp(connection, where.run_id, stamp)
-            if since is None and not run.walk:
                 # What is read from its very start may have lost items since the last time it was.
                 with self.database.tenant(where.tenant_id) as connection:
-                    runs.require_walk(connection, where.run_id)
-            if not self._walk(source, where, token, since):
+                    runs.begin(connection, where.run_id, stamp, walk=since is None and skipped is None)
+                    runs.add(connection, where.run_id, runs.Counts(unchanged=skipped or 0))
+            is_through = source.walks_all and run.cursor == {}
+            if not is_through and not self._walk(source, where, token, since):
                 return False
             walk = run.walk or source.walks_all or since is None
             after = (run.walk_after or "") if walk else None
-            return self._finish(source, where, token, walk_after=after, stamp=stamp, schedule=schedule)
+            read_at = time.time() if source.walks_all and skipped is None else None
+            return self._finish(
+                source, where, token, walk_after=after, stamp=stamp, read_at=read_at, schedule=schedule
+            )
         finally:
             with self.database.tenant(where.tenant_id) as connection:
                 sources.release(connection, where.source_id, token)
+
+    def _was_read_lately(self, row: sources.SourceRow) -> bool:
+        """True if all of a source that walks over all was read not long ago, by this configuration."""
+        at = (row.cursor or {}).get(READ_AT)
+        return isinstance(at, float) and 0 <= time.time() - at < self.read_all_after
+
+    def _skip_unchanged(self, source: Source, where: admission.Admission) -> int | None:
+        with self.database.tenant(where.tenant_id) as connection:
+            known = admission.noted(connection, where)
+        with _translated():
+            return source.skip_unchanged(known)
 
     def _walk(self, source: Source, where: admission.Admission, token: UUID, since: Cursor | None) -> bool:
         """Store page after page; False if the slice is over before the source is.
@@ -127,11 +147,13 @@ class Syncer:
         *,
         walk_after: str | None,
         stamp: str | None,
+        read_at: float | None,
         schedule: Callable[[], Schedule],
     ) -> bool:
         """All pages are stored: find what is gone or was missed, bring old chunks up to date, hand over to the pump.
 
-        `walk_after` None: without an id walk. False if the slice is over first.
+        `walk_after` None: without an id walk. `read_at` is when all of a source was read, if it was. False if the slice
+        is over first.
         """
         if not self._outdate(where, token):
             return False
@@ -141,14 +163,15 @@ class Syncer:
             if listing is None or not self._read_again(source, where, token, listing, walk_after):
                 return False
         with self.database.tenant(where.tenant_id) as connection:
-            sources.renew(connection, where.source_id, token, lease=self.lease)
+            cursor = None if read_at is None else {READ_AT: read_at}
+            sources.renew(connection, where.source_id, token, lease=self.lease, cursor=cursor)
             if listing is not None:
                 runs.delete_id_lists(connection, where.run_id)
                 pruned = admission.prune(connection, where.source_id, listing, self.guard)
                 runs.add(connection, where.run_id, pruned)
                 if listing.left_out is not None:
                     runs.note_left_out(connection, where.run_id, listing.left_out, anew=True)
-            runs.finish_walk(connection, where.run_id)
+            runs.finish_walk(connection, where.run_id, walk=listing is not None)
             run = runs.get(connection, where.run_id)
             when = schedule()
             sources.completed(
@@ -200,6 +223,8 @@ class Syncer:
         self, source: Source, where: admission.Admission, token: UUID, listing: Listing, after: str
     ) -> bool:
         """Read the items that the walk shows otherwise than the ledger; False if the slice is over first."""
+        if not listing.versions:
+            return True
         with self.database.tenant(where.tenant_id) as connection:
             wanted = admission.differing(connection, where.source_id, listing, after)
         end = time.monotonic() + self.slice_seconds

@@ -101,6 +101,7 @@ def admit(connection: Connection, where: Admission, page: Page) -> Counts:
     new_ids = _new_ids(connection, where.source_id, [e for e in documents if e not in known])
     waiting: list[tuple[str, int]] = []
     back: list[UUID] = []
+    marks: list[dict[str, str]] = []
     unchanged = restored = 0
     for external_id, document in documents.items():
         row, mark = known.get(external_id), storable(document.fingerprint)
@@ -110,8 +111,7 @@ def admit(connection: Connection, where: Admission, page: Page) -> Counts:
             restored += bool(row and (row.hidden or row.deleted))
             continue
         if row.fingerprint != mark:
-            statement = text("update document set fingerprint = :mark where id = :id")
-            connection.execute(statement, {"id": row.id, "mark": mark})
+            marks.append({"id": str(row.id), "mark": mark})
         if row.in_run:
             continue
         if verdict == "waiting":
@@ -125,6 +125,11 @@ def admit(connection: Connection, where: Admission, page: Page) -> Counts:
             unchanged += 1
         if row.hidden:
             back.append(row.id)
+    if marks:
+        statement = text("""
+            update document d set fingerprint = m.mark
+            from jsonb_to_recordset(cast(:marks as jsonb)) as m(id uuid, mark text) where d.id = m.id""")
+        connection.execute(statement, {"marks": json.dumps(marks)})
     _hide(connection, back, hidden=False)
     ids = {**new_ids, **{e: row.id for e, row in known.items()}}
     queued = note_items(connection, where, [*_write(connection, where, changed, ids), *waiting])
@@ -158,6 +163,21 @@ def _too_long(external_id: str) -> Problem:
         f"its id has {len(external_id.encode())} bytes, at most {LONGEST_ID} are possible; shorten its name"
     )
     return Problem(external_id=external_id[:200], reason=reason)
+
+
+def noted(connection: Connection, where: Admission) -> dict[str, str]:
+    """Fingerprints by external id, of the documents that need not be read again as long as they show the same.
+
+    Those that were settled since the run began are read once more, so that a run which has stopped counts them.
+    """
+    statement = text("""
+        select coalesce(jsonb_object_agg(external_id, fingerprint), '{}') from document
+        where source_id = :source and state = 'done' and not deleted and fingerprint <> ''
+          and pipeline_version = :pipeline
+          and coalesce(last_indexed, first_seen_at) < (select started_at from sync_run where id = :run)""")
+    values = {"source": where.source_id, "pipeline": where.pipeline_version, "run": where.run_id}
+    fingerprints: dict[str, str] = connection.execute(statement, values).scalar_one()
+    return fingerprints
 
 
 def verdicts(connection: Connection, where: Admission, page: Page) -> dict[str, str]:

@@ -186,11 +186,6 @@ def add(
     connection.execute(_ADD, {"id": run_id, **values, **stands})
 
 
-def require_walk(connection: Connection, run_id: int) -> None:
-    """Mark a run to end with an id walk, whoever finishes it."""
-    connection.execute(text("update sync_run set walk = true where id = :id"), {"id": run_id})
-
-
 def add_id_list(connection: Connection, run_id: int, number: int, piece: Listing) -> None:
     """Keep a piece of a run's list of ids; that is progress, so tries count anew."""
     found = storable({**vars(piece), "ids": sorted(piece.ids), "cursor": dict(piece.cursor)})
@@ -226,11 +221,10 @@ def delete_id_lists(connection: Connection, run_id: int) -> None:
     connection.execute(text("delete from walk_piece where run_id = :id"), {"id": run_id})
 
 
-def keep_stamp(connection: Connection, run_id: int, stamp: str | None) -> None:
-    """What the source showed before the first page of its run."""
-    connection.execute(
-        text("update sync_run set stamp = :stamp where id = :id"), {"id": run_id, "stamp": stamp}
-    )
+def begin(connection: Connection, run_id: int, stamp: str | None, *, walk: bool) -> None:
+    """Keep what the source showed before the first page; with `walk` the run ends with an id walk, whoever finishes it."""
+    statement = text("update sync_run set stamp = :stamp, walk = walk or :walk where id = :id")
+    connection.execute(statement, {"id": run_id, "stamp": stamp, "walk": walk})
 
 
 def note_left_out(
@@ -265,10 +259,12 @@ def note_problems(connection: Connection, run_id: int, outcome: str, problems: I
         )
 
 
-def finish_walk(connection: Connection, run_id: int) -> None:
-    """Note the end of a run's walk; the run closes when its documents are settled."""
-    statement = text("update sync_run set state = 'processing' where id = :id and state = 'discovering'")
-    connection.execute(statement, {"id": run_id})
+def finish_walk(connection: Connection, run_id: int, *, walk: bool) -> None:
+    """Note the end of a run's walk, and whether it saw all; the run closes when its documents are settled."""
+    statement = text(
+        "update sync_run set state = 'processing', walk = :walk where id = :id and state = 'discovering'"
+    )
+    connection.execute(statement, {"id": run_id, "walk": walk})
 
 
 def postpone(connection: Connection, run_id: int, *, delay: float, error: str, tried: bool = True) -> int:

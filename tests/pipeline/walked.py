@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -96,6 +96,9 @@ class Shelf:
             versions=self.versions,
             left_out=self.all_left_out,
         )
+
+    def skip_unchanged(self, known: Mapping[str, str]) -> int | None:
+        return None
 
     def check(self) -> list[Finding]:
         return []

@@ -82,6 +82,7 @@ def syncer(parts: Runtime) -> Syncer:
     return Syncer(
         database=parts.database,
         lease=q.lease_seconds,
+        read_all_after=q.reconcile_hours * 3600,
         guard=admission.DeletionGuard(share=q.deletion_guard.share, documents=q.deletion_guard.documents),
         after_page=partial(dispatch.wake_pump, seldom=True),
     )

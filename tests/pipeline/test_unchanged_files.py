@@ -1,0 +1,209 @@
+"""Syncs that read only the files which changed: after each the ledger is as if all had been read."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors import open_source
+from connectors.files import walk
+from pipeline.errors import SourceUnavailable
+from pipeline.ingest.sync import READ_AT, Syncer
+from pipeline.ledger import runs
+from tests.connectors.folders import file_options
+from tests.pipeline.walked import schedule
+from tests.pipeline.workshop import LEASE, Workshop
+
+ROUGH = 0.02
+"""As roughly as this machine's file systems tell times; what was changed longer ago is settled."""
+ROUNDS = int(os.environ.get("LARDER_CASES", "12"))
+NAMES = ("a.md", "b.md", "c/d.md", "c/e.md", "c/f/g.md", "h\u00e4fen.md", "ha\u0308fen.md", "z.md")
+SHOWN = ("pic.png", "c/pic.png")
+"""Files that texts show and no pattern names."""
+BODIES = (
+    "# Quay\n\nOne berth of {n} metres.\n",
+    "# Quay\n\nTwo berths of {n} metres, see [a](a.md), [e](/c/e.md) and ![pic](pic.png).\n",
+    "---\ntitle: Sheds {n}\ntags: [one, two]\n---\n\nText of the sheds.\n",
+    "---\ntitle: [Sheds\n---\n\nA header of {n} that cannot be read.\n",
+    "---\nsecurity_level: secret{n}\n---\n\nA level that there is not.\n",
+    " " * 70 + "\n" * 10,
+    "",
+    "\x00\x01\x02 {n}",
+    "too long {n} " * 100,
+)
+
+
+class Folder:
+    """One folder, and two sources of it in the ledger: one whose syncs read what changed, and one that reads all."""
+
+    def __init__(self, shop: Workshop, root: Path, seed: int) -> None:
+        self.root, self.chance, self.rounds = root, random.Random(seed), 0
+        self.comparing = shop
+        self.reading = Workshop(shop.database, shop.tenant, shop.project, "all")
+        root.mkdir()
+
+    def sync(self, **changes: Any) -> runs.RunRow:
+        """A sync that reads what changed."""
+        return _synced(self.comparing, self.root, **changes)
+
+    def expected(self) -> runs.RunRow:
+        """One that reads all."""
+        return _synced(self.reading, self.root, read_all_after=0.0)
+
+    def change(self) -> str:
+        """Change something; what, in words."""
+        done: Callable[[], str] = self.chance.choice([
+            self.write, self.write, self.touch, self.rewrite, self.rename, self.swap, self.replace, self.remove,
+            self.link, self.show, self.date, self.nothing,
+        ])  # fmt: skip
+        return f"{done.__name__} {done()}"
+
+    def nothing(self) -> str:
+        return ""
+
+    def write(self) -> str:
+        name = self.chance.choice(NAMES)
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_symlink():
+            path.unlink()
+        path.write_text(self.chance.choice(BODIES).replace("{n}", str(self.chance.randrange(10, 99))))
+        return name
+
+    def _some(self) -> Path | None:
+        files = sorted(p for p in self.root.rglob("*.md") if p.is_file() and not p.is_symlink())
+        return self.chance.choice(files) if files else None
+
+    def touch(self) -> str:
+        if path := self._some():
+            path.touch()
+        return str(path)
+
+    def rewrite(self) -> str:
+        """Another text of the same length under the same time."""
+        if path := self._some():
+            before, text = path.stat(), path.read_text()
+            path.write_text("".join(str(9 - int(c)) if c.isdigit() and c.isascii() else c for c in text))
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        return str(path)
+
+    def rename(self) -> str:
+        if path := self._some():
+            other = self.root / self.chance.choice(NAMES)
+            other.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(other)
+            return f"{path} to {other}"
+        return ""
+
+    def swap(self) -> str:
+        one, other = self._some(), self._some()
+        if one and other and one != other:
+            between = self.root / "between"
+            for source, target in ((one, between), (other, one), (between, other)):
+                source.rename(target)
+        return f"{one} and {other}"
+
+    def replace(self) -> str:
+        """Another file with the same time, and often of the same length."""
+        one, other = self._some(), self._some()
+        if one and other and one != other:
+            shutil.copy2(one, self.root / "copy")
+            (self.root / "copy").rename(other)
+        return f"{other} by {one}"
+
+    def remove(self) -> str:
+        if path := self._some():
+            path.unlink()
+        return str(path)
+
+    def link(self) -> str:
+        path, target = self.root / "z.md", self._some()
+        path.unlink(missing_ok=True)
+        if target and target.exists():
+            path.symlink_to(target)
+        return f"to {target}"
+
+    def show(self) -> str:
+        path = self.root / self.chance.choice(SHOWN)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink() if path.exists() else path.write_text("a picture")
+        return str(path)
+
+    def date(self) -> str:
+        """A clock that is wrong, one way or the other."""
+        if path := self._some():
+            at = time.time() + self.chance.choice([-1e9, -5.0, 5.0, 1e6])
+            os.utime(path, (at, at))
+        return str(path)
+
+
+def _synced(
+    shop: Workshop, root: Path, *, die_after: int | None = None, slice_seconds: float = 10.0, **changes: Any
+) -> runs.RunRow:
+    """A whole sync, broken off after a page and taken up again if so asked; its documents are left as indexed."""
+    options = file_options(
+        name="notes", type="markdown", root=root, paths=("**/*.md",), max_bytes=1000, base_url="https://x.example"
+    )
+    pages = 0
+
+    def after_page() -> None:
+        nonlocal pages
+        pages += 1
+        if pages == die_after:
+            raise SourceUnavailable("killed")
+
+    run, complete = shop.open_run(), False
+    while not complete:
+        with suppress(SourceUnavailable):
+            source = open_source(options)
+            syncer = Syncer(
+                database=shop.database, lease=LEASE, slice_seconds=slice_seconds, after_page=after_page, **changes
+            )
+            where = shop.where(run, pipeline=f"{source.extractor}|c1|m")
+            complete = syncer.slice(source, where, schedule, config_hash="c1")
+    shop.sql("update document set state = 'done', stage = 'done', last_indexed = now() where state = 'pending'")
+    return shop.run(run)
+
+
+COUNTS = ("listed", "unchanged", "queued", "skipped", "failed", "noted", "hidden", "deleted", "restored")
+
+
+def told(run: runs.RunRow) -> dict[str, Any]:
+    """What a run says of a folder."""
+    problems = sorted((p["item"], p["reason"], p["outcome"]) for p in run.problems)
+    return {name: getattr(run, name) for name in COUNTS} | {"problems": problems, "left_out": run.left_out, "walk": run.walk}
+
+
+def rows(shop: Workshop) -> list[Any]:
+    """What the ledger has of a folder."""
+    return [dict(row) for row in shop.sql("""
+        select d.external_id, d.title, d.kind, d.url, d.tags, d.metadata, d.security_level, d.desired_hash,
+               d.desired_version, d.state, d.hidden, d.deleted, b.body
+        from document d left join document_body b on b.document_id = d.id
+        where d.source_id = :source order by d.external_id""", source=shop.source)]
+
+
+@pytest.fixture(autouse=True)
+def soon_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walk, "ROUGH_SECONDS", ROUGH)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_after_each_sync_the_ledger_is_as_if_all_had_been_read(shop: Workshop, tmp_path: Path, seed: int) -> None:
+    folder, done = Folder(shop, tmp_path / "notes", seed), []
+    for number in range(ROUNDS):
+        done += [f"{number}: {folder.change()}" for _ in range(folder.chance.randrange(4))]
+        if folder.chance.random() < 0.8:
+            time.sleep(2 * ROUGH)
+        how: dict[str, Any] = folder.chance.choice([{}, {}, {"slice_seconds": -1.0}, {"die_after": 1}])
+        told_by = told(folder.sync(**how))
+        assert told_by == told(folder.expected()), (seed, how, done)
+        assert rows(folder.comparing) == rows(folder.reading), (seed, how, done)
