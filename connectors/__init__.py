@@ -95,8 +95,7 @@ class ProtectedSource:
         self._options = options
         self.extractor, self.walks_all = source.extractor, source.walks_all
         self.ids, self.check, self.stamp = source.ids, source.check, source.stamp
-        self.skip_unchanged: Callable[[Mapping[str, str]], int | None]
-        self.skip_unchanged = getattr(source, "skip_unchanged", lambda _known: None)
+        self.skip_unchanged = source.skip_unchanged
 
     def pages(self, since: Cursor | None) -> Iterator[Page]:
         """Those of the source."""

@@ -366,10 +366,10 @@ class Source(Protocol):
         ...
 
     def skip_unchanged(self, known: Mapping[str, str]) -> int | None:
-        """Leave out of `pages` the items that a look at all of them shows as noted, and return how many; None if it cannot.
+        """Leave out of `pages` what shows the fingerprint that is `known` of it; how many items, or None if it cannot.
 
-        `known` are fingerprints by external id. `ids` and `stamp` are of the same look from then on. Only of a source
-        that `walks_all`.
+        One look at all items tells, and from then on `ids` and `stamp` are of this look. `known` are fingerprints by
+        external id. Only a source that `walks_all` is asked.
         """
         ...
 

@@ -29,10 +29,12 @@ logger = logging.getLogger(__name__)
 
 @app.task(name="larder.sync")  # type: ignore[untyped-decorator]
 def sync(tenant: str, source: str, run: int, **_later: object) -> None:
-    """One slice of a source's walk; a further one is sent if it is not through."""
+    """One slice of a source's walk; a further one is sent if it is not through, and a run without work ends here."""
     parts = runtime.current()
     if not syncing.sync(parts, UUID(tenant), UUID(source), run):
         dispatch.send_sync(parts.database, UUID(tenant), UUID(source), run)
+    elif run not in pumping.close_settled(parts):
+        dispatch.wake_pump()
 
 
 _done_at: dict[str, float] = {}

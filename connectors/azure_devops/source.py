@@ -301,6 +301,10 @@ class AzureDevOpsSource:
         """None: to know whether something changed costs as much as a sync without changes."""
         return None
 
+    def skip_unchanged(self, known: Mapping[str, str]) -> None:  # noqa: ARG002
+        """None: its cursor tells what changed."""
+        return
+
     # -- pages -----------------------------------------------------------------------------------------
 
     def _steps(self, cursor: BoardsCursor) -> Iterator[Page]:

@@ -334,6 +334,10 @@ class ConfluenceSource:
         """None: only a sync tells whether something changed."""
         return
 
+    def skip_unchanged(self, known: Mapping[str, str]) -> None:  # noqa: ARG002
+        """None: its cursor tells what changed."""
+        return
+
     # -- the id walk -----------------------------------------------------------------------------------
 
     def _piece(

@@ -151,7 +151,9 @@ class FileSource:
     def ids(self, since: Cursor | None = None) -> Listing:  # noqa: ARG002 (one piece)
         """The paths of all matching files, readable or not, without those that became empty."""
         listing = self._listing()
-        files = (f for f in listing.files if f.external_id in self._unchanged or not holds_nothing(f, listing.root))
+        files = (
+            f for f in listing.files if f.external_id in self._unchanged or not holds_nothing(f, listing.root)
+        )
         living = {f.external_id for f in files}
         return Listing(ids=frozenset(living) | listing.present, complete=listing.complete)
 

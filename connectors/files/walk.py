@@ -170,9 +170,7 @@ class _Walk:
                 self._complete = False
         return []
 
-    def _take(
-        self, relative: str, path: str, status: os.stat_result, patterns: tuple[int, ...]
-    ) -> None:
+    def _take(self, relative: str, path: str, status: os.stat_result, patterns: tuple[int, ...]) -> None:
         name = external_id(relative)
         if not stat.S_ISREG(status.st_mode):
             special = SPECIAL.get(stat.S_IFMT(status.st_mode), "something else")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
-from pipeline.database.engine import Database
+from pipeline.database.engine import Database, commit_soon
 from pipeline.documents import Cursor, Listing, Page, Source
 from pipeline.errors import LarderError, SourceUnavailable
 from pipeline.ledger import admission, runs, sources
@@ -75,27 +75,26 @@ class Syncer:
             if row.config_hash != config_hash:
                 raise configured_otherwise(row.name)
             another = row.pipeline_version.split("|")[0] != where.pipeline_version.split("|")[0]
-            anew, skipped = run.force or another, None
-            if source.walks_all:
-                anew = anew or run.walk or (run.stamp is None and not self._was_read_lately(row))
-                skipped = None if anew else self._skip_unchanged(source, where)
+            unread = None if run.force or another else self._skip_unchanged(source, where, run, row)
             # Where this run stopped, else where the source stopped, else at the start.
-            since = run.cursor if run.cursor is not None or source.walks_all or anew else row.cursor
+            anew = run.force or another or source.walks_all
+            since = run.cursor if run.cursor is not None else None if anew else row.cursor
+            # What is read from its very start may have lost items since the last time it was.
+            walk = run.walk or (since is None and unread is None)
             stamp = run.stamp
             if stamp is None:
                 # Before the first page: what changes during the walk shall differ from it.
                 with _translated():
                     stamp = source.stamp()
-                # What is read from its very start may have lost items since the last time it was.
                 with self.database.tenant(where.tenant_id) as connection:
-                    runs.begin(connection, where.run_id, stamp, walk=since is None and skipped is None)
-                    runs.add(connection, where.run_id, runs.Counts(unchanged=skipped or 0))
+                    runs.begin(connection, where.run_id, stamp, walk=walk)
+                    runs.add(connection, where.run_id, runs.Counts(unchanged=unread or 0))
+            # The last page of such a source leaves an empty cursor: then only the end is missing.
             is_through = source.walks_all and run.cursor == {}
             if not is_through and not self._walk(source, where, token, since):
                 return False
-            walk = run.walk or source.walks_all or since is None
-            after = (run.walk_after or "") if walk else None
-            read_at = time.time() if source.walks_all and skipped is None else None
+            after = (run.walk_after or "") if walk or source.walks_all else None
+            read_at = time.time() if source.walks_all and unread is None else None
             return self._finish(
                 source, where, token, walk_after=after, stamp=stamp, read_at=read_at, schedule=schedule
             )
@@ -103,21 +102,28 @@ class Syncer:
             with self.database.tenant(where.tenant_id) as connection:
                 sources.release(connection, where.source_id, token)
 
-    def _was_read_lately(self, row: sources.SourceRow) -> bool:
-        """True if all of a source that walks over all was read not long ago, by this configuration."""
-        at = (row.cursor or {}).get(READ_AT)
-        return isinstance(at, float) and 0 <= time.time() - at < self.read_all_after
+    def _skip_unchanged(
+        self, source: Source, where: admission.Admission, run: runs.RunRow, row: sources.SourceRow
+    ) -> int | None:
+        """Have a source that walks over all bring what differs from the ledger alone; how many items that leaves out.
 
-    def _skip_unchanged(self, source: Source, where: admission.Admission) -> int | None:
+        None if it shall bring all: it cannot tell, the run is to read all, or no run has for long. So does the run then
+        to its end, whatever the time.
+        """
+        read_at = (row.cursor or {}).get(READ_AT, 0.0)
+        is_due = run.stamp is None and not 0 <= time.time() - read_at < self.read_all_after
+        if not source.walks_all or run.walk or is_due:
+            return None
         with self.database.tenant(where.tenant_id) as connection:
-            known = admission.noted(connection, where)
+            noted = admission.noted(connection, where)
         with _translated():
-            return source.skip_unchanged(known)
+            return source.skip_unchanged(noted)
 
     def _walk(self, source: Source, where: admission.Admission, token: UUID, since: Cursor | None) -> bool:
         """Store page after page; False if the slice is over before the source is.
 
-        Each is on the disk before the next one is read: a server that dies and is back in between takes none away.
+        Each that changed something is on the disk before the next one is read: a server that dies and is back in
+        between takes none away.
         """
         begun, end = time.monotonic(), None
         for page in _guarded(source, since):
@@ -128,11 +134,13 @@ class Syncer:
             with self.database.tenant(where.tenant_id) as connection:
                 cursor = None if source.walks_all else page.cursor
                 sources.renew(connection, where.source_id, token, lease=self.lease, cursor=cursor)
-                runs.add(
-                    connection, where.run_id, admission.admit(connection, where, page), cursor=page.cursor
-                )
+                counts = admission.admit(connection, where, page)
+                runs.add(connection, where.run_id, counts, cursor=page.cursor)
                 runs.add_late_ids(connection, where.run_id, [d.external_id for d in page.documents])
-            self.after_page()
+                if counts == runs.Counts(unchanged=counts.unchanged):
+                    commit_soon(connection)
+            if counts.queued:
+                self.after_page()
             # A cursor that stands where this slice began means that the source is through: giving way there
             # would let a slow source begin its last page for ever.
             if time.monotonic() > end and page.cursor and page.cursor != since:
@@ -185,6 +193,7 @@ class Syncer:
                 walked=listing is not None,
                 left_out=run.left_out if run else {},
             )
+            sources.release(connection, where.source_id, token)
         return True
 
     def _listed(self, source: Source, where: admission.Admission, token: UUID) -> Listing | None:
@@ -214,6 +223,8 @@ class Syncer:
                 sources.renew(connection, where.source_id, token, lease=self.lease)
                 queued = admission.outdate(connection, where)
                 runs.add(connection, where.run_id, runs.Counts(queued=queued))
+                if not queued:
+                    commit_soon(connection)
             if queued < admission.OUTDATED:
                 return True
             if time.monotonic() > end:

@@ -222,7 +222,7 @@ def delete_id_lists(connection: Connection, run_id: int) -> None:
 
 
 def begin(connection: Connection, run_id: int, stamp: str | None, *, walk: bool) -> None:
-    """Keep what the source showed before the first page; with `walk` the run ends with an id walk, whoever finishes it."""
+    """Keep what the source showed before the first page, and whether the run ends with an id walk."""
     statement = text("update sync_run set stamp = :stamp, walk = walk or :walk where id = :id")
     connection.execute(statement, {"id": run_id, "stamp": stamp, "walk": walk})
 
@@ -259,11 +259,11 @@ def note_problems(connection: Connection, run_id: int, outcome: str, problems: I
         )
 
 
-def finish_walk(connection: Connection, run_id: int, *, walk: bool) -> None:
-    """Note the end of a run's walk, and whether it saw all; the run closes when its documents are settled."""
-    statement = text(
-        "update sync_run set state = 'processing', walk = :walk where id = :id and state = 'discovering'"
-    )
+def finish_walk(connection: Connection, run_id: int, *, walk: bool = False) -> None:
+    """Note the end of a run's walk, which saw all if `walk`; the run closes when its documents are settled."""
+    statement = text("""
+        update sync_run set state = 'processing', walk = walk or :walk
+        where id = :id and state = 'discovering'""")
     connection.execute(statement, {"id": run_id, "walk": walk})
 
 

@@ -6,7 +6,7 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 from connectors import open_source
 from connectors.files import walk
 from pipeline.errors import SourceUnavailable
-from pipeline.ingest.sync import READ_AT, Syncer
+from pipeline.ingest.sync import Syncer
 from pipeline.ledger import runs
 from tests.connectors.folders import file_options
 from tests.pipeline.walked import schedule
@@ -150,7 +150,12 @@ def _synced(
 ) -> runs.RunRow:
     """A whole sync, broken off after a page and taken up again if so asked; its documents are left as indexed."""
     options = file_options(
-        name="notes", type="markdown", root=root, paths=("**/*.md",), max_bytes=1000, base_url="https://x.example"
+        name="notes",
+        type="markdown",
+        root=root,
+        paths=("**/*.md",),
+        max_bytes=1000,
+        base_url="https://x.example",
     )
     pages = 0
 
@@ -165,11 +170,17 @@ def _synced(
         with suppress(SourceUnavailable):
             source = open_source(options)
             syncer = Syncer(
-                database=shop.database, lease=LEASE, slice_seconds=slice_seconds, after_page=after_page, **changes
+                database=shop.database,
+                lease=LEASE,
+                slice_seconds=slice_seconds,
+                after_page=after_page,
+                **changes,
             )
             where = shop.where(run, pipeline=f"{source.extractor}|c1|m")
             complete = syncer.slice(source, where, schedule, config_hash="c1")
-    shop.sql("update document set state = 'done', stage = 'done', last_indexed = now() where state = 'pending'")
+    shop.sql(
+        "update document set state = 'done', stage = 'done', last_indexed = now() where state = 'pending'"
+    )
     return shop.run(run)
 
 
@@ -179,16 +190,26 @@ COUNTS = ("listed", "unchanged", "queued", "skipped", "failed", "noted", "hidden
 def told(run: runs.RunRow) -> dict[str, Any]:
     """What a run says of a folder."""
     problems = sorted((p["item"], p["reason"], p["outcome"]) for p in run.problems)
-    return {name: getattr(run, name) for name in COUNTS} | {"problems": problems, "left_out": run.left_out, "walk": run.walk}
+    return {name: getattr(run, name) for name in COUNTS} | {
+        "problems": problems,
+        "left_out": run.left_out,
+        "walk": run.walk,
+    }
 
 
 def rows(shop: Workshop) -> list[Any]:
     """What the ledger has of a folder."""
-    return [dict(row) for row in shop.sql("""
+    return [
+        dict(row)
+        for row in shop.sql(
+            """
         select d.external_id, d.title, d.kind, d.url, d.tags, d.metadata, d.security_level, d.desired_hash,
                d.desired_version, d.state, d.hidden, d.deleted, b.body
         from document d left join document_body b on b.document_id = d.id
-        where d.source_id = :source order by d.external_id""", source=shop.source)]
+        where d.source_id = :source order by d.external_id""",
+            source=shop.source,
+        )
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -197,7 +218,9 @@ def soon_settled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_after_each_sync_the_ledger_is_as_if_all_had_been_read(shop: Workshop, tmp_path: Path, seed: int) -> None:
+def test_after_each_sync_the_ledger_is_as_if_all_had_been_read(
+    shop: Workshop, tmp_path: Path, seed: int
+) -> None:
     folder, done = Folder(shop, tmp_path / "notes", seed), []
     for number in range(ROUNDS):
         done += [f"{number}: {folder.change()}" for _ in range(folder.chance.randrange(4))]

@@ -34,7 +34,7 @@ from workers.queue.celeryconfig import ENRICHING, INDEXING
 from workers.runtime import Runtime, current_user
 from workers.settings import SOURCE_TYPES, Settings
 
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.05
 BROKER_SECONDS = 5.0
 """How often it is asked whether the broker is there."""
 AWAY_SECONDS = 20.0

@@ -287,8 +287,13 @@ LOADED_BY_SERVE = (
     "workers.admin.status",
     "workers.admin.explain",
     "workers.admin.sync_now",
+    "workers.embedded.locating",
     "workers.limits.allowance",
     "workers.queue.app",
+    "celery.app.amqp",
+    "celery.app.events",
+    "celery.backends.base",
+    "celery.loaders.app",
     "sqlalchemy.dialects.postgresql",
 )
 """What forks of the supervisor, and of the process that serves commands, would load themselves."""

@@ -52,7 +52,7 @@ def pump_once(parts: Runtime, sent: float | None = None) -> None:
     if _send(parts, found.batches if found else ()) >= limits.at_once:
         dispatch.wake_pump()  # more may wait
     _open_due(parts, sent)
-    _close_settled(parts)
+    close_settled(parts)
     with parts.database.control() as connection:
         lacking = indexes(connection)
     if found and len(lacking) > 1:
@@ -131,10 +131,10 @@ def _log_closed(closed: Sequence[Json]) -> None:
             logger.info("indexing_complete", extra=one)
 
 
-def _close_settled(parts: Runtime) -> None:
+def close_settled(parts: Runtime) -> set[int]:
     """Close runs whose documents are settled, once their words are counted, and build what was put off meanwhile.
 
-    Both take minutes for millions.
+    Both take minutes for millions. Returns the runs that are closed.
     """
     with parts.database.control() as connection:
         settled = runs.list_settled(connection)
@@ -146,6 +146,7 @@ def _close_settled(parts: Runtime) -> None:
         dispatch.send("larder.upkeep.statistics")
     if any(s.changed for s in settled):
         dispatch.send("larder.upkeep.build")
+    return {int(one["run"]) for one in closed}
 
 
 def _send_fills(parts: Runtime, index: SearchIndex, *, resend: float | None = None) -> None:

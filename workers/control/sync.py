@@ -164,8 +164,6 @@ def sync(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int) -> bool:
     except Exception as error:  # noqa: BLE001 - else the run would stay open for ever, and nobody be told
         _put_back(parts, tenant, source_id, run_id, as_indexing_error(error))
         return True
-    if complete:
-        dispatch.wake_pump()
     return complete
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
+import sys
 from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -277,9 +278,8 @@ REQUEST_HEADER = "larder_request"
 
 def request_header() -> dict[str, str]:
     """The id of the request to the API that asks for what is sent, for the log of whoever does it."""
-    import structlog.contextvars
-
-    request = structlog.contextvars.get_contextvars().get("request")
+    structlog = sys.modules.get("structlog")  # the API has it; for who has not, it is large
+    request = structlog.contextvars.get_contextvars().get("request") if structlog else None
     return {REQUEST_HEADER: request} if request else {}
 
 
