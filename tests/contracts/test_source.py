@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from connectors import SOURCES, open_source
+from connectors.files import walk
 from pipeline.documents import Document, Kind, Page, Source, SourceType
 from pipeline.errors import LarderError
 from tests.connectors.azure_devops.world import azure_world
@@ -169,6 +170,14 @@ WORLDS: dict[str, Made] = {
 """The type, and which mode of it."""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def settled() -> Iterator[None]:
+    """Files of these worlds were written a moment ago, and count as settled all the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(walk, "ROUGH_SECONDS", 0.0)
+        yield
+
+
 @pytest.fixture(params=sorted(WORLDS))
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     """One that a test may change; two pages, so that there is something behind the first."""
@@ -300,13 +309,34 @@ def test_the_walk_shows_the_fingerprints_that_documents_carry(world: World) -> N
     listing = source.ids()
     if source.walks_all:
         assert not listing.versions
-        assert not any(d.fingerprint for d in documents.values())
         return
 
     assert listing.versions == {i: d.fingerprint for i, d in documents.items()}
     edited = world.edit("other")
     after = world.source().ids().versions
     assert {i for i in after if after[i] != listing.versions[i]} == {edited}
+
+
+def test_what_shows_as_it_is_known_is_left_out_of_a_walk(world: World) -> None:
+    source = world.source()
+    if not source.walks_all:
+        assert source.skip_unchanged({}) is None
+        return
+    documents, listing = _documents(source), source.ids()
+    known = {i: d.fingerprint for i, d in documents.items()}
+    again = world.source()
+    if again.skip_unchanged(known) is None:
+        assert _documents(again).keys() == documents.keys(), "it cannot tell, and brings all"
+        return
+    assert _documents(again) == {}
+    assert again.ids() == listing
+
+    edited, removed = world.edit("other"), world.remove()
+    again = world.source()
+    assert again.skip_unchanged(known) == len(documents) - 2
+    assert _documents(again).keys() == {edited}
+    assert again.ids().ids == listing.ids - {removed}
+    assert again.stamp() == world.source().stamp()
 
 
 def test_a_walk_broken_off_after_any_page_loses_nothing(still: World, walked: list[Page]) -> None:

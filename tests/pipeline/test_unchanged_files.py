@@ -17,7 +17,7 @@ from connectors import open_source
 from connectors.files import walk
 from pipeline.errors import SourceUnavailable
 from pipeline.ingest.sync import Syncer
-from pipeline.ledger import runs
+from pipeline.ledger import admission, documents, runs, sources
 from tests.connectors.folders import file_options
 from tests.pipeline.walked import schedule
 from tests.pipeline.workshop import LEASE, Workshop
@@ -146,7 +146,14 @@ class Folder:
 
 
 def _synced(
-    shop: Workshop, root: Path, *, die_after: int | None = None, slice_seconds: float = 10.0, **changes: Any
+    shop: Workshop,
+    root: Path,
+    *,
+    die_after: int | None = None,
+    force: bool = False,
+    walk: bool = False,
+    slice_seconds: float = 10.0,
+    **changes: Any,
 ) -> runs.RunRow:
     """A whole sync, broken off after a page and taken up again if so asked; its documents are left as indexed."""
     options = file_options(
@@ -165,7 +172,7 @@ def _synced(
         if pages == die_after:
             raise SourceUnavailable("killed")
 
-    run, complete = shop.open_run(), False
+    run, complete = shop.open_run(force=force, walk=walk), False
     while not complete:
         with suppress(SourceUnavailable):
             source = open_source(options)
@@ -176,7 +183,7 @@ def _synced(
                 after_page=after_page,
                 **changes,
             )
-            where = shop.where(run, pipeline=f"{source.extractor}|c1|m")
+            where = shop.where(run, force=force, pipeline=f"{source.extractor}|c1|m")
             complete = syncer.slice(source, where, schedule, config_hash="c1")
     shop.sql(
         "update document set state = 'done', stage = 'done', last_indexed = now() where state = 'pending'"
@@ -230,3 +237,114 @@ def test_after_each_sync_the_ledger_is_as_if_all_had_been_read(
         told_by = told(folder.sync(**how))
         assert told_by == told(folder.expected()), (seed, how, done)
         assert rows(folder.comparing) == rows(folder.reading), (seed, how, done)
+
+
+@pytest.fixture
+def folder(shop: Workshop, tmp_path: Path) -> Folder:
+    """A folder of three documents whose first sync is over, none of which was changed lately."""
+    folder = Folder(shop, tmp_path / "notes", 0)
+    for name in ("a.md", "b.md", "c.md"):
+        (folder.root / name).write_text(
+            f"# {name}\n\nA text of its own, of more than a line, for a file that is tiny is opened for that.\n"
+        )
+    time.sleep(2 * ROUGH)
+    assert folder.sync().queued == 3
+    return folder
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are opened."""
+    found: list[str] = []
+    read = walk._read
+
+    def noting(file: walk.FoundFile, *more: Any) -> Any:
+        found.append(file.external_id)
+        return read(file, *more)
+
+    monkeypatch.setattr(walk, "_read", noting)
+    return found
+
+
+ALL = ["a.md", "b.md", "c.md"]
+
+
+def test_a_sync_without_changes_opens_nothing_and_counts_all(folder: Folder, opened: list[str]) -> None:
+    run = folder.sync()
+    assert (run.listed, run.unchanged, run.queued, run.walk, opened) == (3, 3, 0, True, [])
+
+
+@pytest.mark.parametrize(
+    "why", ["force", "walk", "a day later", "a day before", "configured", "cleared", "extractor"]
+)
+def test_all_files_are_read_where_what_was_noted_does_not_count(
+    folder: Folder, opened: list[str], why: str
+) -> None:
+    how: dict[str, Any] = {"force": {"force": True}, "walk": {"walk": True}}.get(why, {})
+    shop, day = folder.comparing, 86_400
+    if why.startswith("a day"):
+        at = time.time() + (day if why.endswith("before") else -day - 1)
+        shop.sql("update source set cursor = jsonb_build_object('read_at', cast(:at as float8))", at=at)
+    elif why == "configured":
+        with shop.database.tenant(shop.tenant) as connection:
+            sources.register(connection, [shop.registration(config_hash="other")])
+            sources.register(connection, [shop.registration()])
+    elif why == "cleared":
+        with shop.database.tenant(shop.tenant) as connection:
+            documents.clear(connection, shop.source)
+    elif why == "extractor":
+        shop.sql("update source set pipeline_version = 'markdown-0|c1|m'")
+    run = folder.sync(**how)
+    assert (run.listed, sorted(opened)) == (3, ALL)
+    opened.clear()
+    folder.sync()
+    assert opened == []
+
+
+@pytest.mark.parametrize(
+    ("change", "counts"),
+    [
+        ("state = 'pending'", {"queued": 1}),
+        ("state = 'dead'", {"failed": 1}),
+        ("deleted = true, hidden = true", {"queued": 1}),
+        ("pipeline_version = 'markdown-0|c1|m'", {"queued": 1}),
+    ],
+)
+def test_a_document_that_is_not_done_is_read_and_told_as_ever(
+    folder: Folder, opened: list[str], change: str, counts: dict[str, int]
+) -> None:
+    folder.comparing.set("b.md", change)
+    run = folder.sync()
+    assert (run.listed, run.unchanged, opened) == (3, 2, ["b.md"])
+    assert {name: getattr(run, name) for name in counts} == counts
+
+
+def test_what_was_hidden_and_is_there_again_is_shown_without_being_read(
+    folder: Folder, opened: list[str]
+) -> None:
+    folder.comparing.set("b.md", "hidden = true")
+    assert (folder.sync().restored, opened) == (1, [])
+    assert not folder.comparing.row("b.md")["hidden"]
+
+
+def test_too_many_deletions_wait_for_a_person_as_ever(folder: Folder) -> None:
+    for name in ALL:
+        (folder.root / name).unlink()
+    run = folder.sync(guard=admission.DeletionGuard(share=0.2, documents=1))
+    assert (
+        run.hidden,
+        folder.comparing.value("select held from source where id = :i", i=folder.comparing.source),
+    ) == (0, 3)
+
+
+def test_a_document_of_a_file_changed_a_moment_ago_is_read_until_it_is_settled(
+    folder: Folder, opened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walk, "ROUGH_SECONDS", 3600.0)
+    (folder.root / "b.md").write_text(
+        "# b\n\nAnother text, of more than a line, for a file that is tiny is opened for that as well.\n"
+    )
+    assert (folder.sync().queued, opened) == (1, ["b.md"])
+    assert (folder.sync().queued, opened) == (0, ["b.md"] * 2)
+    monkeypatch.setattr(walk, "ROUGH_SECONDS", 0.0)
+    assert (folder.sync().queued, folder.sync().queued, opened) == (0, 0, ["b.md"] * 3)
