@@ -56,8 +56,10 @@ def noted(root: Path, **keys: Any) -> dict[str, str]:
 
 
 def read_again(root: Path, known: dict[str, str], **keys: Any) -> set[str]:
+    """What is read again of a folder of which these fingerprints were noted."""
     found = pages(root, known, **keys)
-    return {d.external_id for p in found for d in (*p.documents, *p.failed, *p.skipped)}
+    problems = {problem.external_id for page in found for problem in (*page.failed, *page.skipped)}
+    return problems | documents(found).keys()
 
 
 def test_what_is_as_it_was_noted_is_not_opened(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
