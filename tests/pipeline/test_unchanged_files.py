@@ -32,7 +32,7 @@ BODIES = (
     "# Quay\n\nOne berth of {n} metres.\n",
     "# Quay\n\nTwo berths of {n} metres, see [a](a.md), [e](/c/e.md) and ![pic](pic.png).\n",
     "---\ntitle: Sheds {n}\ntags: [one, two]\n---\n\nText of the sheds.\n",
-    "---\ntitle: [Sheds\n---\n\nA header of {n} that cannot be read.\n",
+    "---\ntitle: [\n---\n\nA header of {n} that cannot be read.\n",
     "---\nsecurity_level: secret{n}\n---\n\nA level that there is not.\n",
     " " * 70 + "\n" * 10,
     "",
