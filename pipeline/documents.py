@@ -344,26 +344,21 @@ class Source(Protocol):
 
     def pages(self, since: Cursor | None) -> Iterator[Page]:
         """What changed since the cursor (None: everything), in an order that survives a restart anywhere."""
-        ...
 
     def ids(self, since: Cursor | None = None) -> Listing:
         """Everything that is there now, for finding what is gone.
 
         What takes many requests comes in pieces; `since` is the cursor of the piece before, in this process or another.
         """
-        ...
 
     def read(self, ids: Sequence[str]) -> Iterator[Page]:
         """These items as they are now, gone ones in `deleted`; called with what `ids` showed to differ."""
-        ...
 
     def check(self) -> list[Finding]:
         """Can it be read? Each finding says what was tried, what came back, what to do."""
-        ...
 
     def stamp(self) -> str | None:
         """Differs when something changed, at the cost of a directory listing; None if unknown."""
-        ...
 
     def skip_unchanged(self, known: Mapping[str, str]) -> int | None:
         """Leave out of `pages` what shows the fingerprint that is `known` of it; how many items, or None if it cannot.
@@ -371,7 +366,6 @@ class Source(Protocol):
         One look at all items tells, and from then on `ids` and `stamp` are of this look. `known` are fingerprints by
         external id. Only a source that `walks_all` is asked.
         """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
