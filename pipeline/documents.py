@@ -247,7 +247,7 @@ class Problem:
     reason: str
     """What was found and what to do, as a sentence; never the item's text."""
     url: str = ""
-    because: str = "left out"
+    because: str = "excluded"
     """The reason in a few words that name no item: what is left out on purpose is counted by it."""
 
     def to_json(self) -> Json:

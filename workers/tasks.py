@@ -118,7 +118,7 @@ def enrich(tenant: str, job: str, **_later: object) -> None:
 def ask(self: Any, what: object = None, /, *_later: object, **given: Any) -> None:
     """Answer a Celery app without this package, which finds the answer as the result of its message."""
     if not runtime.current().rag.queue.answer_apps:
-        logger.warning("a message of larder.ask is set aside: rag.queue.answerApps is off")
+        logger.warning("a message of larder.ask is quarantined: rag.queue.answerApps is off")
         raise Reject(requeue=False)
     asked.store_answer(runtime.current(), self.request.id, what, given)
 

@@ -478,7 +478,7 @@ def _sample(client: ConfluenceClient, options: ConfluenceOptions) -> Iterator[Fi
     taken = reader.qualified(newest, left_out)
     if left_out:
         reasons = "; ".join(f"{reason}: {count}" for reason, count in left_out.most_common())
-        detail = f"of the newest {len(newest)} {len(taken)} are taken in; left out are: {reasons}"
+        detail = f"of the newest {len(newest)} {len(taken)} are taken in; excluded are: {reasons}"
         unreadable = any(reason.startswith(UNREADABLE) for reason in left_out)
         ok = bool(taken) and not unreadable
         fix = "" if ok else READABLE if unreadable else "widen labels or ancestors, or set includeRestricted"

@@ -103,9 +103,9 @@ def sources(connection: Connection) -> list[Json]:
 
 
 def left_out_in_words(counts: Mapping[str, int]) -> str:
-    """As in `3 left out: too large: 2; empty: 1`, the most frequent first."""
+    """As in `3 excluded: too large: 2; empty: 1`, the most frequent first."""
     reasons = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
-    return f"{sum(counts.values())} left out: " + "; ".join(f"{reason}: {n}" for reason, n in reasons)
+    return f"{sum(counts.values())} excluded: " + "; ".join(f"{reason}: {n}" for reason, n in reasons)
 
 
 RUN_COUNTS = ("listed", *runs.COUNTED, *runs.TOTALS)

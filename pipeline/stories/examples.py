@@ -132,7 +132,7 @@ def store_generated_stories(
             read, refused = read_stories(stories, source_agent, requirement_texts)
             done = store_stories(memory, read)
             for number, why in [*refused, *done.refused]:
-                logger.warning("RAG storage left out story %d of %d: %s", number, len(stories), why)
+                logger.warning("RAG storage excluded story %d of %d: %s", number, len(stories), why)
             return done.stored
     return 0
 

@@ -111,7 +111,10 @@ def test_one_that_takes_no_message_ends_itself_and_its_next_life_takes_what_wait
     assert process.wait(60) != 0
     psutil.wait_procs(children, timeout=10)
     assert not any(child.is_running() for child in children)
-    assert b"this worker is deaf and ends itself: messages wait" in (fleet.root / "control.log").read_bytes()
+    assert (
+        b"this worker does not respond and ends itself: messages wait"
+        in (fleet.root / "control.log").read_bytes()
+    )
     (fleet.root / "deaf").unlink()
     assert sung(fleet) == before
     fleet.revive()

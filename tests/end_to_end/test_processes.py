@@ -198,7 +198,7 @@ def test_messages_that_are_none_are_set_aside_once_and_the_worker_lives(harbour:
         backlog = json.loads(site.larder("status", "--json").out)["backlog"]
         assert backlog["set_aside"] >= len(strange) - 4  # tasks that began and failed are none of these
         assert client.hlen("unacked") == 0
-        assert f"{backlog['set_aside']} messages set aside" in site.larder("status").out
+        assert f"{backlog['set_aside']} messages quarantined" in site.larder("status").out
     finally:
         worker.terminate()
         assert worker.wait(40) == 0

@@ -114,7 +114,7 @@ def test_a_message_that_is_none_is_set_aside_and_the_next_one_comes(
         came[0].ack()
         assert client.hlen("unacked") == under_way
     assert broker.aside_total(servers.broker_url) == before + 1
-    assert caplog.text.count("a message is set aside") == 1
+    assert caplog.text.count("a message is quarantined") == 1
 
 
 def test_an_error_of_the_broker_is_not_taken_for_one_of_a_message(connection: Any, proxy: TcpProxy) -> None:

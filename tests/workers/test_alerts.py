@@ -258,7 +258,7 @@ def test_conditions_change_thresholds_and_switch_alerts_off(
     ((told),) = here.told()
     assert (told["severity"], told["message"]) == (
         "critical",
-        "10 deletions of acme/docs held for a person: larder sources list",
+        "10 deletions of acme/docs wait for approval: larder sources list",
     )
 
 
@@ -437,7 +437,7 @@ def test_alerts_go_to_the_log_a_chat_and_by_mail_and_wait_for_what_is_away(
         here.look(3)
         (asked,) = hook.requests("/hooks")[2:]
         assert asked.headers["Authorization"] == "Bearer a-secret"
-        said = "3 deletions of acme/docs held for a person: larder sources list"
+        said = "3 deletions of acme/docs wait for approval: larder sources list"
         assert asked.json["text"] == f"firing: {said}"
         assert (asked.json["alert"], asked.json["subject"]) == ("held_deletions", "acme/docs")
         (mail,) = server.mails

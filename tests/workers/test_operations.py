@@ -366,7 +366,7 @@ ADVICE: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "nothing stored of what is shown": (
         calm(documents=0, left_out={"not open to everybody": 2, "restrictions unreadable": 300}),
-        "docs shows items and none is stored, 302 left out: restrictions unreadable: 300; not open to everybody: 2",
+        "docs has no documents though it shows items, 302 excluded: restrictions unreadable: 300; not open to everybody: 2",
     ),
     "some left out": (calm(left_out={"not open to everybody": 2}), ""),
     "dead": (calm(dead=2), "2 dead letters: larder dead list"),
@@ -467,7 +467,7 @@ def test_a_queue_without_a_worker_is_first_whatever_else_is_wrong_and_errors_com
     assert [one.status for one in found] == sorted(one.status for one in found), "error, then warning"
     checks = [one.check for one in found]
     assert checks[:4] == ["workers", "disk", "broker", "embedding"]
-    assert {"database", "sources", "held deletions", "dead letters", "search index"} <= set(checks)
+    assert {"database", "sources", "deletions to approve", "dead letters", "search index"} <= set(checks)
 
 
 @pytest.mark.parametrize(

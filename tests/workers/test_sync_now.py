@@ -170,6 +170,6 @@ def test_what_a_source_shows_and_yields_not_is_told_by_reason(build: Build, walk
     left_out = {"not open to everybody": 2, "restrictions unreadable": 300}
     one.run = replace(one.run, walk=walk, listed=302, skipped=302, left_out=left_out)
     (told,) = sync_now.report([one], 1.0)["stats"]["errors"]
-    said = "302 left out: restrictions unreadable: 300; not open to everybody: 2"
+    said = "302 excluded: restrictions unreadable: 300; not open to everybody: 2"
     assert told["reason"] == ("nothing of it is stored: " if walk else "") + said
     assert (told["item"], told["outcome"]) == ("", "skipped")

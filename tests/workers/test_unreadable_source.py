@@ -43,6 +43,6 @@ def test_a_source_that_yields_nothing_is_a_warning_everywhere(
     ((reason, count),) = source["left_out"].items()
     assert (source["documents"], count, source["last_run"]["left_out"]) == (0, 60, source["left_out"])
     assert reason.startswith("restrictions unreadable, because Confluence answered 403")
-    assert "wiki shows items and none is stored, 60 left out" in str(found["next"])
+    assert "wiki has no documents though it shows items, 60 excluded" in str(found["next"])
     assert not checked["ok"]
     assert screen(found)

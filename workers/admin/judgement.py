@@ -160,10 +160,12 @@ def _content(status: Json) -> Iterator[Diagnosis]:
     if held := [s for s in sources if s["held"]]:
         waits = ", ".join(f"{s['held']} of {s['name']}" for s in held)
         fix = f"if they are meant: larder sources release {held[0]['name']}"
-        yield warning(f"deletions wait: {waits}", fix, "held deletions")
+        yield warning(f"deletions wait for approval: {waits}", fix, "deletions to approve")
     # Whoever sent what could not be taken was told.
     for s in (s for s in sources if s["type"] != UPLOADED and nothing_stored(s)):
-        detail = f"{s['name']} shows items and none is stored, {overview.left_out_in_words(s['left_out'])}"
+        detail = (
+            f"{s['name']} has no documents though it shows items, {overview.left_out_in_words(s['left_out'])}"
+        )
         yield warning(detail, f"larder sources check {s['name']}", "sources")
     for s in (s for s in present if s["type"] != UPLOADED and count_rejected(s)):
         detail = f"{count_rejected(s)} of {s['name']} could not be taken in"
@@ -182,7 +184,11 @@ def _attention(status: Json) -> Iterator[Diagnosis]:
     if told:
         yield warning(" and ".join(told), "larder dead list", "dead letters")
     if not sources:
-        yield warning("no source is known yet", "larder config init, then larder index", "sources")
+        yield warning(
+            "no source has been synced yet",
+            "larder index; without a configuration larder init first",
+            "sources",
+        )
     for s in _scheduled(status):
         if s["freshness_seconds"] is None and not served_queues(status["workers"]):
             yield warning(f"{s['name']} was never synced", "larder index", "sources")

@@ -248,7 +248,7 @@ def sources_of(parts: Runtime, caller: Caller) -> list[Json]:
 
 
 NAMED_PROBLEMS = ("failed", "skipped", "noted")
-COUNTED_PROBLEMS = (*NAMED_PROBLEMS, "left out")
+COUNTED_PROBLEMS = (*NAMED_PROBLEMS, "excluded")
 """Counts of a source that lead to a list of reasons."""
 
 
@@ -264,7 +264,7 @@ def problems_of(parts: Runtime, caller: Caller) -> dict[UUID, Json]:
     for row in rows:
         named, reasons = problems.get(row.id, []), left_out.get(row.id, {})
         counts = {word: sum(one["outcome"] == word for one in named) for word in NAMED_PROBLEMS}
-        counts["left out"] = sum(reasons.values())
+        counts["excluded"] = sum(reasons.values())
         found[row.id] = {"counts": counts, "problems": named, "left_out": reasons}
     return found
 

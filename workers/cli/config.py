@@ -92,7 +92,7 @@ def _surveyed(path: Path, facts: Json, *, full: bool) -> Iterator[RenderableType
     for one in facts["left_out"]:
         more = ", ..." if one["count"] > len(one["examples"]) else ""
         yield Text(
-            f"left out: {one['count']} {one['reason']} ({', '.join(one['examples'])}{more})".encode(
+            f"excluded: {one['count']} {one['reason']} ({', '.join(one['examples'])}{more})".encode(
                 "utf-8", "replace"
             ).decode()
         )

@@ -47,7 +47,7 @@ def list_sources(context: CommandContext) -> None:
     from workers.admin import operations
 
     found = operations.listing(context.parts)
-    heads = ("source", "tenant", "type", "state", "schedule", "last sync", "held")
+    heads = ("source", "tenant", "type", "state", "schedule", "last sync", "to approve")
     keys = ("name", "tenant", "type", "state", "schedule", "last_sync", "held")
     rows = ({**s, "last_sync": minute(s["last_sync"])} for s in found)
     shown = table(heads, ([row[key] or "-" for key in keys] for row in rows))
@@ -120,7 +120,7 @@ def rename(
 
 @command(sources, "release")
 def release(context: CommandContext, name: NameArgument) -> None:
-    """Let held deletions go: the next walk within a day may find as many gone as are held, and it is started."""
+    """Approve deletions: the next walk within a day may find as many gone as wait for approval, and it is started."""
     from workers.admin import operations
 
     done = operations.release(context.parts, name)

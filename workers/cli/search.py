@@ -122,7 +122,7 @@ def _refuse_unknown(parts: Runtime, tenant: UUID, names: Iterable[str]) -> None:
         known = [row.name for row in sources.listed(connection)]
     for name in names:
         if name not in known:
-            listed = ", ".join(known) or "no source is known yet"
+            listed = ", ".join(known) or "none; none has been synced yet"
             raise ConfigurationError(f"--source: there is no source {name!r}", fix=f"known are: {listed}")
 
 

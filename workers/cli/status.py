@@ -133,7 +133,7 @@ def _source(s: Json, *, several: bool) -> tuple[object, ...]:
     states = (
         ("removed", s["removed"], "dim"),
         ("paused", s["paused"], "yellow"),
-        (f"held {s['held']}", s["held"], "yellow"),
+        (f"{s['held']} to approve", s["held"], "yellow"),
         ("failing", s["last_error"], "red"),
         ("empty", nothing_stored(s), "yellow"),
         ("syncing", (s["last_run"] or {"finished_at": "-"})["finished_at"] is None, "none"),
@@ -217,7 +217,7 @@ def _queues(found: Json) -> str:
     if seen := [ages[q] for q in queues if q in ages]:
         said += f"   (seen within {duration_text(max(seen))})"
     aside = found["backlog"]["set_aside"]
-    return said + (f"   [yellow]{plural(aside, 'message')} set aside[/]" if aside else "")
+    return said + (f"   [yellow]{plural(aside, 'message')} quarantined[/]" if aside else "")
 
 
 def _worker(w: Json) -> str:
@@ -256,7 +256,7 @@ def _embedding(e: Json) -> str:
     )
     said += f", cost {cost:,.2f}" if cost else ""
     if e["state"] == "held":
-        return f"[bold red]held[/], tried again in {_until(e['until'])}: {escape(e['error'])}; {said}"
+        return f"[bold red]paused[/], tried again in {_until(e['until'])}: {escape(e['error'])}; {said}"
     if e["state"] == "waiting":
         waiting = f"{plural(e['documents'], 'document waits', 'documents wait')} {_until(e['until'])}"
         return f"[yellow]{waiting}[/]: {escape(e['error'])}; {said}"

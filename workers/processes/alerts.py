@@ -81,11 +81,11 @@ RULES: Mapping[str, Rule] = {
         "{value:.0f} dead letter{s} of {subject}: larder dead list", _sources(lambda s: s["dead"])
     ),
     "held_deletions": Rule(
-        "{value:.0f} deletion{s} of {subject} held for a person: larder sources list",
+        "{value:.0f} deletion{s} of {subject} wait for approval: larder sources list",
         _sources(lambda s: s["held"]),
     ),
     "left_out": Rule(
-        "{value:.0f} item{s} of {subject} left out: larder status --json",
+        "{value:.0f} item{s} of {subject} excluded: larder status --json",
         _sources(lambda s: sum(s["left_out"].values())),
     ),
     "deaf_worker": Rule(

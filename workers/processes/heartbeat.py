@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 def end_process(why: str) -> None:
     """End this process and its children at once; what they were at is under way in the ledger, and done again."""
-    logger.critical("this worker is deaf and ends itself: %s", why)
+    logger.critical("this worker does not respond and ends itself: %s", why)
     faulthandler.dump_traceback()  # where each thread stands tells how it came to this
     kill_tree(os.getpid())
     os._exit(1)  # the first process of a container cannot be killed from inside

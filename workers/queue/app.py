@@ -88,7 +88,7 @@ def guarded(read: Callable[..., Any]) -> Callable[..., Any]:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a stranger wrote there
             # Neither the message nor the error's text, which may quote it.
-            logger.error("a message is set aside: taking it fails with %s", type(error).__name__)  # noqa: TRY400
+            logger.error("a message is quarantined: taking it fails with %s", type(error).__name__)  # noqa: TRY400
             taken = set(channel.qos._delivered) - before - channel.qos._dirty  # noqa: SLF001
             for tag in taken:
                 channel.qos.reject(tag)
@@ -110,7 +110,7 @@ def guarded_consume(consume: Callable[..., Any]) -> Callable[..., Any]:
             except (AMQPError, OSError):
                 raise
             except Exception as error:  # noqa: BLE001 - as above
-                logger.error("a message is set aside: taking it fails with %s", type(error).__name__)  # noqa: TRY400
+                logger.error("a message is quarantined: taking it fails with %s", type(error).__name__)  # noqa: TRY400
                 if not no_ack:
                     channel.basic_reject(message.delivery_tag, requeue=False)
 

@@ -309,10 +309,10 @@ def test_a_story_that_is_none_keeps_no_other_out(
     made: list[Any] = [story("a"), {"title": "secret"}, "secret", None, story("b", tshirt_size="secret")]
     assert store_generated_stories(made, memory=memory) == 1
     assert [r.getMessage() for r in caplog.records] == [
-        "RAG storage left out story 2 of 5: user_story_text: nothing is there; it may be called user_story or story as well",
-        "RAG storage left out story 3 of 5: it is no object with the fields of a story",
-        "RAG storage left out story 4 of 5: it is no object with the fields of a story",
-        "RAG storage left out story 5 of 5: tshirt_size: String should have at most 5 characters",
+        "RAG storage excluded story 2 of 5: user_story_text: nothing is there; it may be called user_story or story as well",
+        "RAG storage excluded story 3 of 5: it is no object with the fields of a story",
+        "RAG storage excluded story 4 of 5: it is no object with the fields of a story",
+        "RAG storage excluded story 5 of 5: tshirt_size: String should have at most 5 characters",
     ]
 
 
@@ -322,7 +322,7 @@ def test_a_story_that_the_model_refuses_keeps_no_other_out(
 ) -> None:
     fake.faults.next(Fault.status(400), when=lambda seen: "poison" in str(seen.json), times=None)
     assert store_generated_stories([story("a"), story("poison"), story("b")], memory=gemini) == 2
-    assert "left out story 2 of 3" in caplog.text
+    assert "excluded story 2 of 3" in caplog.text
 
 
 def unreachable(_memory: StoryMemory) -> StoryMemory:

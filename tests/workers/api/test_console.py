@@ -271,7 +271,7 @@ def test_counts_of_what_was_not_taken_in_lead_to_its_reasons(
         client = logged(permissions=frozenset({"admin"}))
         for path in ("", "/sources"):
             page = client.get(f"/console{path}").text
-            for words in ("1 failed", "1 skipped", "3 left out"):
+            for words in ("1 failed", "1 skipped", "3 excluded"):
                 assert re.search(rf'href="/console/sources/notes-berth#[a-z-]+"[^>]*>{words}</a>', page), path
         shown = client.get("/console/sources/notes-berth").text
         assert "a.md is &lt;i&gt;odd&lt;/i&gt;" in shown

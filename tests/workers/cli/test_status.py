@@ -268,7 +268,7 @@ def test_what_is_right_has_no_colour() -> None:
     [
         (picture([source("docs", dead=1)]), "1"),
         (picture([source("docs", last_error="no")]), "failing"),
-        (picture([source("docs", held=40)]), "held 40"),
+        (picture([source("docs", held=40)]), "40 to approve"),
         (picture([source("docs", paused=True)]), "paused"),
         (picture([source("docs")], broker="error"), "broker"),
         (picture([source("docs")], database_seconds=2.24), "database slow (2.2 s)"),
@@ -305,7 +305,7 @@ def test_what_is_wrong_has_a_colour(wrong: dict[str, Any], words: str) -> None:
 def test_messages_that_no_worker_could_take_are_told() -> None:
     found = picture([source("docs")])
     found["backlog"]["set_aside"] = 2
-    assert "2 messages set aside" in "\n".join(drawn(found, width=120)[0])
+    assert "2 messages quarantined" in "\n".join(drawn(found, width=120)[0])
 
 
 def test_names_with_brackets_are_no_markup() -> None:
@@ -371,4 +371,4 @@ def test_what_a_removed_source_left_out_is_nobodys_task() -> None:
     gone = source("docs", problems=[problem], left_out={"absent": 2}, removed=True)
     lines, _ = drawn(picture([gone]))
     assert "no folder" not in "\n".join(lines)
-    assert "left out" not in "\n".join(lines)
+    assert "excluded" not in "\n".join(lines)

@@ -34,11 +34,11 @@ MADE: dict[str, tuple[str, str]] = {
                   '[{"item": "docs", "reason": "there is no folder docs", "outcome": "failed"}]' from source""",
     ),
     "a source is failing": ("sources", "update source set failures = 1, last_error = 'the source says no'"),
-    "a source is empty, items are left out": (
+    "a source is empty, items are excluded": (
         "sources",
         "update document set state = 'done', deleted = true; update source set left_out = '{\"odd\": 3}'",
     ),
-    "embedding held": (
+    "embedding paused": (
         "embedding",
         "insert into embedding_hold (fingerprint, code, error, probe_at) values ('f', 'E002', 'refused', now())",
     ),
@@ -55,7 +55,7 @@ MADE: dict[str, tuple[str, str]] = {
            select tenant_id, source_id, id, desired_version, 'fetched', 'E003', 'broken', 1, 0 from document
            where state = 'dead'""",
     ),
-    "deletions are held": ("held deletions", "update source set held = 3"),
+    "deletions wait for approval": ("deletions to approve", "update source set held = 3"),
     "a lease ends too late": ("leases", "update source set sync_lease_until = now() + interval '1 day'"),
     "damaged documents": ("document chunks", "update chunk set embedding = null where ord = 1"),
     "audit chain broken": ("audit chain", "update audit set actor = 'somebody else'"),

@@ -122,6 +122,6 @@ def test_dead_letters_and_held_deletions_are_warnings(store: Store, omniscient: 
     omniscient.execute("update source set held = 40")
     found = store.examine()
     assert (found["dead letters"]["status"], found["dead letters"]["fix"]) == ("warning", "larder dead list")
-    assert found["held deletions"]["status"] == "warning"
-    assert "40 of notes" in found["held deletions"]["detail"]
-    assert found["held deletions"]["fix"].endswith("larder sources release notes")
+    assert found["deletions to approve"]["status"] == "warning"
+    assert "40 of notes" in found["deletions to approve"]["detail"]
+    assert found["deletions to approve"]["fix"].endswith("larder sources release notes")

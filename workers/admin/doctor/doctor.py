@@ -329,7 +329,7 @@ CHECKS: tuple[Check, ...] = (
     Check("embedding", judged("no document waits for the embedder or the database")),
     Check("workers", judged("no queue waits for a worker")),
     Check("dead letters", judged("none")),
-    Check("held deletions", judged("none")),
+    Check("deletions to approve", judged("none")),
     Check("audit chain", audit_chains),
     Check("clock", server.clock),
     Check("schedules", schedules, plan_anew),
