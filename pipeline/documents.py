@@ -98,6 +98,11 @@ def resolves_to_metadata_service(host: str, port: int) -> bool:
     return False
 
 
+def web_address(url: str) -> str:
+    """The address of a page as anybody may be told it; empty for a file's, which names folders of the machine."""
+    return url if url.lower().startswith(("http://", "https://")) else ""
+
+
 class SourceType(StrEnum):
     """Where a document comes from; the filter value `source_type`."""
 

@@ -11,7 +11,7 @@ from workers.queue.app import configure
 from workers.settings import load
 
 if __name__ == "__main__":
-    parts = open_runtime(load(None, os.environ))
+    parts = open_runtime(load(None, os.environ), start=True)
     configure(parts.rag.queue, parts.addresses.broker, send_only=True)
     sync.register(parts)
     index(parts)

@@ -120,19 +120,16 @@ class Client(StoryMethods):
     def of(cls, settings: Settings, database: str | None = None, broker: str | None = None) -> Self:
         """The client of an installation, of which the addresses of its servers may be known already.
 
-        Its embedded servers are started if it uses them and they do not run.
-
         Raises:
-            StoreUnavailable: an embedded server did not start.
+            ConfigurationError, StoreUnavailable: as `locating.addresses` does.
         """
-        database, broker = database or settings.database_url, broker or settings.broker_url
         tracing.configure(settings.rag.monitoring.tracing)
         cache = settings.rag.retrieval.cache
         if not (database and broker):
-            from workers import embedded
+            from workers.embedded.locating import addresses
 
-            servers = embedded.ensure(settings.data)
-            database, broker = database or servers.database_url, broker or servers.broker_url
+            where = addresses(settings)
+            database, broker = where.database, where.broker
         return cls(
             database,
             broker_url=broker,

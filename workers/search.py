@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from connectors.documents.values import BoundedLoader
 from pipeline.access import ADMIN, Caller
 from pipeline.database.encryption import SEALED
-from pipeline.documents import Json, Kind, SourceType, first_names
+from pipeline.documents import Json, Kind, SourceType, first_names, web_address
 from pipeline.errors import ConfigurationError, LarderError, NotFound, RequestRejected
 from pipeline.ledger import ALL, SHARED, documents, project_id, sources, storable, upkeep
 from pipeline.ledger.audit import MOST_QUERY
@@ -194,6 +194,13 @@ def _check(text: object, k: object, **moments: object) -> None:
             raise RequestRejected(f"{name} must be a time with a zone, such as datetime.now(UTC)")
 
 
+def _words(name: str, values: Sequence[object]) -> tuple[str, ...]:
+    for number, value in enumerate(values):
+        if not isinstance(value, str):
+            raise RequestRejected(f"{name}[{number}] is no text")
+    return tuple(map(str, values))
+
+
 def request_of(
     text: str,
     *,
@@ -216,10 +223,10 @@ def request_of(
     _check(text, k, since=since, until=until)
     try:
         wanted = Filter(
-            source_types=tuple(map(SourceType.parse, source_types)),
-            kinds=tuple(map(Kind, kinds)),
-            tags=tuple(tags),
-            sources=tuple(sources),
+            source_types=tuple(map(SourceType.parse, _words("source_types", source_types))),
+            kinds=tuple(map(Kind, _words("kinds", kinds))),
+            tags=_words("tags", tags),
+            sources=_words("sources", sources),
             since=since,
             until=until,
             metadata=metadata or {},
@@ -273,6 +280,7 @@ def document_as(parts: Runtime, caller: Caller, document: UUID) -> Json:
     found = read_document(parts.database, caller.tenant, wanted)
     if found is None:
         raise NotFound("there is no such document")
+    found["url"] = web_address(found["url"])
     sealed = found["metadata"].pop(SEALED, None)
     if sealed and caller.may(ADMIN):
         _, found["metadata"] = parts.keyring.opened({**found["metadata"], SEALED: sealed})
@@ -326,21 +334,24 @@ def are_truncated(parts: Runtime, texts: Sequence[str]) -> list[bool] | None:
     return [most is not None and embedder.count_tokens(text) > most for text in texts]
 
 
-def to_json(parts: Runtime, tenant: UUID, found: SearchResults) -> Json:
-    """`{"results": [...], "degradation_level", "weak"}`; `explanation` if it was asked for, `partial` during loads."""
+def to_json(parts: Runtime, tenant: UUID, found: SearchResults, *, local: bool = False) -> Json:
+    """`{"results": [...], "degradation_level", "weak"}`; `explanation` if it was asked for, `partial` during loads.
+
+    Addresses of files are told to who is on this machine (`local`) alone.
+    """
     facts: Mapping[UUID, Json] = {}
     if found.hits:
         with parts.database.tenant(tenant) as connection:
             facts = documents.facts(connection, [hit.document.id for hit in found.hits])
     return {
-        "results": [hit_json(hit, facts.get(hit.document.id, {})) for hit in found.hits],
+        "results": [hit_json(hit, facts.get(hit.document.id, {}), local=local) for hit in found.hits],
         "degradation_level": found.degradation_level,
         "weak": found.weak,
         **({"partial": vars(found.partial)} if found.partial else {}),
     }
 
 
-def hit_json(hit: Hit, facts: Json) -> Json:
+def hit_json(hit: Hit, facts: Json, *, local: bool) -> Json:
     """One result; the document's own metadata stand beside ours, which win."""
     d = hit.document
     found: Json = {
@@ -355,7 +366,7 @@ def hit_json(hit: Hit, facts: Json) -> Json:
             "source_type": d.source_type.value,
             "kind": d.kind.value,
             "title": d.title,
-            "url": d.url,
+            "url": d.url if local else web_address(d.url),
             "tags": list(d.tags),
             "created_at": d.created_at.isoformat() if d.created_at else None,
             "updated_at": d.updated_at.isoformat() if d.updated_at else None,

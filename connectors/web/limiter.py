@@ -69,6 +69,10 @@ class RequestLimiter(Protocol):
         ...
 
 
+class Busy(RateLimited):
+    """As many requests as are allowed are in flight: whoever waits a little may be let in."""
+
+
 def refusal(key: str, why: str, seconds: float) -> RateLimited:
     """What `enter` raises; `why` is `closed`, `busy` or `empty`."""
     said = {
@@ -77,7 +81,8 @@ def refusal(key: str, why: str, seconds: float) -> RateLimited:
         "empty": f"the requests allowed to {key} per minute are used up",
     }
     fix = "nothing to do: the work goes on by itself; raise requestsPerMinute or maxConcurrency if it crawls"
-    return RateLimited(said[why], fix=fix, retry_after=seconds)
+    kind = Busy if why == "busy" else RateLimited
+    return kind(said[why], fix=fix, retry_after=seconds)
 
 
 @dataclass(kw_only=True)

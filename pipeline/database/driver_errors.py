@@ -49,7 +49,10 @@ _FIXES = (
         "pg_hba.conf",
         "let this machine and login in by pg_hba.conf of the server; some only do with ?sslmode=require",
     ),
-    ("set role", "let that login act as larder_app and larder_control, or log in as them: `larder migrate`"),
+    (
+        "set role",
+        "grant that role to the login, or name one that may: LARDER_CONTROL_DATABASE_URL, set by `larder migrate`",
+    ),
     ("authentication", _LOGIN),
     ("password", _LOGIN),
     ("permission denied for database", "as its owner: grant connect on that database to that login"),
@@ -129,6 +132,20 @@ def message_of(error: BaseException | None) -> str:
 # Nobody else could write such a value either: its form, a column's rule, a limit of the server, or our own functions
 # refuse it. All else is trouble of the server or of its tables, and mending that mends it for all that waits.
 _OF_THE_VALUE = ("22", "23502", "23505", "23514", "54", "P0")
+_HINDRANCES = (
+    (
+        "42501",
+        "the login lacks that right: `larder migrate`, with the owner's LARDER_ADMIN_DATABASE_URL, grants all",
+    ),
+    ("42", "the schema is that of another version, or was changed by hand: `larder migrate`"),
+    ("25006", "it only reads: name the primary server in LARDER_DATABASE_URL, not a standby"),
+    ("53100", f"its disk is full: make room. {KEPT}"),
+    ("53", f"it lacks memory or connections: give it more. {KEPT}"),
+    ("58", f"it cannot read or write its files: see its log and its disk. {KEPT}"),
+    ("XX", f"it fails in itself: see its log and its disk. {KEPT}"),
+    ("", f"see its log. {KEPT}"),
+)
+"""First letters of a state of the server in which it does nothing -> what to do; the first that fits."""
 # Deadlock, serialization failure, lock or statement timeout, too many connections, shutdown in progress:
 # the same work may succeed a moment later.
 _PASSING_STATES = (
@@ -167,5 +184,5 @@ def translate(original: BaseException | None, *, lost: bool = False) -> StoreErr
     kind = StoreDamaged if state.startswith("XX") else StoreHindered
     return kind(
         f"the database cannot do this now: {what} ({state})",
-        fix="see its log, its disk and `larder doctor`; the work is kept and tried again",
+        fix=next(fix for letters, fix in _HINDRANCES if state.startswith(letters)),
     )

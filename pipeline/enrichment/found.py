@@ -13,7 +13,7 @@ from uuid import UUID
 from sqlalchemy import text
 
 from pipeline.database.engine import Database
-from pipeline.documents import Chunk, Kind, without_controls
+from pipeline.documents import Chunk, Kind, web_address, without_controls
 from pipeline.embedding.known_models import model_of
 from pipeline.enrichment.context import NO_LINK
 from pipeline.enrichment.text import (
@@ -36,7 +36,6 @@ _USUAL, _USUAL_WEIGHT = 0.25, 4
 """The usual similarity in meaning where few documents tell it, and how many of them it counts as."""
 _RARE = 0.4
 """`Explanation.overlap` of a document that has a word or two which hardly any other has."""
-_OPENED = re.compile(r"(?:https?|file)://", re.IGNORECASE)
 OUTDATED = -0.5
 """What a document loses, in log-odds, that no longer holds."""
 
@@ -260,9 +259,8 @@ class FoundDocument:
 
     @cached_property
     def link(self) -> str:
-        """Where a person can open it; `#` if there is no such place, or the address is none of a page or a file."""
-        address = without_controls(self.document.url).strip()
-        return address if _OPENED.match(address) else NO_LINK
+        """Where a person can open it; `#` if there is no such page, for answers go to other machines."""
+        return web_address(without_controls(self.document.url).strip()) or NO_LINK
 
     @cached_property
     def done(self) -> bool:

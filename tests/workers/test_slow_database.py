@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,10 +146,16 @@ def test_a_frozen_broker_costs_one_request_its_time_and_not_each(
 ) -> None:
     caller = Caller(tenant=tenant_id("acme"), tenant_name="acme", subject="ann", projects=("*",))
 
-    def seconds() -> float:
+    async def entered(times: int = 1) -> float:
+        """Seconds until so many requests at once are let in."""
         begun = time.monotonic()
-        with callers.counted(behind, caller):
+        async with AsyncExitStack() as under_way:
+            for _ in range(times):
+                await under_way.enter_async_context(callers.counted(behind, caller))
             return time.monotonic() - begun
+
+    def seconds() -> float:
+        return asyncio.run(entered())
 
     monkeypatch.setattr(callers, "UNCOUNTED_SECONDS", 2.0)
     proxies[1].freeze()
@@ -158,5 +166,6 @@ def test_a_frozen_broker_costs_one_request_its_time_and_not_each(
     assert seconds() < 0.5
     limited = behind.rag.api.model_copy(update={"at_once": 1})
     monkeypatch.setattr(behind, "rag", behind.rag.model_copy(update={"api": limited}))
-    with callers.counted(behind, caller), pytest.raises(RateLimited), callers.counted(behind, caller):
-        pass
+    monkeypatch.setattr(callers, "QUEUE_SECONDS", 0.3)
+    with pytest.raises(RateLimited):
+        asyncio.run(entered(2))

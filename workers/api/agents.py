@@ -21,7 +21,7 @@ from pydantic import Field
 from starlette.types import Receive, Scope, Send
 
 from pipeline.access import Caller
-from pipeline.documents import Kind, without_controls
+from pipeline.documents import Kind, web_address, without_controls
 from pipeline.enrichment.prompt import fenced, prompt_block
 from pipeline.errors import LarderError
 from pipeline.ledger import ALL, project_id
@@ -177,8 +177,8 @@ def _line(title: str, source: str, url: str, changed: Any) -> str:
         yield f"source {source}"
         if changed:
             yield f"{changed:%Y-%m-%d}"
-        if url.startswith(("http://", "https://")):
-            yield url
+        if page := web_address(url):
+            yield page
 
     return ", ".join(told())
 

@@ -198,6 +198,7 @@ def create_app(parts: Runtime) -> FastAPI:
     app.add_exception_handler(console.LoggedOut, console.logged_out)
     app.state.watcher = watcher(parts)
     health.install(app, parts.rag.monitoring)
+    app.add_api_route("/", console.entered, include_in_schema=False)
     for module in (knowledge, enrichment, stories, agents, console):
         app.include_router(module.router)
     app.add_middleware(Envelope, most_bytes=int(settings.max_body))

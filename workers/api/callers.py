@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Annotated, Any
 from weakref import WeakKeyDictionary
 
+from anyio import CancelScope
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel, Field, model_validator
+from starlette.concurrency import run_in_threadpool
 
-from connectors.web.limiter import RequestLimits
+from connectors.web.limiter import Busy, RequestLimiter, RequestLimits
 from pipeline.access import READ, Caller
 from pipeline.errors import RateLimited, SourceUnavailable, TokenRefused
 from pipeline.ledger import storable
@@ -33,6 +36,11 @@ class RequestBody(BaseModel):
         return storable(value, nul="\ufffd")
 
 
+ProjectName = Annotated[
+    str, Field(min_length=1, max_length=200, description="Id or name.", examples=["berths"])
+]
+
+
 async def parts_of(request: Request) -> Runtime:
     """The parts of this process; asynchronous as all that waits for nothing, since a thread for it costs more."""
     found: Runtime = request.app.state.parts
@@ -45,6 +53,11 @@ _Given = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 MOST_WAITING = 100
 """Requests of one user that may wait for an answer; they hold a connection and nothing else."""
+QUEUE_SECONDS = 30.0
+"""A request beyond `api.atOnce` waits for its turn so long; at most `MOST_WAITING` of a user do in a process."""
+QUEUE_LOOK = 0.05
+"""Seconds between two looks whether its turn has come."""
+_queued: Counter[str] = Counter()
 WINDOW = 60.0
 """Seconds in which wrong tokens are counted together."""
 MOST_KEPT = 10_000
@@ -123,22 +136,24 @@ def prove_caller(request: Request, token: str) -> Caller:
         return verifier.caller(token)
 
 
-def _admitted(*, waits: bool) -> Callable[..., Iterator[Caller]]:
+def _admitted(*, waits: bool) -> Callable[..., AsyncIterator[Caller]]:
     """A dependency: the caller, as long as their request is under way."""
 
-    def admitted(request: Request, parts: Parts, given: _Given) -> Iterator[Caller]:
+    async def admitted(request: Request, parts: Parts, given: _Given) -> AsyncIterator[Caller]:
         if given is None:
             raise TokenRefused("there is no token", fix="send Authorization: Bearer TOKEN")
-        caller = prove_caller(request, given.credentials)
-        with counted(parts, caller, waits=waits):
+        caller = await run_in_threadpool(prove_caller, request, given.credentials)
+        async with counted(parts, caller, waits=waits):
             yield caller
 
     return admitted
 
 
-@contextmanager
-def counted(parts: Runtime, caller: Caller, *, waits: bool = False) -> Iterator[None]:
+@asynccontextmanager
+async def counted(parts: Runtime, caller: Caller, *, waits: bool = False) -> AsyncIterator[None]:
     """A request of the caller's, by whatever door, is under way; those that wait for an answer are counted apart.
+
+    One that is too many at once waits `QUEUE_SECONDS` for its turn, in the event loop, without a thread.
 
     Raises:
         RateLimited: they ask more than they may.
@@ -149,7 +164,7 @@ def counted(parts: Runtime, caller: Caller, *, waits: bool = False) -> Iterator[
     ticket = ""  # without the broker nobody counts, and searches go on
     if time.monotonic() >= _uncounted_until.get(parts, 0.0):
         try:
-            ticket = parts.request_limiter.acquire(key, limits)
+            ticket = await _ticket(parts.request_limiter, key, limits, 0.0 if waits else QUEUE_SECONDS)
         except RateLimited as error:
             may = f"it may ask {a.requests_per_minute} a minute, and {most} of them may be under way"
             raise _too_many(f"too many requests with this token: {may}", error.retry_after) from None
@@ -159,7 +174,26 @@ def counted(parts: Runtime, caller: Caller, *, waits: bool = False) -> Iterator[
         yield
     finally:
         if ticket:
-            parts.request_limiter.release(key, ticket)
+            with CancelScope(shield=True):  # else the place of a caller who has left would stay taken
+                await run_in_threadpool(parts.request_limiter.release, key, ticket)
+
+
+async def _ticket(limiter: RequestLimiter, key: str, limits: RequestLimits, seconds: float) -> str:
+    """A ticket of the limiter, within so many seconds if only too many are under way."""
+    end = time.monotonic() + seconds
+    _queued[key] += 1
+    try:
+        while True:
+            try:
+                return await run_in_threadpool(limiter.acquire, key, limits)
+            except Busy:
+                if time.monotonic() >= end or _queued[key] > MOST_WAITING:
+                    raise
+            await asyncio.sleep(QUEUE_LOOK)
+    finally:
+        _queued[key] -= 1
+        if not _queued[key]:
+            del _queued[key]
 
 
 _ADMITTED, _WAITS = _admitted(waits=False), _admitted(waits=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -174,11 +175,7 @@ class HttpClient:
         """
         if files and documents:
             raise RequestRejected("files and documents go in two uploads", fix="call it once for each")
-        own = self._ask("GET", "/api/v1/projects")
-        place = next((p["id"] for p in own if project in (p["id"], p["name"])), None)  # type: ignore[index]
-        if place is None:
-            raise NotFound("there is no such project")
-        path, told = "/api/v1/knowledge", {"project_id": place}
+        path, told = "/api/v1/knowledge", {"project_id": project}
         if documents:
             return self._ask("POST", f"{path}/documents", body={**told, "documents": [*documents]})
         sent = [("files", (name, content)) for name, content in files]
@@ -273,16 +270,18 @@ class RAGService(Client):
     ) -> Self:
         """A ready service: of a configuration file, or of its section `rag`, or of the file that `larder` would read.
 
-        Its embedded servers are started if it uses them, and the schema is brought up to date. `environ` holds the
-        variables that a file names.
+        Its servers are those of the configuration and of the variables `environ`, by default those of this process,
+        else the embedded ones if they run. None is started.
 
         Raises:
             SettingsError: all that is wrong with the configuration.
-            StoreUnavailable: the database does not answer.
+            ConfigurationError: half of the servers are configured.
+            StoreUnavailable: the database does not answer, or the embedded servers do not run.
         """
         from workers.embedded.locating import open_runtime
 
-        settings = from_mapping(config) if isinstance(config, Mapping) else load(config, environ or {})
+        environ = os.environ if environ is None else environ
+        settings = from_mapping(config, environ) if isinstance(config, Mapping) else load(config, environ)
         parts = open_runtime(settings)
         made = cls.of(settings, parts.addresses.database, parts.addresses.broker)
         parts.__dict__["database"] = made._database  # noqa: SLF001 (its own)

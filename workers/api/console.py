@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import unquote, urlencode
+from urllib.parse import urlencode
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Form, Header, Request, Response, UploadFile
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from starlette.concurrency import run_in_threadpool
 
 from connectors.documents.values import parse_json
 from pipeline.access import OPERATE, READ, WRITE, Caller
-from pipeline.documents import Kind, plural
+from pipeline.documents import Kind, plural, web_address
 from pipeline.enrichment import report
 from pipeline.enrichment.text import passage
 from pipeline.errors import Forbidden, LarderError, NotFound, RequestRejected, TokenRefused
@@ -71,8 +72,7 @@ pages = Environment(loader=PackageLoader("workers.api", "pages"), autoescape=Tru
 pages.filters |= {"zip": zip, "plural": plural}
 pages.filters["day"] = lambda moment: f"{moment:%Y-%m-%d}"
 pages.filters["moment"] = lambda moment: f"{moment:%Y-%m-%d %H:%M} UTC"
-pages.filters["place"] = lambda url: unquote(str(url).removeprefix("file://"))
-pages.tests["web"] = lambda url: str(url).startswith(("http://", "https://"))
+pages.tests["web"] = web_address
 
 
 def _parts(hit: Hit) -> Iterator[tuple[str, float]]:
@@ -111,19 +111,24 @@ def _rendered(request: Request, name: str, status: int = 200, **values: Any) -> 
     return HTMLResponse(body, status, {"Content-Security-Policy": POLICY})
 
 
+def entered(request: Request) -> RedirectResponse:
+    """Leads from the address itself, which a person types, to the console."""
+    return RedirectResponse(f"{request.scope.get('root_path', '')}/console")
+
+
 class LoggedOut(Exception):
     """There is no session."""
 
 
-def _session(request: Request, parts: Parts) -> Iterator[Session]:
+async def _session(request: Request, parts: Parts) -> AsyncIterator[Session]:
     token = request.cookies.get(COOKIE, "")
     if not token:
         raise LoggedOut
     try:
-        caller = prove_caller(request, token)
+        caller = await run_in_threadpool(prove_caller, request, token)
     except TokenRefused:
         raise LoggedOut from None
-    with counted(parts, caller):
+    async with counted(parts, caller):
         yield Session(request, caller, token)
 
 

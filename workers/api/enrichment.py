@@ -179,6 +179,12 @@ async def enrich(
     priority = INTERACTIVE if len(items) <= MOST_INTERACTIVE else BULK
 
     def submit() -> list[UUID]:
+        for number, item in enumerate(items, 1):  # none is asked for if one of them is wrong
+            try:
+                client.checked(item, project, (), caller)
+            except RequestRejected as error:
+                where = f"item {number} of {len(items)}: " if len(items) > 1 else ""
+                raise RequestRejected(f"{where}{error.message}", fix=error.fix) from None
         return [client.submit(item, project=project, priority=priority, caller=caller) for item in items]
 
     ids = await run_in_threadpool(submit)

@@ -15,7 +15,7 @@ from pipeline.ledger import NAMESPACE, storable
 from pipeline.search.records import Mode, SearchRequest
 from workers.admin.status import projects_of, run_of, runs_of, sources_of
 from workers.api import problems
-from workers.api.callers import Parts, Reader, RequestBody, may
+from workers.api.callers import Parts, ProjectName, Reader, RequestBody, may
 from workers.control.upload import MOST_FILES, SentDocument, create_project, remove, upload
 from workers.search import LONGEST_QUERY, MOST_K, document_as, request_of, search_as, to_json
 
@@ -30,7 +30,7 @@ TopK = Annotated[
 class RAGQueryRequest(RequestBody):
     """A question to one project."""
 
-    project_id: UUID = Field(examples=["8c1f7a54-5a9c-5b6e-8f0a-0d3c1c2b7a11"])
+    project_id: ProjectName
     query_text: Annotated[
         str, Field(min_length=1, max_length=LONGEST_QUERY, examples=["How are leases kept?"])
     ]
@@ -66,7 +66,7 @@ class RAGQueryResponse(BaseModel):
 def rag_query(asked: RAGQueryRequest, parts: Parts, caller: Reader) -> RAGQueryResponse:
     """The chunks of a project that answer a question best."""
     request = SearchRequest(text=asked.query_text, k=asked.top_k, dedupe=False)
-    told = to_json(parts, caller.tenant, search_as(parts, caller, request, [str(asked.project_id)]))
+    told = to_json(parts, caller.tenant, search_as(parts, caller, request, [asked.project_id]))
     results = []
     for hit in told["results"]:
         ours = {"id": uuid5(NAMESPACE, hit["id"]), "chunk_text": hit["content"]}
@@ -82,6 +82,10 @@ def rag_query(asked: RAGQueryRequest, parts: Parts, caller: Reader) -> RAGQueryR
     )
 
 
+def _source_type(value: object) -> object:
+    return SourceType.parse(value) if isinstance(value, str) else value  # which the type then refuses
+
+
 class SearchBody(RequestBody):
     """A question with conditions, to the projects of the caller."""
 
@@ -91,7 +95,7 @@ class SearchBody(RequestBody):
     projects: tuple[str, ...] = Field(
         default=(), max_length=100, description="Ids or names. Empty: all of the caller."
     )
-    source_types: tuple[Annotated[SourceType, BeforeValidator(SourceType.parse)], ...] = ()
+    source_types: tuple[Annotated[SourceType, BeforeValidator(_source_type)], ...] = ()
     kinds: tuple[Kind, ...] = ()
     tags: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
@@ -115,7 +119,7 @@ class DocumentBody(RequestBody, SentDocument):
 class UploadBody(RequestBody):
     """Documents for a project."""
 
-    project_id: UUID
+    project_id: ProjectName
     documents: Annotated[list[DocumentBody], Field(min_length=1, max_length=MOST_FILES)]
 
 
@@ -157,7 +161,7 @@ def upload_files(
     response: Response,
     parts: Parts,
     caller: Writer,
-    project_id: Annotated[UUID, Form()],
+    project_id: Annotated[ProjectName, Form()],
     files: Annotated[
         list[UploadFile],
         File(description="Markdown, text, JSON, HTML, RST, AsciiDoc, PDF and DOCX", min_length=1),
@@ -165,7 +169,7 @@ def upload_files(
 ) -> UploadResponse:
     """Take files in; a file of the same name is replaced, one that is the same costs nothing."""
     read = [(storable(file.filename or ""), file.file.read()) for file in files[: MOST_FILES + 1]]
-    return _accepted(request, response, upload(parts, caller, str(project_id), read))
+    return _accepted(request, response, upload(parts, caller, project_id, read))
 
 
 @router.post("/knowledge/documents", status_code=202, responses=problems.responses(404))
@@ -174,7 +178,7 @@ def upload_documents(
 ) -> UploadResponse:
     """Take documents in; one with the same external id is replaced."""
     given = [one.model_dump(mode="json") for one in asked.documents]
-    return _accepted(request, response, upload(parts, caller, str(asked.project_id), documents=given))
+    return _accepted(request, response, upload(parts, caller, asked.project_id, documents=given))
 
 
 @router.delete("/knowledge/documents/{document_id}", status_code=204, responses=problems.responses(404))

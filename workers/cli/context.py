@@ -57,7 +57,7 @@ class CommandContext:
     looks: bool = False
     """True: it only looks, from any folder below that of an installation."""
     makes: bool = False
-    """True: it makes an installation where there is none."""
+    """True: it makes an installation where there is none, and starts embedded servers."""
 
     @cached_property
     def settings(self) -> Settings:
@@ -96,7 +96,7 @@ class CommandContext:
             where += " or a folder above it" if self.looks and not named else ""
             fix = "make one with `larder up --detach`, or name another folder with --data or --config"
             raise ConfigurationError(f"there is no installation {where}", fix=fix)
-        parts = open_runtime(self.settings)
+        parts = open_runtime(self.settings, start=self.makes)
         parts.answer_timeout, parts.start_timeout = self.answer_timeout, START_SECONDS
         if not self.looks:  # else nothing is sent, and Celery need not be loaded
             from workers.queue.app import configure
@@ -193,7 +193,7 @@ def command(
 
     --config, --data and --json are added behind them, but for those in `without`. A parameter that is a dataclass
     stands for its fields, each an option. One that only `looks` does so from any folder of an installation, and only
-    one that `makes` may begin a new one.
+    one that `makes` may begin a new one and start embedded servers.
     Errors become a sentence and an exit code, never a traceback.
     """
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -17,7 +17,10 @@ from typer import Argument, Option
 from pipeline.documents import Json, plural
 from pipeline.errors import LarderError, StoreUnavailable
 from workers.cli.context import CommandContext, command, resumable
-from workers.cli.tables import Screen, progress_bars, table, to_stdout_json
+from workers.cli.tables import Screen, progress_bars, table, to_stdout_json, warn
+
+if TYPE_CHECKING:
+    from workers.runtime import Runtime
 
 MOST_NAMED = 5
 Format = Literal["json", "md", "html"]
@@ -52,7 +55,7 @@ ProjectsOption = Annotated[
 ]
 
 
-@command(answer_timeout=ANSWER_TIMEOUT, makes=True)
+@command(answer_timeout=ANSWER_TIMEOUT)
 def enrich(
     context: CommandContext,
     file: Annotated[
@@ -72,7 +75,8 @@ def enrich(
     from workers.queue.celeryconfig import ENRICHING
 
     scope = step4_file.ProjectScope.of(project or ())
-    read = step4_file.read_backlog(file)  # before any server is started for it
+    read = step4_file.read_backlog(file)  # before any server is asked
+    parts = _runtime(context)
     chosen = form or _BY_ENDING.get(output.suffix.lower() if output else "", "json")
     if output is not None:
         step4_file.check_writable(output, folder=chosen != "json")
@@ -92,7 +96,7 @@ def enrich(
         except StoreUnavailable:
             pass  # without a database each PBI says by itself what is wrong
         with suppress(LarderError):  # ditto
-            for notice in step4_file.notices(context.parts, read, scope):
+            for notice in step4_file.notices(parts, read, scope):
                 console.print(notice, markup=False, soft_wrap=True)
         with resumable(own=own), progress_bars(console) as progress:
             bar = progress.add_task("enriching", total=len(read.items), note="")
@@ -104,10 +108,23 @@ def enrich(
                     console.print(f"{where}{outcome.id}: {outcome.how}{why}", markup=False)
                 progress.update(bar, advance=1, note=outcome.id)
 
-            made = step4_file.enrich(context.parts, read, scope=scope, timeout=timeout, tell=tell)
+            made = step4_file.enrich(parts, read, scope=scope, timeout=timeout, tell=tell)
     _give(context, console, made, output, chosen)
     if made.exit_code:
         raise typer.Exit(made.exit_code)
+
+
+def _runtime(context: CommandContext) -> Runtime:
+    """The runtime; one whose servers cannot be reached, for prepared answers, if the embedded servers do not run."""
+    from workers.runtime import Addresses, Runtime
+
+    try:
+        return context.parts
+    except StoreUnavailable as error:
+        warn(str(error))
+        nowhere = "127.0.0.1:1"
+        where = Addresses(database=f"postgresql://{nowhere}/larder", broker=f"redis://{nowhere}/0")
+        return Runtime(context.settings, where)
 
 
 def _give(context: CommandContext, console: Console, made: Any, output: Path | None, form: Format) -> None:

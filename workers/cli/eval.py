@@ -87,7 +87,7 @@ class EvalOptions:
                 )
 
 
-@command(app, MEASURE, without={"data"}, makes=True)
+@command(app, MEASURE, without={"data"})
 def evaluate(
     context: CommandContext,
     folder: Annotated[

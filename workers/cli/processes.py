@@ -43,15 +43,17 @@ def up(
 ) -> None:
     """Start servers, workers, beat and Flower on this machine, and look after them."""
     from workers import embedded
+    from workers.embedded.locating import addresses, ensure_schema, uses_embedded
 
     settings = context.settings
+    if not uses_embedded(settings):
+        addresses(settings)  # half of them are refused before anything is started
     if not detach:
         # Before anything is loaded that counts: processes count together, and forks of this one too.
         counted = embedded.private_folder(settings.data) / "metrics"
         counted.mkdir(exist_ok=True)
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(counted)
     from workers.control import sync
-    from workers.embedded.locating import addresses, migrate
     from workers.processes import supervisor
 
     if "supervisor" in supervisor.running(settings.data):
@@ -71,8 +73,8 @@ def up(
             raise typer.Exit(INTERRUPTED) from None
         return
     with supervisor.single_supervisor(settings.data):  # the supervisor itself, until a signal comes
-        where = addresses(settings)
-        migrate(settings, where)
+        where = addresses(settings, start=True)
+        ensure_schema(settings, where)
         sync.register(context.parts)
         context.parts.database.close()
         port = None if no_flower else r.flower.port or embedded.usual_port(settings.data / "flower")
@@ -259,7 +261,7 @@ def _log_as_configured(context: CommandContext) -> None:
     logs.configure_from(context.settings)
 
 
-@command(answer_timeout=None, without={"as_json"}, makes=True)
+@command(answer_timeout=None, without={"as_json"})
 def worker(
     context: CommandContext,
     queue: Annotated[str, Argument(help="control, ingest, embed or enrich.")],
@@ -311,7 +313,7 @@ def _load(parts: Runtime, commands: Iterable[str], modules: Iterable[str]) -> No
     preload(parts)
 
 
-@command(answer_timeout=None, without={"as_json"}, makes=True)
+@command(answer_timeout=None, without={"as_json"})
 def serve(
     context: CommandContext,
     for_now: Annotated[bool, Option("--for-now", help="End when nobody asks for ten minutes.")] = False,
@@ -346,7 +348,7 @@ def lend(context: CommandContext, queues: Annotated[list[str], Argument()]) -> N
     boss.run()
 
 
-@command(answer_timeout=None, without={"as_json"}, makes=True)
+@command(answer_timeout=None, without={"as_json"})
 def beat(context: CommandContext) -> None:
     """Run the clock in the foreground; one per installation is enough, two do no harm."""
     from workers.processes import run as processes
@@ -355,7 +357,7 @@ def beat(context: CommandContext) -> None:
     processes.run_beat(context.parts)
 
 
-@command(answer_timeout=None, without={"as_json"}, makes=True)
+@command(answer_timeout=None, without={"as_json"})
 def api(
     context: CommandContext,
     port: Annotated[
@@ -437,7 +439,7 @@ def mcp(
     processes.run_agents(context.parts, rights.caller(user, context.settings.tenant))
 
 
-@command(answer_timeout=None, without={"as_json"}, makes=True)
+@command(answer_timeout=None, without={"as_json"})
 def flower(
     context: CommandContext,
     port: Annotated[
@@ -481,7 +483,9 @@ def migrate(
     from workers.embedded.locating import addresses
     from workers.embedded.locating import migrate as run
 
-    revision = run(context.settings, addresses(context.settings), to=to)
+    owner = context.settings.rag.storage.database.admin_url
+    where = addresses(context.settings, needed=() if owner else ("LARDER_DATABASE_URL",))
+    revision = run(context.settings, where, to=to)
     context.answer({"success": True, "revision": revision}, f"schema is at revision {revision}")
 
 

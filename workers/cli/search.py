@@ -221,7 +221,7 @@ def search(
         said = [*_notices(found)]
     for n, hit in enumerate(found.hits, 1):
         said += _lines(context.console, n, hit, text)
-    told = searching.to_json(parts, tenant, found)
+    told = searching.to_json(parts, tenant, found, local=True)
     if found.hits and explain:
         said += _explained(parts, told["results"], found.hits)
     context.answer(told, *said)

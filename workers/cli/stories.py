@@ -36,7 +36,7 @@ def _memory(context: CommandContext) -> StoryMemory:
     return memory_of(context.parts, context.tenant, context.settings.tenant)
 
 
-@command(app, makes=True)
+@command(app)
 def seed(
     context: CommandContext,
     file: FileArgument = None,
@@ -49,7 +49,7 @@ def seed(
     from workers.enrichment.stories import rows_of
     from workers.queue.celeryconfig import ENRICHING
 
-    rows = rows_of(file) if file else []  # before any server is started for it
+    rows = rows_of(file) if file else []  # before any server is asked
     with context.workers(ENRICHING) as own, resumable(own=own):
         where = context.parts.addresses
         with Client.of(context.settings, where.database, where.broker) as client:

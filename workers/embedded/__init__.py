@@ -69,6 +69,7 @@ __all__ = [
     "Credentials",
     "Servers",
     "ensure",
+    "find",
     "free_port",
     "is_taken",
     "locked",
@@ -119,6 +120,23 @@ def ensure(data: Path) -> Servers:
         (data / "logs").mkdir(mode=0o700, exist_ok=True)
         postgres_pid, postgres_port = postgres.ensure(data, credentials)
         valkey_pid, valkey_port = _ensure_valkey(data, credentials)
+    return _servers(credentials, (postgres_pid, postgres_port), (valkey_pid, valkey_port))
+
+
+def find(data: Path) -> Servers | None:
+    """Both servers of this data folder if they are running; nothing is started."""
+    data = data.resolve()
+    postgres_found, valkey_found = running(data / "postgres"), running(data / "valkey")
+    if not (postgres_found and valkey_found):
+        return None
+    return _servers(Credentials.of(data), postgres_found, valkey_found)
+
+
+def _servers(
+    credentials: Credentials, postgres_found: tuple[int, int], valkey_found: tuple[int, int]
+) -> Servers:
+    """The addresses of servers of which process and port are known."""
+    (postgres_pid, postgres_port), (valkey_pid, valkey_port) = postgres_found, valkey_found
 
     def url(user: str, password: str) -> str:
         return f"postgresql://{user}:{quote(password)}@127.0.0.1:{postgres_port}/larder"

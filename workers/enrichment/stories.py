@@ -68,7 +68,10 @@ def memory_of(
 def connect(settings: Settings) -> StoryMemory:
     """Let the functions of `pipeline.stories` work on this installation's stories, in the whole process.
 
-    Nothing is connected to yet, unless embedded servers have to be started.
+    Nothing is connected to yet.
+
+    Raises:
+        ConfigurationError, StoreUnavailable: as `locating.addresses` does.
     """
     parts = open_runtime(settings)
     parts.answer_timeout = ANSWER_TIMEOUT

@@ -157,13 +157,16 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
     )
 
 
-def from_mapping(rag: Mapping[str, Any]) -> Settings:
+def from_mapping(rag: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
     """The settings of the section `rag` as a program gives it; paths are relative to the current folder.
+
+    Variables override it as they do a file.
 
     Raises:
         SettingsError: with everything that is wrong.
     """
     tree = Tree(file="configuration", data={ROOT: deepcopy(dict(rag))})
+    override(tree, environ)
     return Settings(rag=_checked(tree), path=None, folder=Path.cwd())
 
 

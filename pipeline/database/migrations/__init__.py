@@ -41,10 +41,11 @@ def current(engine: Engine) -> str | None:
     """The revision the database has; None if it has none."""
     with engine.connect() as connection:
         there = connection.execute(text("select to_regclass('alembic_version')")).scalar()
-        return _revision(connection) if there else None
+        return revision_of(connection) if there else None
 
 
-def _revision(connection: Connection) -> str | None:
+def revision_of(connection: Connection) -> str | None:
+    """The revision of a database that has one."""
     found: str | None = connection.execute(text("select version_num from alembic_version")).scalar()
     return found
 
@@ -56,7 +57,7 @@ def upgrade(url: str, *, to: str = NEWEST) -> str:
         ConfigurationError: the extension pgvector is not there, or the database is that of a newer Larder.
     """
     with _migrating(url) as connection:
-        found = _revision(connection) or ""
+        found = revision_of(connection) or ""
         if found > NEWEST:
             raise ConfigurationError(
                 f"the database is that of a newer Larder: revision {found}, not {NEWEST}"
@@ -73,7 +74,7 @@ def downgrade(url: str, *, to: str) -> str:
         ConfigurationError: there is no such revision, or one of the steps cannot be undone.
     """
     with _migrating(url) as connection:
-        found = _revision(connection) or ""
+        found = revision_of(connection) or ""
         back = sorted((r for r in STEPS if to < r <= found), reverse=True)
         final = [r for r in back if r not in UNDOING]
         if to not in STEPS or final:

@@ -82,7 +82,9 @@ def open_runtime(settings: Settings, dataset: EvalDataset, folder: Path) -> Runt
     """A runtime on servers of its own: what is measured touches nothing that is searched, and no worker helps."""
     ours = settings_for(settings, dataset)
     storage = StorageSettings(data=folder / ours.tenant)
-    return locating.open_runtime(replace(ours, rag=ours.rag.model_copy(update={"storage": storage})))
+    return locating.open_runtime(
+        replace(ours, rag=ours.rag.model_copy(update={"storage": storage})), start=True
+    )
 
 
 def index(parts: Runtime, dataset: EvalDataset, show: Show) -> int:
