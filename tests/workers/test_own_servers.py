@@ -89,7 +89,15 @@ def test_every_half_is_told_by_the_missing_name(folder: Path, half: dict[str, st
 
 @pytest.mark.parametrize(
     "door",
-    [("worker", "embed"), ("beat",), ("api",), ("flower",), ("enrich", "item.md"), ("stories", "seed")],
+    [
+        ("worker", "embed"),
+        ("beat",),
+        ("api",),
+        ("flower",),
+        ("migrate",),
+        ("enrich", "item.md"),
+        ("stories", "seed"),
+    ],
     ids=" ".join,
 )
 def test_no_other_command_makes_an_installation(folder: Path, door: tuple[str, ...]) -> None:
@@ -127,9 +135,13 @@ def test_step_4_without_its_servers_ends_with_a_document(folder: Path) -> None:
     "kind", [RAGService.initialize, lambda file, environ: Client.of(load(file, environ))]
 )
 def test_a_program_starts_no_servers(folder: Path, kind: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigurationError, match="there is no installation"):
+        kind(folder / "larder.yaml", {})
+    assert not files_below(folder)
+    template.prepare(folder / ".larder")
     with pytest.raises(StoreUnavailable, match="do not run"):
         kind(folder / "larder.yaml", {})
-    assert not (folder / ".larder" / "postgres").exists()
+    assert embedded.find(folder / ".larder") is None
 
 
 def test_a_program_reads_the_variables_and_files_that_commands_read(

@@ -9,6 +9,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Annotated, Any
 from weakref import WeakKeyDictionary
@@ -16,7 +17,7 @@ from weakref import WeakKeyDictionary
 from anyio import CancelScope
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import BaseModel, Field, model_validator
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field, model_validator
 from starlette.concurrency import run_in_threadpool
 
 from connectors.web.limiter import Busy, RequestLimiter, RequestLimits
@@ -36,6 +37,21 @@ class RequestBody(BaseModel):
         return storable(value, nul="\ufffd")
 
 
+def _no_flag(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("Input should be a number, not true or false")  # noqa: TRY004 (pydantic takes no TypeError)
+    return value
+
+
+def _text_of_time(value: object) -> object:
+    if not isinstance(value, str | datetime):
+        raise ValueError("Input should be a time as text")  # noqa: TRY004 (pydantic takes no TypeError)
+    return value
+
+
+NotFlag = BeforeValidator(_no_flag)
+"""Of numbers: Python takes true for 1."""
+Moment = Annotated[AwareDatetime, BeforeValidator(_text_of_time)]
 ProjectName = Annotated[
     str, Field(min_length=1, max_length=200, description="Id or name.", examples=["berths"])
 ]

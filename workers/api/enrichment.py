@@ -164,7 +164,10 @@ def items_of(given: Any) -> Sequence[Mapping[str, Any]]:
 
 @router.post("/enrich", status_code=202, responses=problems.responses(404))
 async def enrich(
-    given: Annotated[Any, Body(examples=[{"pbi": {"id": "PBI-7", "title": "Show tide gates on the chart"}}])],
+    given: Annotated[
+        dict[str, Any] | list[Any],
+        Body(examples=[{"pbi": {"id": "PBI-7", "title": "Show tide gates on the chart"}}]),
+    ],
     request: Request,
     response: Response,
     client: Asking,

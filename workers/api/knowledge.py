@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from uuid import UUID, uuid4, uuid5
 
 from fastapi import APIRouter, Depends, File, Form, Path, Query, Request, Response, UploadFile
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, Field, StrictBool
 
 from pipeline.access import ADMIN, OPERATE, WRITE, Caller
 from pipeline.documents import Kind, SourceType
@@ -15,14 +15,14 @@ from pipeline.ledger import NAMESPACE, storable
 from pipeline.search.records import Mode, SearchRequest
 from workers.admin.status import projects_of, run_of, runs_of, sources_of
 from workers.api import problems
-from workers.api.callers import Parts, ProjectName, Reader, RequestBody, may
+from workers.api.callers import Moment, NotFlag, Parts, ProjectName, Reader, RequestBody, may
 from workers.control.upload import MOST_FILES, SentDocument, create_project, remove, upload
 from workers.search import LONGEST_QUERY, MOST_K, document_as, request_of, search_as, to_json
 
 router = APIRouter(prefix="/api/v1", tags=["knowledge"])
 
 TopK = Annotated[
-    Annotated[int, Field(ge=1, le=MOST_K)] | None,
+    Annotated[int, Field(ge=1, le=MOST_K), NotFlag] | None,
     Field(description="More than the configured most is cut to that.", examples=[5]),
 ]
 
@@ -99,10 +99,10 @@ class SearchBody(RequestBody):
     kinds: tuple[Kind, ...] = ()
     tags: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
-    since: AwareDatetime | None = None
-    until: AwareDatetime | None = None
+    since: Moment | None = None
+    until: Moment | None = None
     metadata: dict[str, Any] = Field(default={})
-    explain: bool = False
+    explain: StrictBool = False
 
 
 @router.post("/search", responses=problems.responses(404))

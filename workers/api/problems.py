@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
 
 from pipeline.documents import Json
 from pipeline.errors import (
@@ -117,8 +118,18 @@ def _place(parts: Iterable[Any]) -> str:
 def _http(request: Request, error: Any) -> JSONResponse:
     if isinstance(error.__cause__, LarderError):  # one that ended the reading of a body
         return _ours(request, error.__cause__)
+    headers = error.headers
+    if (
+        error.status_code == HTTPStatus.METHOD_NOT_ALLOWED
+    ):  # of all its handlers; the router tells those of one
+        routes = (
+            r
+            for r in request.app.routes
+            if isinstance(r, Route) and r.matches(request.scope)[0] != Match.NONE
+        )
+        headers = {"Allow": ", ".join(sorted({m for route in routes for m in route.methods or ()}))}
     said = error.detail if error.detail != HTTPStatus(error.status_code).phrase else ""
-    return problem(request.scope, error.status_code, said, headers=error.headers)
+    return problem(request.scope, error.status_code, said, headers=headers)
 
 
 def _too_deep(request: Request, _error: RecursionError) -> JSONResponse:

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StrictBool
 from starlette.concurrency import run_in_threadpool
 
 from pipeline.access import WRITE, Caller
 from pipeline.errors import NotFound
 from pipeline.ledger.jobs import JobRow
 from workers.api import problems
-from workers.api.callers import Parts, Reader, RequestBody, may
+from workers.api.callers import NotFlag, Parts, Reader, RequestBody, may
 from workers.api.enrichment import Asking, Prefer, waited
 from workers.enrichment.stories import StoryQuery, search
 from workers.enrichment.story_jobs import BATCH, MOST_K, MOST_STORIES, AcceptedStories, summary
@@ -29,14 +29,16 @@ class RAGSearchRequest(RequestBody):
     """What stories are to be like."""
 
     query: Annotated[str, Field(min_length=1, max_length=LONGEST_QUERY, examples=["reset a password"])]
-    k: Annotated[int, Field(ge=1, le=MOST_K)] | None = Field(default=None, description="5 unless configured.")
-    threshold: Annotated[float, Field(ge=0, le=1)] | None = Field(
+    k: Annotated[int, Field(ge=1, le=MOST_K), NotFlag] | None = Field(
+        default=None, description="5 unless configured."
+    )
+    threshold: Annotated[float, Field(ge=0, le=1), NotFlag] | None = Field(
         default=None, description="Least similarity; 0.70 unless configured or measured for the model."
     )
     tags: Annotated[list[str], Field(max_length=100)] | None = Field(
         default=None, description="A story has one of these.", examples=[["auth"]]
     )
-    examples: bool = Field(
+    examples: StrictBool = Field(
         default=False,
         description="As for a prompt: sure ones, edited ones first, and none while there are few.",
     )

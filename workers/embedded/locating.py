@@ -35,13 +35,15 @@ def addresses(
     address is.
 
     Raises:
-        ConfigurationError: some addresses are configured and others that are needed are not.
+        ConfigurationError: some addresses are configured and others that are needed are not, or there are no servers.
         StoreUnavailable: the embedded servers do not run, or could not be started.
     """
     storage = settings.rag.storage
     keys = [secret_value(settings.rag.security.encryption_keys)]
     if uses_embedded(settings):
         servers = embedded.ensure(settings.data) if start else embedded.find(settings.data)
+        if servers is None and not (settings.data / "credentials.json").exists():
+            raise ConfigurationError(f"there is no installation in {settings.data}", fix=START)
         if servers is None:
             raise StoreUnavailable(f"the servers of {settings.data} do not run", fix=START)
         keys.append(embedded.Credentials.of(settings.data).encryption)

@@ -100,7 +100,7 @@ def test_levels_and_readers_limit_what_is_seen(ask: Ask) -> None:
         ({"project_id": str(BERTH)}, "body.query_text"),
         ({"project_id": str(BERTH), "query_text": ""}, "body.query_text"),
         ({"project_id": str(BERTH), "query_text": "x" * 10_001}, "body.query_text"),
-        ({"project_id": "berth", "query_text": "x"}, "body.project_id"),
+        ({"project_id": "", "query_text": "x"}, "body.project_id"),
         ({"project_id": str(BERTH), "query_text": "x", "top_k": 0}, "body.top_k"),
         ({"project_id": str(BERTH), "query_text": "x", "top_k": "many"}, "body.top_k"),
     ],

@@ -55,7 +55,7 @@ def test_the_version_is_that_of_the_package(larder: Larder) -> None:
     assert (result.exit_code, result.stdout) == (0, f"larder {project['version']}\n")
 
 
-@pytest.mark.parametrize("command", [("migrate",), ("up", "--detach"), ("up",)])
+@pytest.mark.parametrize("command", [("up", "--detach"), ("up",)])
 def test_a_data_folder_that_can_be_none_is_named(larder: Larder, command: tuple[str, ...]) -> None:
     Path("file").touch()
     for folder in ("file", "file/below"):
