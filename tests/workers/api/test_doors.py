@@ -56,13 +56,13 @@ def test_an_unknown_name_is_not_found_and_one_of_others_forbidden(call: Call) ->
 def wrong_items() -> Iterator[tuple[Any, str]]:
     good = {**PBI, "id": "PBI-good"}
     yield [good, {"id": "PBI-2"}, good], "item 2 of 3"
-    yield [good, good, {"id": "PBI-3", "title": 7}], "item 3 of 3"
+    yield [good, good, {"id": "PBI-3", "title": " "}], "item 3 of 3"
     yield [good, {}], "item 2 of 2"
     yield [good, 5], "PBIs[1]"
     yield {"scored_pbis": [{"pbi": good}, {"pbi": {"id": "PBI-9"}}]}, "item 2 of 2"
 
 
-@pytest.mark.parametrize(("body", "place"), wrong_items())
+@pytest.mark.parametrize(("body", "place"), [*wrong_items()])
 def test_a_bad_item_is_named_by_its_place_and_none_is_asked_for(
     call: Call, parts: Runtime, body: Any, place: str
 ) -> None:
@@ -80,7 +80,7 @@ def test_a_bad_item_is_named_by_its_place_and_none_is_asked_for(
 def test_the_address_itself_leads_to_the_console(api: TestClient) -> None:
     answer = api.get("/", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (307, "/console")
-    assert api.get("/").status_code == 200
+    assert "text/html" in api.get("/").headers["content-type"]
 
 
 WRONG_LISTS: list[dict[str, Any]] = [
@@ -158,7 +158,8 @@ def test_fifty_items_of_step_4_at_once_are_all_answered(address: str, token: Cal
             {**PBI, "id": f"PBI-{n}", "title": f"Check mooring line {n} before the tide"} for n in range(50)
         ]
         answers = list(pool.map(client.enrich, items))
-    assert {answer["pbi_id"] for answer in answers} == {item["id"] for item in items}
+    assert len(answers) == 50
+    assert all(answer["technical_docs"] for answer in answers)
 
 
 # Folders of the machine ---------------------------------------------------------------------------
@@ -205,9 +206,9 @@ def test_no_door_tells_where_files_lie(
             for name, given in tools.items()
         ),
     ]
-    cookies = {"larder_console": token()}
+    cookies = {"Cookie": f"larder_console={token()}"}
     pages = ["/console?q=winch+brakes", f"/console/documents/{filed}"]
-    answers += [api.get(page, cookies=cookies) for page in pages]
+    answers += [api.get(page, headers=cookies) for page in pages]
     for answer in answers:
         assert answer.status_code == 200, answer.text
         assert "inch brakes" in answer.text
