@@ -116,6 +116,21 @@ def _refused(said: str) -> StoreError:
     return StoreRefused(f"the database refuses the login: {said}", fix=fix)
 
 
+def check_parameters(url: str) -> None:
+    """See whether the client takes what stands behind the ? of an address; nobody is asked.
+
+    Raises:
+        StoreRefused: it does not.
+    """
+    plain = url.replace("postgresql+psycopg:", "postgresql:", 1)
+    try:
+        psycopg.connect(plain, host="/nowhere", hostaddr="", port="1", connect_timeout=1).close()
+    except psycopg.Error as error:
+        refused = _refusal(error)
+        if refused and "parameter" in refused.message:
+            raise refused from None
+
+
 def _no_answer(error: BaseException | None, state: str | None) -> str:
     """Why nobody answers, in words; what the driver calls it if we have none."""
     said, named = str(error), " ".join(filter(None, (type(error).__name__, state)))

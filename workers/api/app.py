@@ -199,8 +199,10 @@ def create_app(parts: Runtime) -> FastAPI:
     app.state.watcher = watcher(parts)
     health.install(app, parts.rag.monitoring)
     app.add_api_route("/", console.entered, include_in_schema=False)
+    app.state.routes = []
     for module in (knowledge, enrichment, stories, agents, console):
         app.include_router(module.router)
+        app.state.routes += module.router.routes
     app.add_middleware(Envelope, most_bytes=int(settings.max_body))
     if settings.cors_origins:
         app.add_middleware(

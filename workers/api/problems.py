@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
-from starlette.routing import Match, Route
+from starlette.routing import Match
 
 from pipeline.documents import Json
 from pipeline.errors import (
@@ -119,15 +119,12 @@ def _http(request: Request, error: Any) -> JSONResponse:
     if isinstance(error.__cause__, LarderError):  # one that ended the reading of a body
         return _ours(request, error.__cause__)
     headers = error.headers
-    if (
-        error.status_code == HTTPStatus.METHOD_NOT_ALLOWED
-    ):  # of all its handlers; the router tells those of one
-        routes = (
-            r
-            for r in request.app.routes
-            if isinstance(r, Route) and r.matches(request.scope)[0] != Match.NONE
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        # Of all handlers of the address; the router tells those of one.
+        matching = [r for r in request.app.state.routes if r.matches(request.scope)[0] != Match.NONE]
+        headers = (
+            {"Allow": ", ".join(sorted({m for r in matching for m in r.methods}))} if matching else headers
         )
-        headers = {"Allow": ", ".join(sorted({m for route in routes for m in route.methods or ()}))}
     said = error.detail if error.detail != HTTPStatus(error.status_code).phrase else ""
     return problem(request.scope, error.status_code, said, headers=headers)
 

@@ -122,8 +122,12 @@ def show(context: CommandContext) -> None:
 def check(context: CommandContext) -> None:
     """Report everything that is wrong at once; else what was understood."""
     from connectors import FileOptions
+    from connectors.sections import secret_value
+    from pipeline.database.driver_errors import check_parameters
+    from pipeline.database.encryption import Keyring
     from workers import search
     from workers.control.sync import configured_sources, open_source
+    from workers.embedded.locating import addresses, uses_embedded
     from workers.runtime import Addresses, Runtime
 
     settings = context.settings
@@ -132,6 +136,21 @@ def check(context: CommandContext) -> None:
         f"source {one.settings.name}: ": partial(open_source, parts, one.settings)
         for one in configured_sources(settings).values()
     }
+    storage, security = settings.rag.storage, settings.rag.security
+    urls = {
+        "storage.database.url": storage.database.url,
+        "storage.database.controlUrl": storage.database.control_url,
+        "storage.database.adminUrl": storage.database.admin_url,
+    }
+    attempts |= {
+        f"{key}: ": partial(check_parameters, url.get_secret_value()) for key, url in urls.items() if url
+    }
+    if not uses_embedded(settings):
+        attempts["storage: "] = partial(addresses, settings)
+    if security.encrypt and not uses_embedded(settings):  # these have a key of their own
+        sealed = dict.fromkeys(security.encrypt, "")
+        keys = Keyring(keys=secret_value(security.encryption_keys), fields=security.encrypt)
+        attempts["security.encrypt: "] = partial(keys.seal, sealed)
     attempts |= {"embedding: ": lambda: parts.embedder, "": lambda: search.synonyms_of(parts)}
     problems = _refusals(attempts)
     # Searches go on without it, so it keeps nobody from starting.

@@ -18,7 +18,7 @@ import typer
 from typer import Argument, Option
 
 from pipeline.documents import plural
-from pipeline.errors import ConfigurationError, StoreUnavailable
+from pipeline.errors import ConfigurationError, LarderError, StoreUnavailable
 from workers.cli import INTERRUPTED, run_in_fork
 from workers.cli.context import FAILED, CommandContext, command, resumable
 from workers.cli.tables import warn
@@ -382,19 +382,26 @@ class RightsOptions:
     level: Annotated[str, Option(help="public, internal, confidential or restricted.")] = "internal"
 
     def caller(self, user: str, tenant: str, permissions: Iterable[str] = ("read",)) -> Caller:
-        """The user of this name with these rights."""
+        """The user of this name with these rights.
+
+        Raises:
+            ConfigurationError: one of them is none.
+        """
         from pipeline.access import Caller
         from pipeline.ledger import tenant_id
 
-        return Caller(
-            tenant=tenant_id(tenant),
-            tenant_name=tenant,
-            subject=user,
-            projects=tuple(self.project or ["*"]),
-            permissions=frozenset(permissions),
-            level=self.level,
-            groups=tuple(self.group or ()),
-        )
+        try:
+            return Caller(
+                tenant=tenant_id(tenant),
+                tenant_name=tenant,
+                subject=user,
+                projects=tuple(self.project or ["*"]),
+                permissions=frozenset(permissions),
+                level=self.level,
+                groups=tuple(self.group or ()),
+            )
+        except LarderError as error:
+            raise ConfigurationError(error.message, fix=error.fix) from None
 
 
 @command()

@@ -47,7 +47,7 @@ class ApiSettings(ConfigSection):
     requests_per_minute: Whole = Field(default=600, ge=1)
     """What one user may ask, all at once if need be; more is refused with the time to wait."""
     at_once: Whole = Field(default=16, ge=1)
-    """Requests of one user that may be under way."""
+    """Requests of one user that may be under way; more wait half a minute for their turn before they are refused."""
     wrong_tokens_per_minute: Whole = Field(default=20, ge=1)
     """Wrong tokens of one address that are answered with 401; more get 429 and the time to wait. Right ones go on."""
 

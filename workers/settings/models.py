@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from connectors.documents import redaction
 from connectors.documents.options import USUAL, DecisionRules, LevelRule, Redacted
@@ -30,6 +30,7 @@ from connectors.sections import (
     refuse,
 )
 from pipeline.documents import DEFAULT, KEY, LANGUAGES
+from pipeline.errors import ConfigurationError
 from workers.settings.api import ApiSettings, AuthSettings
 from workers.settings.chunking import ChunkingSettings
 from workers.settings.embedding import EmbeddingModel, EmbeddingSettings, StoryEmbedding
@@ -252,6 +253,19 @@ def _unread(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
+def _keys(keys: SecretStr) -> SecretStr:
+    """Keys that encryption takes."""
+    from pipeline.database.encryption import (
+        Keyring,
+    )  # with the database's libraries, which most files do not need
+
+    try:
+        _ = Keyring(keys=keys.get_secret_value()).named
+    except ConfigurationError as error:
+        raise refusal("keys divided by commas", error.fix) from None
+    return keys
+
+
 class SecuritySettings(ConfigSection):
     """Which documents are how secret (docs/security.md), and who did what (docs/operations.md)."""
 
@@ -269,7 +283,9 @@ class SecuritySettings(ConfigSection):
         default=(), examples=[["author", "assigned_to"]]
     )
     """Metadata that are stored encrypted; nobody can search by them, and operators alone see them."""
-    encryption_keys: Secret | None = Field(default=None, examples=["${LARDER_ENCRYPTION_KEYS}"])
+    encryption_keys: Annotated[Secret, AfterValidator(_keys)] | None = Field(
+        default=None, examples=["${LARDER_ENCRYPTION_KEYS}"]
+    )
     """Keys that `larder keys new` made, divided by commas: the first one encrypts, all of them open. Empty: with the
     embedded database one is made."""
 

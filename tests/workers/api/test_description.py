@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from tests.api_page import HEAD, PAGE, reference
+
 EXAMPLES = os.environ.get("LARDER_CASES", "3")
 """Requests drawn for each operation."""
 EVERYTHING = frozenset({"read", "write", "operate", "admin"})
@@ -65,3 +67,16 @@ def test_every_address_is_described(api: TestClient) -> None:
             for status, answer in operation["responses"].items():
                 if int(status) >= 400 and not (status == "503" and path == "/health/rag"):
                     assert "application/problem+json" in answer["content"], (path, status)
+
+
+@pytest.mark.parametrize(("path", "allowed"), [("/api/v1/projects", "GET, POST"), ("/rag/seed", "GET, POST")])
+def test_a_method_that_is_not_there_is_told_those_that_are(api: TestClient, path: str, allowed: str) -> None:
+    answer = api.put(path)
+    assert (answer.status_code, answer.headers["Allow"]) == (405, allowed)
+
+
+def test_the_page_is_the_one_made_from_the_code() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page.partition(HEAD)[2] == reference().partition(HEAD)[2], (
+        "write it again: python -m tests.api_page"
+    )

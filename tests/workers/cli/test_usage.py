@@ -1,0 +1,107 @@
+"""Exit codes of what was typed wrong, and what `config check` finds before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cryptography.fernet import Fernet
+from typer.testing import CliRunner, Result
+
+from tests.workers.cli.asking import Run
+from workers.cli.commands import app
+
+TYPED_WRONG: list[tuple[str, ...]] = [
+    ("token", "--permission", "bogus"),
+    ("token", "--level", "bogus"),
+    ("token", "--hours", "0"),
+    ("token", "--project", ""),
+    ("mcp", "--level", "bogus"),
+    ("why-visible", "ann", "x", "--level", "bogus"),
+    ("worker", "nope"),
+    ("search", "x", "--kind", "bogus"),
+    ("search", "x", "--mode", "bogus"),
+    ("search", "x", "--since", "yesterday-ish"),
+    ("search", "x", "--source-type", "bogus"),
+    ("search", "x", "--metadata", "bogus"),
+    ("search", ""),
+    ("feedback", "x", "y", "bogus"),
+    ("enrich", "missing.json"),
+    ("enrich", "missing.json", "--format", "bogus"),
+    ("stories", "seed", "missing.csv"),
+    ("eval", "missing"),
+    ("ingest", "missing"),
+    ("index", "nope"),
+    ("sources", "pause", "nope"),
+    ("sources", "check", "nope"),
+    ("sources", "release", "nope"),
+    ("runs", "nope"),
+    ("logs", "nope"),
+    ("dead", "show", "999"),
+    ("dead", "show", "abc"),
+    ("reindex", "--provider", "nope"),
+    ("migrate", "--to", "bogus"),
+    ("nope",),
+    ("status", "--nope"),
+]
+
+
+@pytest.mark.parametrize("args", TYPED_WRONG, ids=" ".join)
+def test_what_was_typed_wrong_is_two(run: Run, args: tuple[str, ...]) -> None:
+    result = run(*args)
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+
+
+def check(folder: Path, rag: str, **environ: str) -> Result:
+    (folder / "larder.yaml").write_text(f"rag: {{embedding: {{provider: hashing}}, {rag}}}", encoding="utf-8")
+    return CliRunner().invoke(app, ["config", "check", "--config", str(folder / "larder.yaml")], env=environ)
+
+
+URL = "postgresql://larder_app:open-sesame@db.example/larder"
+BROKER = {"LARDER_BROKER_URL": "redis://broker.example/0"}
+
+
+@pytest.mark.parametrize(
+    ("rag", "environ", "said"),
+    [
+        ("", {"LARDER_ENCRYPTION_KEYS": "broken"}, "keys divided by commas"),
+        ("security: {encryptionKeys: [no]}", {}, "encryptionKeys"),
+        ("", {"LARDER_ENCRYPTION_KEYS": f"{Fernet.generate_key().decode()},broken"}, "larder keys new"),
+        ("", {**BROKER, "LARDER_DATABASE_URL": f"{URL}?sslmode=bogus"}, "parameter sslmode is refused"),
+        ("", {**BROKER, "LARDER_DATABASE_URL": f"{URL}?sslmod=require"}, "parameter sslmod is refused"),
+        ("", {**BROKER, "LARDER_DATABASE_URL": f"{URL}?channel_binding=x"}, "channel_binding"),
+        (
+            "",
+            {**BROKER, "LARDER_DATABASE_URL": URL, "LARDER_CONTROL_DATABASE_URL": f"{URL}?sslmode=x"},
+            "storage.database.controlUrl: ",
+        ),
+        ("security: {encrypt: [author]}", {**BROKER, "LARDER_DATABASE_URL": URL}, "there is no key"),
+        ("", {"LARDER_DATABASE_URL": URL}, "LARDER_BROKER_URL (storage.broker.url) is missing"),
+    ],
+)
+def test_a_configuration_that_cannot_work_is_refused(
+    tmp_path: Path, rag: str, environ: dict[str, str], said: str
+) -> None:
+    result = check(tmp_path, rag, **environ)
+    assert result.exit_code == 2, result.output
+    assert said in result.output
+    assert "open-sesame" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("rag", "environ"),
+    [
+        ("security: {encrypt: [author]}", {}),
+        (
+            "security: {encrypt: [author]}",
+            {
+                **BROKER,
+                "LARDER_DATABASE_URL": f"{URL}?sslmode=verify-full",
+                "LARDER_ENCRYPTION_KEYS": Fernet.generate_key().decode(),
+            },
+        ),
+    ],
+)
+def test_one_that_can_is_not(tmp_path: Path, rag: str, environ: dict[str, str]) -> None:
+    assert check(tmp_path, rag, **environ).exit_code == 0
