@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
-
-from celery.exceptions import Reject
 
 from pipeline.ingest.steps import Indexer, Step
 from pipeline.ledger import Item
@@ -23,8 +20,6 @@ from workers.enrichment import stories
 from workers.processes import metrics, tracing
 from workers.queue import dispatch
 from workers.queue.app import ASK, app
-
-logger = logging.getLogger(__name__)
 
 
 @app.task(name="larder.sync")  # type: ignore[untyped-decorator]
@@ -115,11 +110,8 @@ def enrich(tenant: str, job: str, **_later: object) -> None:
 
 
 @app.task(name=ASK, bind=True)  # type: ignore[untyped-decorator]
-def ask(self: Any, what: object = None, /, *_later: object, **given: Any) -> None:
+def ask(self: Any, /, *what: object, **given: Any) -> None:
     """Answer a Celery app without this package, which finds the answer as the result of its message."""
-    if not runtime.current().rag.queue.answer_apps:
-        logger.warning("a message of larder.ask is quarantined: rag.queue.answerApps is off")
-        raise Reject(requeue=False)
     asked.store_answer(runtime.current(), self.request.id, what, given)
 
 

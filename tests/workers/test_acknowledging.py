@@ -114,6 +114,7 @@ def test_a_message_that_is_none_is_set_aside_and_the_next_one_comes(
         came[0].ack()
         assert client.hlen("unacked") == under_way
     assert broker.aside_total(servers.broker_url) == before + 1
+    assert {*broker.aside_messages(servers.broker_url)[0]} == {"at", "task", "id"}
     assert caplog.text.count("a message is quarantined") == 1
 
 

@@ -220,9 +220,7 @@ def asking(parts: Runtime, broker: redis.Redis) -> Callable[..., Any]:
     def ask(*args: Any, task_id: str | None = None, **given: Any) -> Any:
         sent = own.send_task("larder.ask", args=args, kwargs=given, queue="asked", task_id=task_id)
         body = json.loads(base64.b64decode(json.loads(bytes(broker.rpop("asked")))["body"]))  # type: ignore[arg-type]
-        done = app.tasks["larder.ask"].apply(args=body[0], kwargs=body[1], task_id=sent.id, throw=True)
-        if done.state == "REJECTED":
-            return done.state
+        app.tasks["larder.ask"].apply(args=body[0], kwargs=body[1], task_id=sent.id, throw=True)
         return json.loads(bytes(broker.get(f"celery-task-meta-{sent.id}")))["result"]  # type: ignore[arg-type]
 
     return ask
@@ -271,6 +269,14 @@ def test_a_message_cannot_ask_for_more_than_its_tenant_shows_to_all(
         (("enrich",), {"pbi": {"title": "x"}, "project": {"a": 1}}, "project"),
         (("vector.query",), {"k": 1}, "query"),
         (("vector.store",), {"texts": {"self": 1}, "self": 1, "state": 2}, "texts"),
+        (("enrich", "more"), {"pbi": {"title": "x"}}, "args has 2 members and not one"),
+        (("vector.query", 5), {"query": "x"}, "args has 2 members and not one"),
+        (("enrich",), {"pbi": {"title": "x"}, "projct": "a"}, "enrich does not take projct"),
+        (("vector.query",), {"query": "x", "top_k": 3}, "vector.query does not take top_k"),
+        (("vector.store",), {"texts": ["x"], "txts": ["y"]}, "vector.store does not take txts"),
+        (("embedding.create",), {"text": "x", "_more": 1}, "embedding.create does not take _more"),
+        (("enrich",), {"pbi": {"title": "x"}, "project": "nowhere"}, "'nowhere' holds no documents"),
+        (("enrich",), {"pbi": {"title": "x"}, "projects": ["nowhere"]}, "'nowhere' holds no documents"),
         (("embedding.create",), {"text": "x" * MOST_BYTES}, "a remote one may have 8000000"),
     ],
 )
@@ -282,11 +288,14 @@ def test_a_wrong_message_is_told_so(
     assert said in found["error"]
 
 
-def test_without_leave_of_the_operator_a_message_is_set_aside(
-    parts: Runtime, asking: Callable[..., Any]
+def test_without_leave_of_the_operator_the_asker_is_told_at_once(
+    parts: Runtime, asking: Callable[..., Any], omniscient: psycopg.Connection[Any]
 ) -> None:
     runtime.use(answering(parts, apps=False))
-    assert asking("vector.query", query="tide") == "REJECTED"
+    said = asking("vector.query", query="tide")
+    assert said["success"] is False
+    assert "rag.queue.answerApps" in said["error"]
+    assert omniscient.execute("select count(*) from enrichment_job").fetchone() == (0,)
 
 
 def test_neither_logs_nor_flower_see_what_an_app_asks(parts: Runtime) -> None:

@@ -272,6 +272,34 @@ def drop_dead(
     context.answer({"success": True, **done}, f"dropped {', '.join(done['dropped'])}")
 
 
+@command(dead, "messages")
+def set_aside(
+    context: CommandContext,
+    drop: Annotated[bool, Option("--drop", help="Forget them, and count from 0.")] = False,
+    yes: YesOption = False,
+) -> None:
+    """Show messages of the queue that no worker could take, newest first; never what they ask."""
+    from workers.admin.sync_now import broker_lost
+    from workers.queue import broker
+
+    url = context.parts.addresses.broker
+    if why := broker.connect_problem(url):
+        raise broker_lost(why, broker.advice_on(why))
+    total = broker.aside_total(url) or 0
+    if not drop:
+        found = broker.aside_messages(url)
+        listed = table(
+            ("at", "task", "id"), ([minute(one["at"]), one["task"], one["id"]] for one in found[:MOST_SHOWN])
+        )
+        hint = f"{plural(total, 'message')}; forget them: larder dead messages --drop --yes"
+        context.answer({"total": total, "messages": found}, *([listed, hint] if total else ["no messages"]))
+        return
+    if not yes:
+        context.refuse_without_yes(f"forget {plural(total, 'message')}", "dropped", messages=total)
+    broker.drop_aside(url)
+    context.answer({"success": True, "dropped": total}, f"dropped {plural(total, 'message')}")
+
+
 # Audit --------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ import functools
 import inspect
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
@@ -19,6 +19,7 @@ from pipeline.errors import RequestRejected, SearchError, StoreRejected
 from pipeline.ledger.jobs import BULK, INTERACTIVE
 from workers.client import Client, EnrichmentExpired, NoAnswerYet
 from workers.runtime import Runtime
+from workers.search import unknown_projects
 
 MOST_BYTES = 8_000_000
 """Of one call as JSON: it is one row of a table. Larger batches go in several calls."""
@@ -116,7 +117,10 @@ ASKED = {"enrich": "", **{names[0]: method for method, names in NAMES.items()}}
 """What such an app may ask for -> the method of `Actions`."""
 
 
-def store_answer(parts: Runtime, message: str, what: object, given: Json) -> None:
+ENRICH_KEYS = ("pbi", "scores", "filters", "project", "projects")
+
+
+def store_answer(parts: Runtime, message: str, what: Sequence[object], given: Json) -> None:
     """Answer a message of a Celery app that lacks this package, as the result that its `AsyncResult` reads.
 
     It asks as the tenant that the workers are configured for, and sees what everybody of it may. An error is an answer.
@@ -128,24 +132,53 @@ def store_answer(parts: Runtime, message: str, what: object, given: Json) -> Non
     _results(parts.addresses.valkey).store_result(message, found, "SUCCESS")
 
 
-def _answer(parts: Runtime, message: str, what: object, given: Json) -> Json:
-    """A job like any other, done here unless another worker has taken it."""
-    from workers.enrichment.job import run, run_action
+def _checked(parts: Runtime, what: Sequence[object], given: Json) -> tuple[str, Json]:
+    """What is asked for, a key of `ASKED`, and its arguments.
 
-    method = ASKED.get(what) if isinstance(what, str) else None
-    if method is None:
+    Raises:
+        RequestRejected: it is not answered here, or not so.
+    """
+    if not parts.rag.queue.answer_apps:
+        raise RequestRejected("larder.ask is switched off here", fix="its operator sets rag.queue.answerApps")
+    name = what[0] if what else None
+    if not isinstance(name, str) or name not in ASKED:
         raise RequestRejected(
-            f"larder.ask does not know {truncated(str(what))!r}", fix=f"ask for one of {', '.join(ASKED)}"
+            f"larder.ask does not know {truncated(str(name))!r}", fix=f"ask for one of {', '.join(ASKED)}"
+        )
+    if len(what) > 1:
+        raise RequestRejected(
+            f"args has {len(what)} members and not one, {name!r}", fix="name all else in kwargs"
         )
     if "tenant" in given:
         raise RequestRejected(
             "a message cannot name a tenant: it asks as that of the workers", fix="leave tenant out"
         )
     arguments = {name: value for name, value in given.items() if name not in ("self", "state")}
+    method, known = ASKED[name], [*ENRICH_KEYS]
+    if method:
+        taken = inspect.signature(getattr(Actions, method)).parameters
+        known = [one for one in taken if one not in ("self", "state", "_more")]
+    if surplus := sorted(arguments.keys() - {*known} if method or "pbi" in arguments else ()):
+        what_else = truncated(", ".join(surplus))
+        raise RequestRejected(f"{name} does not take {what_else}", fix=f"it takes {', '.join(known)}")
+    listed = arguments.get("projects")
+    named = [arguments.get("project"), *(listed if isinstance(listed, list) else ())]
+    projects = [one for one in named if isinstance(one, str)]
+    for sentence in unknown_projects(parts, parts.settings.tenant_id, projects):
+        raise RequestRejected(sentence, fix="name one of them, or leave it out")
+    return name, arguments
+
+
+def _answer(parts: Runtime, message: str, what: Sequence[object], given: Json) -> Json:
+    """A job like any other, done here unless another worker has taken it."""
+    from workers.enrichment.job import run, run_action
+
+    name, arguments = _checked(parts, what, given)
+    method = ASKED[name]
     _sendable(method, arguments, message)
     end = time.monotonic() + parts.rag.enrichment.deadline_seconds
     with Client.of_parts(parts, parts.settings.tenant, parts.settings.project) as client:
-        job = client.ask(f"larder.{what}", arguments) if method else client.submit(arguments)
+        job = client.ask(f"larder.{name}", arguments) if method else client.submit(arguments)
         while True:
             if method:
                 run_action(parts, client.tenant, job, method)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import wraps
 from queue import Empty
 from typing import Any
@@ -17,7 +19,7 @@ from celery.worker.request import Request as CeleryRequest
 from kombu.exceptions import InconsistencyError
 from kombu.transport import pyamqp, redis, virtual
 
-from workers.queue.broker import AWAY, SET_ASIDE
+from workers.queue.broker import ASIDE_LIST, AWAY, MOST_ASIDE, SET_ASIDE
 from workers.queue.celeryconfig import celery_settings
 from workers.settings.queue import QueueSettings
 
@@ -58,19 +60,27 @@ class QoS(redis.QoS):
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Take a message off that list, or put it back into its queue, in the same way."""
+        headers = getattr(self._delivered.get(delivery_tag), "headers", None)
         try:
             super().reject(delivery_tag, requeue=requeue)  # type: ignore[no-untyped-call]
         except Exception:
             _virtual.ack(self, delivery_tag)
             raise
         if not requeue:
-            count_set_aside(self.channel)
+            count_set_aside(self.channel, headers)
 
 
-def count_set_aside(channel: Any) -> None:
+def count_set_aside(channel: Any, headers: Any = None) -> None:
     """Count a message that nobody will do, for `larder status`; the ledger sends anew what it was about."""
+    told = headers if isinstance(headers, dict) else {}
+    entry = {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        **{name: str(told.get(name) or "")[:100] for name in ("task", "id")},
+    }
     with channel.conn_or_acquire() as client:
         client.incr(SET_ASIDE)
+        client.lpush(ASIDE_LIST, json.dumps(entry))
+        client.ltrim(ASIDE_LIST, 0, MOST_ASIDE - 1)
 
 
 def guarded(read: Callable[..., Any]) -> Callable[..., Any]:

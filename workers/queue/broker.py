@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import ssl
 import sys
@@ -49,6 +50,9 @@ def lengths(url: str, queues: Sequence[str]) -> dict[str, int] | None:
 
 SET_ASIDE = "larder:set-aside"
 """Where workers count the messages that they could not take."""
+ASIDE_LIST = f"{SET_ASIDE}:messages"
+"""The newest of them: when each came, its task and id, and nothing of what it asked."""
+MOST_ASIDE = 1000
 
 
 def aside_total(url: str) -> int | None:
@@ -58,6 +62,26 @@ def aside_total(url: str) -> int | None:
     with suppress(*AWAY, ValueError), client_of(url) as client:
         return int(client.get(SET_ASIDE) or 0)
     return None
+
+
+def aside_messages(url: str) -> list[dict[str, str]]:
+    """`{"at", "task", "id"}` of the newest messages that no worker could take, newest first; the last two may be empty.
+
+    Raises what the client raises where the broker is away.
+    """
+    if rabbit.is_rabbit(url):
+        return []
+    with client_of(url) as client:
+        return [json.loads(one) for one in client.lrange(ASIDE_LIST, 0, -1)]
+
+
+def drop_aside(url: str) -> int:
+    """Forget the messages that no worker could take, and count from 0; how many there were."""
+    total = aside_total(url) or 0
+    if not rabbit.is_rabbit(url):
+        with client_of(url) as client:
+            client.delete(SET_ASIDE, ASIDE_LIST)
+    return total
 
 
 def lists_of(queue: str, url: str = "") -> list[str]:

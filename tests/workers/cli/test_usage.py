@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography.fernet import Fernet
+from redis import Redis
 from typer.testing import CliRunner, Result
 
 from tests.workers.cli.asking import Run
+from workers import embedded
 from workers.cli.commands import app
+from workers.queue import broker
+from workers.queue.app import count_set_aside
 
 TYPED_WRONG: list[tuple[str, ...]] = [
     ("token", "--permission", "bogus"),
@@ -105,3 +111,18 @@ def test_a_configuration_that_cannot_work_is_refused(
 )
 def test_one_that_can_is_not(tmp_path: Path, rag: str, environ: dict[str, str]) -> None:
     assert check(tmp_path, rag, **environ).exit_code == 0
+
+
+def test_messages_that_no_worker_took_are_shown_and_dropped(run: Run, servers: embedded.Servers) -> None:
+    with Redis.from_url(servers.broker_url) as client:
+        client.delete(broker.SET_ASIDE, broker.ASIDE_LIST)
+        channel = SimpleNamespace(conn_or_acquire=lambda: nullcontext(client))
+        for n in range(3):
+            count_set_aside(channel, {"task": "larder.nope", "id": f"id-{n}", "argsrepr": "('a text',)"})
+    shown = run("dead", "messages")
+    assert (shown.exit_code, "larder.nope" in shown.stdout, "id-2" in shown.stdout) == (0, True, True)
+    assert "a text" not in run("dead", "messages", "--json").stdout
+    assert run("dead", "messages", "--drop").exit_code == 2
+    assert "dropped 3 messages" in run("dead", "messages", "--drop", "--yes").stdout
+    assert "no messages" in run("dead", "messages").stdout
+    assert broker.aside_total(servers.broker_url) == 0
