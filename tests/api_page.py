@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fastapi.routing import APIRoute
@@ -98,9 +98,9 @@ def _limits() -> str:
 
 def _operation(name: str, operation: Json, permission: str, schemas: Mapping[str, Json]) -> Iterator[str]:
     yield f"### `{name}`\n"
-    sentence = " ".join(operation.get("description", operation["summary"]).split())
+    sentence = " ".join(str(operation.get("description", operation["summary"])).split())
     yield f"{sentence} Needs {f'`{permission}`' if permission else 'no token'}.\n"
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             f"`{one['name']}`{_optional(one.get('required', False))}",
             one["in"],
@@ -177,7 +177,7 @@ def _words(schema: Json) -> str:
     return " ".join(filter(None, told)).replace("|", "\\|")
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [head, ("---",) * len(head), *rows]
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 

@@ -23,8 +23,8 @@ GROUPS = ("embedding", "vector")
 class EngineSettings:
     """What an engine may say about the actions; every key is optional."""
 
-    embedding_provider: str = "openai"
-    """A key of `pipeline.embedding.PROVIDERS`."""
+    embedding_provider: str = ""
+    """A key of `pipeline.embedding.PROVIDERS`. Empty: openai if its key or address is named, else the built-in model."""
     embedding_model: str = ""
     """Empty: the provider's own default, text-embedding-3-small with openai."""
     embedding_dimensions: int | None = None
@@ -206,7 +206,8 @@ class EngineParts:
         from pipeline.embedding.known_models import KNOWN
 
         wanted = self._settings()
-        provider = wanted.embedding_provider
+        openai = wanted.openai_base_url or KNOWN["openai"].variable in self._secrets()
+        provider = wanted.embedding_provider or ("openai" if openai else "minilm")
         options = EmbeddingOptions(
             provider=provider,
             model=model or wanted.embedding_model,
@@ -214,4 +215,10 @@ class EngineParts:
             base_url=getattr(wanted, f"{provider}_base_url", ""),
             api_key=self._secret(KNOWN[provider].variable) if provider in KNOWN else "",
         )
+        facts = KNOWN.get(provider)
+        if facts and facts.variable and not (options.api_key or options.base_url):
+            fix = (
+                f"put {facts.variable} into the secrets of the engine; no variable of the environment is read"
+            )
+            raise ConfigurationError(f"there is no key of {facts.title}", fix=fix)
         return replace(options, timeout=wanted.ollama_timeout) if provider == "ollama" else options

@@ -98,6 +98,8 @@ def test_what_is_in_memory_stays_whatever_else_changes() -> None:
         ({"vector_store": "pinecone"}, "settings.rag.vector_store is 'pinecone'"),
         ({"vector_store": "pgvector"}, "put LARDER_DATABASE_URL"),
         ({"vector_store": 7}, "settings.rag.vector_store is 7"),
+        ({"embedding_provider": "gemini"}, "put GEMINI_API_KEY into the secrets"),
+        ({"embedding_provider": "huggingface"}, "put HF_TOKEN into the secrets"),
     ],
 )
 def test_wrong_settings_are_answers(rag: dict[str, Any], message: str) -> None:
@@ -121,3 +123,32 @@ def test_no_message_shows_a_secret_or_a_text(caplog: pytest.LogCaptureFixture) -
     assert message == "the action failed unexpectedly (RuntimeError); the log says where"
     assert "RuntimeError" in caplog.text
     assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "bare", [SimpleNamespace(), SimpleNamespace(settings=None), SimpleNamespace(settings={"rag": {}})]
+)
+def test_an_engine_that_says_nothing_has_the_built_in_model(bare: Any) -> None:
+    registry = registry_of(bare)
+    made = registry["embedding.create"]({}, "the tide gate")
+    assert (made["model"], made["dimensions"]) == ("all-MiniLM-L6-v2", 384)
+    assert registry["vector.store"]({}, ["ebb tide", "invoices"], ids=["a", "b"])["stored"] == 2
+    assert registry["vector.query"]({}, "when does the water fall", k=1)["results"][0]["id"] == "a"
+
+
+def test_a_key_that_is_not_there_is_named_with_its_place() -> None:
+    unset = {"OPENAI_API_KEY": "${OPENAI_API_KEY}"}
+    for one in (
+        SimpleNamespace(settings={"rag": {"embedding_provider": "openai"}}),
+        SimpleNamespace(secrets=unset),
+        SimpleNamespace(secrets=unset, settings={"rag": {"embedding_provider": "openai"}}),
+    ):
+        said = refused(registry_of(one)["embedding.create"]({}, "x"))
+        assert said.startswith("there is no key of OpenAI (put OPENAI_API_KEY into the secrets of the engine")
+
+
+def test_a_key_of_openai_that_is_there_chooses_it() -> None:
+    keyed = SimpleNamespace(
+        secrets={"OPENAI_API_KEY": "sk-none"}, settings={"rag": {"openai_base_url": "http://127.0.0.1:1/v1"}}
+    )
+    assert "OpenAI at" in refused(registry_of(keyed)["embedding.create"]({}, "x"))

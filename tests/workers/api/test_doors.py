@@ -68,7 +68,7 @@ def test_a_bad_item_is_named_by_its_place_and_none_is_asked_for(
 ) -> None:
     def jobs() -> int:
         with parts.database.tenant(ACME.tenant) as connection:
-            return connection.exec_driver_sql("select count(*) from enrichment_job").scalar_one()
+            return int(connection.exec_driver_sql("select count(*) from enrichment_job").scalar_one())
 
     before = jobs()
     answer = call("POST", "/api/v1/enrich", body)
@@ -83,12 +83,9 @@ def test_the_address_itself_leads_to_the_console(api: TestClient) -> None:
     assert "text/html" in api.get("/").headers["content-type"]
 
 
+NO_WORDS: list[Any] = [{}, 5, None, []]
 WRONG_LISTS: list[dict[str, Any]] = [
-    *(
-        {name: [value]}
-        for name in ("source_types", "kinds", "tags", "sources")
-        for value in ({}, 5, None, [])
-    ),
+    *({name: [value]} for name in ("source_types", "kinds", "tags", "sources") for value in NO_WORDS),
     {"projects": [{}]},
     {"metadata": []},
     {"mode": {}},
