@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fastapi.routing import APIRoute
 
+from pipeline.access import READ
 from pipeline.documents import Json
 from workers.api import app as application
 from workers.api import callers, enrichment, knowledge, stories
@@ -37,7 +38,7 @@ def reference() -> str:
         for module in (knowledge, enrichment, stories)
         for route in module.router.routes
         if isinstance(route, APIRoute)
-        for method in route.methods
+        for method in route.methods or ()
     }
     parts = [
         HEAD,
@@ -61,7 +62,7 @@ def _permission(route: APIRoute) -> str:
         if one.call is not None and "permission" in (found := inspect.getclosurevars(one.call).nonlocals):
             return str(found["permission"])
         if one.call is callers._waiter:
-            return callers.READ
+            return READ
         todo += one.dependencies
     return ""
 

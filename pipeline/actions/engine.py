@@ -24,7 +24,7 @@ class EngineSettings:
     """What an engine may say about the actions; every key is optional."""
 
     embedding_provider: str = ""
-    """A key of `pipeline.embedding.PROVIDERS`. Empty: openai if its key or address is named, else the built-in model."""
+    """A key of `pipeline.embedding.PROVIDERS`. Empty: openai if its key or address is named, else minilm."""
     embedding_model: str = ""
     """Empty: the provider's own default, text-embedding-3-small with openai."""
     embedding_dimensions: int | None = None

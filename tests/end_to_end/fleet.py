@@ -107,6 +107,15 @@ class Fleet(Processes):
         embedded.stop(self.root / ".larder")
         shutil.rmtree(self.root / ".larder", ignore_errors=True)
 
+    @property
+    def database(self) -> dict[str, str]:
+        """The variables that name its database; whoever names another broker names all servers."""
+        return {
+            "LARDER_DATABASE_URL": self.servers.database_url,
+            "LARDER_CONTROL_DATABASE_URL": self.servers.control_url,
+            "LARDER_ADMIN_DATABASE_URL": self.servers.admin_url,
+        }
+
     def client(self) -> Client:
         return Client(self.servers.database_url, broker_url=self.servers.broker_url, deadline=60)
 

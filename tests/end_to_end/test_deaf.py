@@ -49,7 +49,7 @@ def fleet() -> Iterator[Fleet]:
 def broker(fleet: Fleet) -> Iterator[TcpProxy]:
     """The proxy, and the worker behind it, which sings."""
     with TcpProxy.to(fleet.servers.broker_url) as proxy:
-        fleet.env |= {"LARDER_BROKER_URL": proxy.url(fleet.servers.broker_url)}
+        fleet.env |= {**fleet.database, "LARDER_BROKER_URL": proxy.url(fleet.servers.broker_url)}
         fleet.revive()
         sings(fleet)
         yield proxy

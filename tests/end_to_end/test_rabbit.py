@@ -175,7 +175,8 @@ def running() -> Iterator[Harbour]:
     with RabbitServer() as rabbit:
         (root / "larder.yaml").write_text(CONFIG.format(resend=NEVER))
         fleet = Fleet.started(root, commands=COMMANDS)
-        fleet.env |= {"LARDER_BROKER_URL": rabbit.url, "LARDER_VALKEY_URL": fleet.servers.broker_url}
+        broker = {"LARDER_BROKER_URL": rabbit.url, "LARDER_VALKEY_URL": fleet.servers.broker_url}
+        fleet.env |= {**fleet.database, **broker}
         harbour = Harbour(fleet=fleet, rabbit=rabbit)
         try:
             harbour.configure(NEVER)
