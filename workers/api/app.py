@@ -114,7 +114,7 @@ class Envelope:
             if taken > UNPROVED_BYTES and not proved:
                 request = Request(scope)
                 _, _, given = request.headers.get("Authorization", "").partition(" ")
-                token = given or request.cookies.get(console.COOKIE, "")
+                token = given or request.cookies.get(callers.COOKIE, "")
                 await run_in_threadpool(callers.prove_caller, request, token)
                 proved = True
             return message

@@ -67,6 +67,7 @@ Parts = Annotated[Runtime, Depends(parts_of)]
 _bearer = HTTPBearer(auto_error=False, scheme_name="bearerAuth", bearerFormat="JWT")
 _Given = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
+COOKIE = "larder_console"
 MOST_WAITING = 100
 """Requests of one user that may wait for an answer; they hold a connection and nothing else."""
 QUEUE_SECONDS = 30.0
@@ -213,6 +214,20 @@ async def _ticket(limiter: RequestLimiter, key: str, limits: RequestLimits, seco
 
 
 _ADMITTED, _WAITS = _admitted(waits=False), _admitted(waits=True)
+
+
+async def cookie_of(request: Request, parts: Parts) -> AsyncIterator[tuple[Caller, str] | None]:
+    """A dependency: caller and token of the console's cookie, as long as their request is under way; None: nobody."""
+    token = request.cookies.get(COOKIE, "")
+    try:
+        caller = await run_in_threadpool(prove_caller, request, token) if token else None
+    except TokenRefused:
+        caller = None
+    if caller is None:
+        yield None
+        return
+    async with counted(parts, caller):
+        yield caller, token
 
 
 def may(permission: str) -> Callable[[Caller], Awaitable[Caller]]:

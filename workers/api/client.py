@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -280,7 +279,6 @@ class RAGService(Client):
         """
         from workers.embedded.locating import open_runtime
 
-        environ = os.environ if environ is None else environ
         settings = from_mapping(config, environ) if isinstance(config, Mapping) else load(config, environ)
         parts = open_runtime(settings)
         made = cls.of(settings, parts.addresses.database, parts.addresses.broker)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +15,6 @@ from fastapi import APIRouter, Depends, Form, Header, Request, Response, UploadF
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from starlette.concurrency import run_in_threadpool
 
 from connectors.documents.values import parse_json
 from pipeline.access import OPERATE, READ, WRITE, Caller
@@ -38,13 +37,12 @@ from workers.admin.status import (
     recent,
     sources_of,
 )
-from workers.api.callers import Parts, counted, prove_caller
+from workers.api.callers import COOKIE, Parts, cookie_of, prove_caller
 from workers.api.enrichment import client_for, items_of
 from workers.enrichment.step4_file import is_text, item_of_text
 from workers.runtime import acting_as
 from workers.search import document_as, search_as
 
-COOKIE = "larder_console"
 PAGES = Path(__file__).parent / "pages"
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; form-action 'self'; base-uri 'none';"
@@ -120,16 +118,12 @@ class LoggedOut(Exception):
     """There is no session."""
 
 
-async def _session(request: Request, parts: Parts) -> AsyncIterator[Session]:
-    token = request.cookies.get(COOKIE, "")
-    if not token:
+def _session(
+    request: Request, logged_in: Annotated[tuple[Caller, str] | None, Depends(cookie_of)]
+) -> Session:
+    if logged_in is None:
         raise LoggedOut
-    try:
-        caller = await run_in_threadpool(prove_caller, request, token)
-    except TokenRefused:
-        raise LoggedOut from None
-    async with counted(parts, caller):
-        yield Session(request, caller, token)
+    return Session(request, *logged_in)
 
 
 Logged = Annotated[Session, Depends(_session)]

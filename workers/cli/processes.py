@@ -382,11 +382,7 @@ class RightsOptions:
     level: Annotated[str, Option(help="public, internal, confidential or restricted.")] = "internal"
 
     def caller(self, user: str, tenant: str, permissions: Iterable[str] = ("read",)) -> Caller:
-        """The user of this name with these rights.
-
-        Raises:
-            ConfigurationError: one of them is none.
-        """
+        """The user of this name with these rights; raises ConfigurationError if one of them is none."""
         from pipeline.access import Caller
         from pipeline.ledger import tenant_id
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -127,12 +128,15 @@ class Settings:
         )
 
 
-def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
+def load(path: Path | None, environ: Mapping[str, str] | None) -> Settings:
     """The settings of `path`, else of the file LARDER_CONFIG names, else of ./larder.yaml, else the defaults.
+
+    Without `environ` the variables are those of this process.
 
     Raises:
         SettingsError: with everything that is wrong.
     """
+    environ = os.environ if environ is None else environ
     named = path or lookup(environ)(CONFIG)
     file = Path(named or FILE)
     given = bool(named) or file.exists()
@@ -157,7 +161,7 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
     )
 
 
-def from_mapping(rag: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
+def from_mapping(rag: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Settings:
     """The settings of the section `rag` as a program gives it; paths are relative to the current folder.
 
     Variables override it as they do a file.
@@ -166,7 +170,7 @@ def from_mapping(rag: Mapping[str, Any], environ: Mapping[str, str]) -> Settings
         SettingsError: with everything that is wrong.
     """
     tree = Tree(file="configuration", data={ROOT: deepcopy(dict(rag))})
-    override(tree, environ)
+    override(tree, os.environ if environ is None else environ)
     return Settings(rag=_checked(tree), path=None, folder=Path.cwd())
 
 

@@ -97,7 +97,7 @@ class TestInitialFile:
             "LARDER_TRACING_TOKEN": "t",
             "FLOWER_OAUTH_SECRET": "s",
             "LARDER_JWT_SECRET": "s" * 32,
-            "LARDER_ENCRYPTION_KEYS": "k",
+            "LARDER_ENCRYPTION_KEYS": "k" * 43 + "=",
             "GEMINI_API_KEY": "k",
         }
         (here / "larder.yaml").write_text(text.replace("updateSchedule", "# updateSchedule"))
