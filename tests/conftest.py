@@ -214,8 +214,9 @@ class Site:
         return self.root / ".larder"
 
     def prepare(self) -> None:
-        """Make its data folder; without, the first command does, and takes a few seconds for it."""
+        """Make its data folder and start its servers, as `larder up` and `larder index` would."""
         template.prepare(self.data)
+        embedded.ensure(self.data)
 
     def index(self) -> None:
         """Read the configured sources and make all searchable, in one process and without a queue."""

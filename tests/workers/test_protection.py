@@ -169,13 +169,14 @@ def test_a_sync_without_a_key_says_so_and_stores_nothing(
 def test_keys_come_from_a_file_and_the_embedded_one_stands_behind_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: embedded.Servers
 ) -> None:
-    (tmp_path / "keys").write_text("first,second\n")
+    keys = f"{Fernet.generate_key().decode()},{Fernet.generate_key().decode()}"
+    (tmp_path / "keys").write_text(f"{keys}\n")
     given = {"LARDER_ENCRYPTION_KEYS_FILE": str(tmp_path / "keys"), "LARDER_DATA": str(tmp_path)}
-    monkeypatch.setattr(embedded, "ensure", lambda _data: servers)
+    monkeypatch.setattr(embedded, "find", lambda _data: servers)
     own = embedded.Credentials.of(tmp_path).encryption
-    assert addresses_of(load(None, given)).encryption_keys == f"first,second,{own}"
+    assert addresses_of(load(None, given)).encryption_keys == f"{keys},{own}"
     urls = {"LARDER_DATABASE_URL": servers.database_url, "LARDER_BROKER_URL": servers.broker_url}
-    assert addresses_of(load(None, given | urls)).encryption_keys == "first,second"
+    assert addresses_of(load(None, given | urls)).encryption_keys == keys
 
 
 @pytest.mark.parametrize("name", ["acl", "source_path", "search_language"])

@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from pipeline.ledger import project_id, tenant_id
 from tests.workers.api.conftest import ACME, Ask, served
 from workers.api import app
-from workers.api.console import COOKIE
+from workers.api.callers import COOKIE
 from workers.runtime import Runtime
 
 BERTH = project_id(ACME.tenant, "berth")
