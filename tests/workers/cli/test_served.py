@@ -295,8 +295,8 @@ def test_without_an_installation_that_runs_the_first_command_leaves_a_process_fo
     embedded.stop_server(site.data / "postgres", signal.SIGINT, 30)
     psutil.wait_procs([psutil.Process(first)], timeout=30)
     assert not left_by(site)
-        embedded.ensure(site.data)
-        until_served(site)
+    embedded.ensure(site.data)
+    until_served(site)
     assert left_by(site) not in {0, first}
     assert "commands" in site.larder("down", "--json").data["stopped"]
     assert not left_by(site)
