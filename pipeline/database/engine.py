@@ -111,11 +111,10 @@ def open_engine(
     """An engine whose connections act as `role`, whoever logs in; nothing is connected yet.
 
     With `answer_timeout` a server that says nothing for so many seconds counts as gone, and one that is being started
-    is waited for `start_timeout` seconds. `ping` asks each connection
-    before its use whether it is still alive. `asking` is for `Database.fetch`: each statement is a transaction, and
-    says itself whether its plan may be kept; elsewhere none is kept, since the driver prepares what comes often, and a
-    plan for all values forgets how much a filter lets through: after five runs recall fell to 8 %.
-    """
+    is waited for `start_timeout` seconds. `ping` asks each connection before its use whether it is alive. `asking` is
+    for `Database.fetch`: each statement is a transaction, and says itself whether its plan may be kept; elsewhere
+    none is kept, since the driver prepares what comes often, and a plan for all values forgets how much a filter lets
+    through: after five runs recall fell to 8 %."""
     plans = "auto" if asking else "force_custom_plan"
     engine = create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
@@ -163,11 +162,7 @@ class Database:
         start_timeout: float = 0.0,
         timeouts: ServerTimeouts = ServerTimeouts(),
     ) -> None:
-        """`answer_timeout` is for those who must answer in time: seconds of silence after which the server is gone.
-
-        They wait `start_timeout` seconds for one that is being started. Work on many rows needs longer than a person
-        waits, so by default nobody gives up. `timeouts` is the server's.
-        """
+        """The timeouts are those of `open_engine`: for work on many rows nobody gives up."""
         opened = partial(open_engine, pool_size=pool_size, timeouts=timeouts)
         opened = partial(opened, answer_timeout=answer_timeout, start_timeout=start_timeout)
         self._timeouts = timeouts
@@ -362,13 +357,11 @@ class TimedConnection(psycopg.Connection[Any]):
     @classmethod
     def opened(cls, answer_timeout: float, *args: Any, start_timeout: float = 0.0, **parameters: Any) -> Self:
         """As `connect`, with `answer_timeout` seconds for each answer; a server may be starting for `start_timeout`."""
-        timeout = max(
-            2, round(HANDSHAKE * answer_timeout)
-        )  # for all; the driver knows nothing shorter than 2
+        timeout = max(2, round(HANDSHAKE * answer_timeout))  # for all; the driver knows nothing shorter
         kind: Any = cls
         connect = _with_timeout(kind, answer_timeout).connect
-        again = while_starting(start_timeout)
-        made: Self = again(connect, *args, **{**parameters, "connect_timeout": timeout})
+        parameters["connect_timeout"] = timeout
+        made: Self = while_starting(start_timeout)(connect, *args, **parameters)
         return made
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, is_dataclass
 from functools import cached_property, wraps
@@ -23,6 +23,7 @@ from workers.cli import DATA, FILE, INTERRUPTED, data_folder, folder_above
 from workers.cli.tables import Screen, to_stdout_json, warn
 
 if TYPE_CHECKING:
+    from pipeline.access import Caller
     from workers.runtime import Runtime
     from workers.settings import Settings
 
@@ -175,6 +176,33 @@ class CommandContext:
         error = {"message": f"nothing {done}: --yes is missing", **facts}
         self.answer({"success": False, "error": error}, f"this would {would}; repeat it with --yes")
         raise typer.Exit(WRONG)
+
+
+@dataclass(frozen=True)
+class RightsOptions:
+    """What a user of the API, or an agent, may see."""
+
+    project: Annotated[list[str] | None, Option(help="May be repeated; * is all. [default: *]")] = None
+    group: Annotated[list[str] | None, Option(help="May be repeated.")] = None
+    level: Annotated[str, Option(help="public, internal, confidential or restricted.")] = "internal"
+
+    def caller(self, user: str, tenant: str, permissions: Iterable[str] = ("read",)) -> Caller:
+        """The user of this name with these rights; raises ConfigurationError if one of them is none."""
+        from pipeline.access import Caller
+        from pipeline.ledger import tenant_id
+
+        try:
+            return Caller(
+                tenant=tenant_id(tenant),
+                tenant_name=tenant,
+                subject=user,
+                projects=tuple(self.project or ["*"]),
+                permissions=frozenset(permissions),
+                level=self.level,
+                groups=tuple(self.group or ()),
+            )
+        except LarderError as error:
+            raise ConfigurationError(error.message, fix=error.fix) from None
 
 
 _SHARED = {"config": (ConfigOption, None), "data": (DataOption, None), "as_json": (JsonOption, False)}

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,14 +17,13 @@ import typer
 from typer import Argument, Option
 
 from pipeline.documents import plural
-from pipeline.errors import ConfigurationError, LarderError, StoreUnavailable
+from pipeline.errors import ConfigurationError, StoreUnavailable
 from workers.cli import INTERRUPTED, run_in_fork
-from workers.cli.context import FAILED, CommandContext, command, resumable
+from workers.cli.context import FAILED, CommandContext, RightsOptions, command, resumable
 from workers.cli.tables import warn
 from workers.processes import liveness
 
 if TYPE_CHECKING:
-    from pipeline.access import Caller
     from workers.runtime import Runtime
 
 READY_SECONDS = 120.0
@@ -371,33 +369,6 @@ def api(
     _log_as_configured(context)
     s = context.settings.rag.api
     processes.run_api(context.parts, host or s.host, port or s.port or 8000)
-
-
-@dataclass(frozen=True)
-class RightsOptions:
-    """What a user of the API, or an agent, may see."""
-
-    project: Annotated[list[str] | None, Option(help="May be repeated; * is all. [default: *]")] = None
-    group: Annotated[list[str] | None, Option(help="May be repeated.")] = None
-    level: Annotated[str, Option(help="public, internal, confidential or restricted.")] = "internal"
-
-    def caller(self, user: str, tenant: str, permissions: Iterable[str] = ("read",)) -> Caller:
-        """The user of this name with these rights; raises ConfigurationError if one of them is none."""
-        from pipeline.access import Caller
-        from pipeline.ledger import tenant_id
-
-        try:
-            return Caller(
-                tenant=tenant_id(tenant),
-                tenant_name=tenant,
-                subject=user,
-                projects=tuple(self.project or ["*"]),
-                permissions=frozenset(permissions),
-                level=self.level,
-                groups=tuple(self.group or ()),
-            )
-        except LarderError as error:
-            raise ConfigurationError(error.message, fix=error.fix) from None
 
 
 @command()

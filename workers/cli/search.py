@@ -19,8 +19,7 @@ from typer import Argument, Option
 
 from pipeline.documents import Json, Kind, SourceType, plural
 from pipeline.errors import ConfigurationError
-from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, CommandContext, command
-from workers.cli.processes import RightsOptions
+from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, CommandContext, RightsOptions, command
 from workers.cli.tables import hanging, table, warn
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ from connectors import protected
 from connectors.documents.options import SourceOptions
 from connectors.documents.values import build_document
 from connectors.files.options import ENDINGS
+from connectors.pbi.identity import is_same_title, item_name
 from connectors.web.limiter import LocalRequestLimiter
 from pipeline.access import Caller
 from pipeline.documents import (
@@ -35,8 +36,6 @@ from pipeline.documents import (
     Page,
     Problem,
     SourceType,
-    is_same_title,
-    item_name,
 )
 from pipeline.errors import DocumentRejected, LarderError, NotFound, RequestRejected, StoreUnavailable
 from pipeline.ledger import admission, audit, document_id, project_id, runs, source_id, sources, storable
