@@ -114,7 +114,8 @@ def open_engine(
     is waited for `start_timeout` seconds. `ping` asks each connection before its use whether it is alive. `asking` is
     for `Database.fetch`: each statement is a transaction, and says itself whether its plan may be kept; elsewhere
     none is kept, since the driver prepares what comes often, and a plan for all values forgets how much a filter lets
-    through: after five runs recall fell to 8 %."""
+    through: after five runs recall fell to 8 %.
+    """
     plans = "auto" if asking else "force_custom_plan"
     engine = create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
