@@ -299,5 +299,5 @@ def test_keys_are_made_counted_and_replaced(
     monkeypatch.setenv("LARDER_ENCRYPTION_KEYS", "secret")
     refused = run("keys", "status")
     assert refused.exit_code != 0
-    assert "LARDER_ENCRYPTION_KEYS holds something that is no key" in refused.stderr
+    assert "LARDER_ENCRYPTION_KEYS: security.encryptionKeys: found a text that is not shown" in refused.stderr
     assert "secret" not in refused.stderr
