@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.containers import Lines
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.progress_bar import ProgressBar
@@ -62,13 +62,47 @@ class TableCell(Text):
         return Text(plain, self.style).wrap(console, width, **how)
 
 
+MOST_PIECE = 12
+"""Characters of a word that its column has room for; a longer one may be broken anywhere."""
+
+
+class FittingTable(Table):
+    """A table; on a screen too narrow for the words of its columns, the cells of each row as a list."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """What is drawn."""
+        least = [self._least_width(column) for column in self.columns]
+        fits = sum(least) + len(least) - 1 <= options.max_width
+        for column, width in zip(self.columns, least, strict=True):
+            column.min_width = width if fits else None
+        if fits or not self.show_header:
+            yield from super().__rich_console__(console, options)
+            return
+        heads = [str(column.header) for column in self.columns]
+        for row in zip(*(column.cells for column in self.columns), strict=True):
+            for head, cell in zip(heads, row, strict=True):
+                if isinstance(cell, Text) and cell.plain:
+                    yield Text(f"  {head}: " if cell is not row[0] else "").append_text(cell)
+
+    @staticmethod
+    def _least_width(column: Column) -> int:
+        texts = (str(cell) for cell in (column.header, *column.cells) if isinstance(cell, str | Text))
+        return max((min(len(piece), MOST_PIECE) for text in texts for piece in _words(text)), default=1)
+
+
+def _words(text: str) -> Iterator[str]:
+    """The words of a text, and the pieces of those that are broken behind their marks."""
+    for word in text.split():
+        yield from _PIECE.findall(word)
+
+
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, right: Collection[str] = ()) -> Table:
     """Rows under their heads, broken between words where they do not fit; text is printed as it stands, not as markup.
 
     `right` are the heads of columns of numbers; without heads there is no line for them.
     """
     columns = [Column(head, overflow="fold", justify="right" if head in right else "left") for head in heads]
-    made = Table(*columns, box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
+    made = FittingTable(*columns, box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
     made.show_header = any(heads)
     for row in rows:
         made.add_row(

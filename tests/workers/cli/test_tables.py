@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -39,6 +40,19 @@ def test_what_fits_is_a_table() -> None:
         "source docs state  error",
         "wiki     12 ok",
         "a         3 held 4 too many",
+    ]
+
+
+def test_a_screen_too_narrow_for_the_words_of_all_columns_shows_each_row_as_a_list() -> None:
+    rows = [("architecture", "12", "failing", "unreachable"), ("wiki", "3", "ok", "")]
+    assert drawn(rows, 30) == [
+        "architecture",
+        "  docs: 12",
+        "  state: failing",
+        "  error: unreachable",
+        "wiki",
+        "  docs: 3",
+        "  state: ok",
     ]
 
 
@@ -107,4 +121,4 @@ def test_json_on_a_screen_is_the_same_data_and_drives_nothing() -> None:
 def test_no_line_is_too_long_and_no_letter_is_lost(rows: list[tuple[str, ...]], width: int) -> None:
     lines = drawn(rows, width)
     assert max(len(line) for line in lines) <= width
-    assert sorted("".join("".join(lines).split())) == sorted("".join("".join(row) for row in (HEADS, *rows)))
+    assert Counter("".join(map("".join, rows))) <= Counter("".join("".join(lines).split()))
