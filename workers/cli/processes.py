@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -192,13 +192,16 @@ RELOAD_SECONDS = 90.0
 """In which one process ends what it is at and begins anew, and several times over."""
 
 
-def differing(context: CommandContext) -> list[str]:
-    """What the file says and what runs does not do yet, a line for each key or new source; nothing if nothing runs."""
+def differing(context: CommandContext, file: Mapping[str, str] | None = None) -> list[str]:
+    """What the file says and what runs does not do yet, a line for each key or new source; nothing if nothing runs.
+
+    `file` is what the settings are in force as, for those who ask again and again.
+    """
     from workers.processes import supervisor
     from workers.settings.rendering import in_force
 
     state = supervisor.read_state(context.settings.data) or {}
-    runs, file = state.get("configuration"), in_force(context.settings)
+    runs, file = state.get("configuration"), file or in_force(context.settings)
     if "supervisor" not in supervisor.living_processes(state) or not isinstance(runs, dict):
         return []
     keys = [k for k in {**runs, **file} if k not in {"file", "sources"} and runs.get(k) != file.get(k)]
@@ -215,13 +218,15 @@ def differing(context: CommandContext) -> list[str]:
 
 @command()
 def reload(context: CommandContext) -> None:
-    """Have a running installation take over what was changed in the configuration, one process after the other.
+    """Have a running installation take over what was changed in the configuration; its processes begin anew.
 
-    Nothing is lost: each process ends what it is at, and the next one waits until it is up again.
+    Nothing is lost: each ends what it is at. Those that answer people come last, one after the other.
     """
     from workers.processes import supervisor
+    from workers.settings.rendering import in_force
 
-    data, changed = context.settings.data, differing(context)
+    file = in_force(context.settings)
+    data, changed = context.settings.data, differing(context, file)
     boss = supervisor.running(data).get("supervisor")
     if boss is None:
         raise ConfigurationError(f"nothing runs with {data}", fix="larder up --detach")
@@ -237,10 +242,10 @@ def reload(context: CommandContext) -> None:
         while left != []:
             time.sleep(0.2)
             state = supervisor.read_state(data) or {}
-            now: Any = None if differing(context) else state.get("outdated")
+            now: Any = None if differing(context, file) else state.get("outdated")
             if now != left:
                 left, last = now, time.monotonic()
-                warn(*(f"{name} begins anew" for name in (left or ())[:1]))
+                warn(*([f"{', '.join(left)} begin anew"] if left else []))
             if (
                 "supervisor" not in supervisor.living_processes(state)
                 or time.monotonic() - last > RELOAD_SECONDS

@@ -46,6 +46,8 @@ is decided where it is loaded."""
 FLOWER_AUTH = "LARDER_FLOWER_AUTH"
 LARDER = [sys.executable, "-m", "workers.cli"]
 _TOLD_BY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+ANSWERING = ("worker-enrich", "api")
+"""People wait for these: they begin anew one after the other, once all others have."""
 FREE_RESTARTS = 2
 """As many restarts in a row come at once; later ones wait 2, 4, 8 seconds and so on."""
 
@@ -84,7 +86,7 @@ class Supervisor:
     reloading: threading.Event = field(default_factory=threading.Event)
     children: list[Child] = field(default_factory=list)
     outdated: list[Child] = field(default_factory=list)
-    """Those that have yet to begin anew with the configuration taken over last, one after the other."""
+    """Those that have yet to begin anew with the configuration taken over last."""
     configuration: Mapping[str, str] = field(default_factory=dict)
     """The settings as `state.json` tells them; made once, since that costs more than all else of a look."""
     state: dict[str, object] = field(default_factory=dict)
@@ -135,7 +137,7 @@ class Supervisor:
                 self._start(child)
             self.write_state()
             ready()
-            while not self.stopping.wait(0.5):
+            while not self.stopping.wait(0.1 if self.outdated else 0.5):
                 try:
                     self.look()
                     self.trouble = ""
@@ -206,12 +208,14 @@ class Supervisor:
             if child.process is not None and child.process.pid != child.told:
                 child.told = 0  # else it is ending already: told so twice, a worker drops what it is at
         self.outdated = list(self.children)
-        logs.write_line("another configuration is taken over: the processes begin anew, one after the other")
+        logs.write_line("another configuration is taken over: the processes begin anew")
 
     def _renew(self, ages: Mapping[str, float]) -> None:
-        """Have the next one end, once the one before it is up again."""
-        if self.outdated and self.outdated[0].process is not None:
-            child, process = self.outdated[0], self.outdated[0].process
+        """Have those end that nobody waits for, then each of the others once the one before it is up again."""
+        background = [child for child in self.outdated if child.name not in ANSWERING]
+        for child, process in [(one, one.process) for one in background or self.outdated[:1]]:
+            if process is None:
+                continue
             if not child.told:
                 child.told, child.told_at = process.pid, time.monotonic()
                 process.terminate()
@@ -219,7 +223,7 @@ class Supervisor:
                 if time.monotonic() - child.told_at > STOP_SECONDS:
                     kill_tree(process.pid)
             elif ended(process) is None and (child.name in ages or child.name in WITHOUT_HEARTBEAT):
-                self.outdated.pop(0)
+                self.outdated.remove(child)
 
     def _tell_end(self, child: Child, pid: int, code: int, lived: float) -> None:
         """A line in the log of the supervisor; the process itself may have had no time for one."""
