@@ -159,10 +159,7 @@ def _words_of_macro(macro: re.Match[str]) -> str:
     first = words.split(",", 1)[0].strip(" \"'")
     match name:
         case "image" | "video" | "audio":
-            title = _TITLE.search(words)
-            shown = title[1] if title else "" if "=" in first else first
-            # Within a line, such as a tick in a cell: AsciiDoc shows the file's name where no words are given.
-            return shown or ("" if f"{name}::" in macro[0] else _name_of_picture(target))
+            return _words_of_picture(macro, first)
         case "icon":
             return ""
         case "menu":
@@ -175,8 +172,12 @@ def _words_of_macro(macro: re.Match[str]) -> str:
             return str(words)
 
 
-def _name_of_picture(target: str) -> str:
-    return re.sub(r"[-_]", " ", target.rsplit("/", 1)[-1].rsplit(".", 1)[0])
+def _words_of_picture(macro: re.Match[str], first: str) -> str:
+    title = _TITLE.search(macro[3])
+    shown = title[1] if title else "" if "=" in first else first
+    # Within a line, such as a tick in a cell: AsciiDoc shows the file's name where no words are given.
+    in_line = f"{macro[1]}::" not in macro[0]
+    return shown or in_line * re.sub("[-_]", " ", macro[2].rsplit("/", 1)[-1].rsplit(".", 1)[0])
 
 
 def _shown_line(line: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid4
@@ -188,7 +188,7 @@ def verdicts(connection: Connection, where: Admission, page: Page) -> dict[str, 
     return {e: _verdict(known.get(e), d, where) for e, d in documents.items()}
 
 
-def titles_by_id(connection: Connection, source: UUID, ids: Iterable[str]) -> dict[str, dict[str, str]]:
+def titles_by_id(connection: Connection, source: UUID, ids: Collection[str]) -> dict[str, dict[str, str]]:
     """Id -> external id -> title of the source's documents that are called by the id, alone or with a mark."""
     statement = text("""
         select regexp_replace(external_id, '~[0-9a-f]{8}$', '') as id, external_id, title from document
@@ -196,7 +196,7 @@ def titles_by_id(connection: Connection, source: UUID, ids: Iterable[str]) -> di
           and regexp_replace(external_id, '~[0-9a-f]{8}$', '') = any(:ids)
         order by external_id""")
     found: dict[str, dict[str, str]] = {}
-    for row in connection.execute(statement, {"source": source, "ids": list(ids)}):
+    for row in connection.execute(statement, {"source": source, "ids": [*ids]}) if ids else ():
         found.setdefault(row.id, {})[row.external_id] = row.title
     return found
 

@@ -125,7 +125,7 @@ def test_a_server_that_only_reads_is_waited_for(database: Database) -> None:
         connection.exec_driver_sql(
             "set transaction read only; insert into tenant values (current_tenant(), 'x')"
         )
-    assert "larder doctor" in caught.value.fix
+    assert "not a standby" in caught.value.fix
 
 
 def test_plans_are_kept_only_where_that_is_asked_for(database: Database) -> None:

@@ -56,9 +56,9 @@ def rag(request: Request, response: Response, parts: Parts) -> HealthReport:
     level = max(int(parts.health.level()), found["degradation_level"])
     response.status_code = 200 if ready and store == "ok" else 503
     errors = list(dict.fromkeys(one["check"] for one in found["next"] if one["status"] == "error"))
-    poor = level or errors or embedder != "ok"
+    state: State = "degraded" if any((level, errors, embedder != "ok")) else "ok"
     return HealthReport(
-        status="error" if store == "error" else "starting" if not ready else "degraded" if poor else "ok",
+        status="error" if store == "error" else state if ready else "starting",
         store=store,
         broker=broker,
         embedder=embedder,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
@@ -20,6 +20,9 @@ from workers.cli import DATA
 from workers.cli.context import WRONG, CommandContext, command
 from workers.cli.processes import differing
 from workers.cli.tables import table, warn
+
+if TYPE_CHECKING:
+    from workers.runtime import Runtime
 
 app = typer.Typer(no_args_is_help=True, help="Write, show or check the configuration file.")
 
@@ -122,37 +125,11 @@ def show(context: CommandContext) -> None:
 def check(context: CommandContext) -> None:
     """Report everything that is wrong at once; else what was understood."""
     from connectors import FileOptions
-    from connectors.sections import secret_value
-    from pipeline.database.driver_errors import check_parameters
-    from pipeline.database.encryption import Keyring
-    from workers import search
-    from workers.control.sync import configured_sources, open_source
-    from workers.embedded.locating import addresses, uses_embedded
     from workers.runtime import Addresses, Runtime
 
     settings = context.settings
     parts = Runtime(settings, Addresses())
-    attempts: dict[str, Callable[[], object]] = {
-        f"source {one.settings.name}: ": partial(open_source, parts, one.settings)
-        for one in configured_sources(settings).values()
-    }
-    storage, security = settings.rag.storage, settings.rag.security
-    urls = {
-        "storage.database.url": storage.database.url,
-        "storage.database.controlUrl": storage.database.control_url,
-        "storage.database.adminUrl": storage.database.admin_url,
-    }
-    attempts |= {
-        f"{key}: ": partial(check_parameters, url.get_secret_value()) for key, url in urls.items() if url
-    }
-    if not uses_embedded(settings):
-        attempts["storage: "] = partial(addresses, settings)
-    if security.encrypt and not uses_embedded(settings):  # these have a key of their own
-        sealed = dict.fromkeys(security.encrypt, "")
-        keys = Keyring(keys=secret_value(security.encryption_keys), fields=security.encrypt)
-        attempts["security.encrypt: "] = partial(keys.seal, sealed)
-    attempts |= {"embedding: ": lambda: parts.embedder, "": lambda: search.synonyms_of(parts)}
-    problems = _refusals(attempts)
+    problems = _refusals(_attempts(parts))
     # Searches go on without it, so it keeps nobody from starting.
     reranker = _refusals({"searches go without the reranker: ": lambda: parts.reranker})
     understood: Json = {
@@ -182,6 +159,39 @@ def check(context: CommandContext) -> None:
     if problems:
         warn(*problems)
         raise typer.Exit(WRONG)
+
+
+def _attempts(parts: Runtime) -> dict[str, Callable[[], object]]:
+    """What is tried of a configuration, by how its refusal begins; no server is asked."""
+    from connectors.sections import secret_value
+    from pipeline.database.driver_errors import check_parameters
+    from pipeline.database.encryption import Keyring
+    from workers import search
+    from workers.control.sync import configured_sources, open_source
+    from workers.embedded.locating import addresses, uses_embedded
+
+    settings = parts.settings
+    attempts: dict[str, Callable[[], object]] = {
+        f"source {one.settings.name}: ": partial(open_source, parts, one.settings)
+        for one in configured_sources(settings).values()
+    }
+    storage, security = settings.rag.storage, settings.rag.security
+    urls = {
+        "storage.database.url": storage.database.url,
+        "storage.database.controlUrl": storage.database.control_url,
+        "storage.database.adminUrl": storage.database.admin_url,
+    }
+    attempts |= {
+        f"{key}: ": partial(check_parameters, url.get_secret_value()) for key, url in urls.items() if url
+    }
+    if not uses_embedded(settings):
+        attempts["storage: "] = partial(addresses, settings)
+    if security.encrypt and not uses_embedded(settings):  # these have a key of their own
+        sealed = dict.fromkeys(security.encrypt, "")
+        keys = Keyring(keys=secret_value(security.encryption_keys), fields=security.encrypt)
+        attempts["security.encrypt: "] = partial(keys.seal, sealed)
+    attempts |= {"embedding: ": lambda: parts.embedder, "": lambda: search.synonyms_of(parts)}
+    return attempts
 
 
 def _refusals(attempts: Mapping[str, Callable[[], object]]) -> list[str]:

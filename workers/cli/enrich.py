@@ -110,8 +110,7 @@ def enrich(
 
             made = step4_file.enrich(parts, read, scope=scope, timeout=timeout, tell=tell)
     _give(context, console, made, output, chosen)
-    if made.exit_code:
-        raise typer.Exit(made.exit_code)
+    raise typer.Exit(made.exit_code)
 
 
 def _runtime(context: CommandContext) -> Runtime:

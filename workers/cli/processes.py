@@ -41,16 +41,17 @@ def up(
 ) -> None:
     """Start servers, workers, beat and Flower on this machine, and look after them."""
     from workers import embedded
-    from workers.embedded.locating import addresses, ensure_schema, uses_embedded
 
     settings = context.settings
-    if not uses_embedded(settings):
-        addresses(settings)  # half of them are refused before anything is started
     if not detach:
         # Before anything is loaded that counts: processes count together, and forks of this one too.
         counted = embedded.private_folder(settings.data) / "metrics"
         counted.mkdir(exist_ok=True)
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(counted)
+    from workers.embedded.locating import addresses, ensure_schema, uses_embedded
+
+    if not uses_embedded(settings):
+        addresses(settings)  # half of them are refused before anything is started
     from workers.control import sync
     from workers.processes import supervisor
 

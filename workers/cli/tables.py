@@ -72,17 +72,17 @@ class FittingTable(Table):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """What is drawn."""
         least = [self._least_width(column) for column in self.columns]
-        fits = sum(least) + len(least) - 1 <= options.max_width
-        for column, width in zip(self.columns, least, strict=True):
-            column.min_width = width if fits else None
-        if fits or not self.show_header:
-            yield from super().__rich_console__(console, options)
-            return
-        heads = [str(column.header) for column in self.columns]
+        fits = sum(least) + len(least) <= options.max_width
+        drawn = super().__rich_console__(console, options)
+        yield from drawn if fits or not self.show_header else self._lists()
+
+    def _lists(self) -> Iterator[Text]:
+        heads = [f"  {column.header}: " for column in self.columns]
+        heads[0] = ""
         for row in zip(*(column.cells for column in self.columns), strict=True):
             for head, cell in zip(heads, row, strict=True):
                 if isinstance(cell, Text) and cell.plain:
-                    yield Text(f"  {head}: " if cell is not row[0] else "").append_text(cell)
+                    yield Text(head).append_text(cell)
 
     @staticmethod
     def _least_width(column: Column) -> int:

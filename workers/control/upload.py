@@ -156,7 +156,7 @@ def _named_items(connection: Connection, source: UUID, documents: Sequence[Docum
     """The documents, backlog items by the names of those whose next states they are: of one id and nearly one title."""
     items = [one for one in documents if one.source_type is SourceType.PBI]
     ids = {str(one.metadata["pbi_id"]) for one in items}
-    known = admission.titles_by_id(connection, source, ids) if ids else {}
+    known = admission.titles_by_id(connection, source, ids)
     names: dict[str, str] = {}  # by those of the reader, who knows of no earlier upload
     for one in items:
         pbi_id = str(one.metadata["pbi_id"])

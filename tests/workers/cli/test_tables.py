@@ -44,7 +44,7 @@ def test_what_fits_is_a_table() -> None:
 
 
 def test_a_screen_too_narrow_for_the_words_of_all_columns_shows_each_row_as_a_list() -> None:
-    rows = [("architecture", "12", "failing", "unreachable"), ("wiki", "3", "ok", "")]
+    rows: list[tuple[str, ...]] = [("architecture", "12", "failing", "unreachable"), ("wiki", "3", "ok", "")]
     assert drawn(rows, 30) == [
         "architecture",
         "  docs: 12",
