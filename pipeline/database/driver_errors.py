@@ -34,11 +34,15 @@ _LOGIN = (
     " LARDER_CONTROL_DATABASE_URL or LARDER_ADMIN_DATABASE_URL"
 )
 _TLS = "correct sslmode and sslrootcert in LARDER_DATABASE_URL, or the certificate of the server"
-_STARTING = ("starting up", "in recovery mode", "not yet accepting connections")
+_STARTING = (
+    "starting up",
+    "in recovery mode",
+    "not yet accepting connections",
+    "system is not accepting connections",
+)
 _PASSING = (
     *_STARTING,
     "shutting down",
-    "system is not accepting connections",
     "too many clients",
     "too many connections",
     "connection slots are reserved",

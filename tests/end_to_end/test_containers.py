@@ -157,9 +157,10 @@ def test_the_containers_of_compose_do_the_whole_job_and_leave_softly(
         urlopen(f"http://127.0.0.1:{containers.ports['5555']}/", timeout=10)
     with refused.value as error:
         assert error.code == 401
-    token = (containers.root / "run/secrets/metrics_token").read_text().strip()
+    metrics_token = (containers.root / "run/secrets/metrics_token").read_text().strip()
     asked = Request(
-        f"http://127.0.0.1:{containers.ports['9464']}/metrics", headers={"Authorization": f"Bearer {token}"}
+        f"http://127.0.0.1:{containers.ports['9464']}/metrics",
+        headers={"Authorization": f"Bearer {metrics_token}"},
     )
     with urlopen(asked, timeout=10) as answer:
         assert b"larder_task_duration_seconds" in answer.read()

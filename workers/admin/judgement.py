@@ -186,7 +186,7 @@ def _attention(status: Json) -> Iterator[Diagnosis]:
     if not sources:
         yield warning(
             "no source has been synced yet",
-            "larder index; without a configuration larder init first",
+            "larder config init, then larder index",
             "sources",
         )
     for s in _scheduled(status):
