@@ -440,6 +440,13 @@ ADVICE: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+def test_sources_of_several_tenants_are_named_as_commands_take_them() -> None:
+    found = calm(held=3)
+    [mine] = found["sources"]
+    found["sources"] = [mine | {"tenant": "acme"}, mine | {"tenant": "other", "held": 0}]
+    assert "larder sources release acme/docs" in {one.fix.partition(": ")[2] for one in judge(found)}
+
+
 @pytest.mark.parametrize("case", ADVICE)
 def test_the_most_urgent_thing_comes_first(case: str) -> None:
     found, said = ADVICE[case]

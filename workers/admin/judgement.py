@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -149,7 +150,11 @@ def nothing_stored(source: Json) -> bool:
 
 
 def _content(status: Json) -> Iterator[Diagnosis]:
-    sources = status["sources"]
+    counts = Counter(map(itemgetter("name"), status["sources"]))
+    sources = [  # by names that commands take
+        s if counts[s["name"]] == 1 else {**s, "name": f"{s['tenant']}/{s['name']}"}
+        for s in status["sources"]
+    ]
     present = [s for s in sources if not s["removed"]]
     for s in filter(itemgetter("last_error"), present):
         if s["last_error"].startswith(CONFIGURED_OTHERWISE):
