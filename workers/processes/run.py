@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,7 +34,8 @@ from celery.worker import state
 import connectors
 from connectors.sections import secret_value
 from pipeline.access import Caller
-from workers import runtime
+from pipeline.errors import LarderError
+from workers import embedded, runtime
 from workers.control import sync
 from workers.enrichment import job
 from workers.processes import logs, metrics, tracing
@@ -252,10 +254,14 @@ def run_flower(parts: Runtime, port: int, address: str, environ: Mapping[str, st
     prefix = parts.rag.flower.url_prefix
     hosts = {"localhost", "127.0.0.1", "::1", address, *parts.rag.flower.hosts}
     _guard_flower(hosts, prefix.strip("/"), parts.rag.flower.unprotected)
-    options = ["--read_only=true", "--inspect_timeout=5000", "--persistent=true"]
+    folder = parts.settings.data
+    with suppress(LarderError, OSError):  # a container's disk may be read-only
+        embedded.private_folder(folder)
+    keeps = "true" if os.access(folder, os.W_OK) else "false"
+    options = ["--read_only=true", "--inspect_timeout=5000", f"--persistent={keeps}"]
     # Ids of documents instead of tasks.
     options += ["--tasks_columns=name,state,received,runtime,worker,args"]
-    options += [f"--db={parts.settings.data / 'flower.db'}", "--state_save_interval=60000"]
+    options += [f"--db={folder / 'flower.db'}", "--state_save_interval=60000"]
     # Each container that is replaced was a worker of another name.
     options += [f"--max_tasks={parts.rag.flower.max_tasks}", "--purge_offline_workers=3600"]
     if prefix:
