@@ -45,12 +45,13 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
     Raises:
         StoreError: the database does not answer, or refuses a login; `without_database` then says what is left to say.
     """
-    parts.database.close()  # a login that is refused from now on goes on with the connections that it has
     with parts.database.control() as connection:
         seconds = overview.round_trip(connection)
-        is_slow = seconds > HealthOptions.slow_seconds
-        if is_slow:
-            slow(seconds)
+    is_slow = seconds > HealthOptions.slow_seconds
+    if is_slow:
+        slow(seconds)
+    parts.database.close()  # a login that is refused from now on goes on with the connections that it has
+    with parts.database.control() as connection:
         with parts.database.tenant(parts.settings.tenant_id) as own:
             overview.server_version(own)
         enrichment = overview.enrichment(connection)

@@ -103,9 +103,7 @@ def asked(site: Site, *args: str, alone: bool = False, **env: str) -> tuple[int,
         ("index", "--dry-run"),
         ("index", "nowhere"),
         ("runs", "--json"),
-        ("sources", "list", "--json"),
         ("why-visible", "ann", "docs/1.md"),
-        ("token", "--permission", "bogus"),
     ],
 )
 def test_the_answer_is_the_same(harbour: Site, args: tuple[str, ...]) -> None:
