@@ -143,15 +143,14 @@ def _signs(rules: DecisionRules, evidence: Evidence, stem: str) -> Iterator[obje
         settled = status and status.status not in ("proposed", "deprecated")
         yield settled and parse_day(scalar_text(front.get("date")))
         yield evidence.proposal_number and _has_status_and_people(evidence)
-    about_records = letters(stem) in NO_RECORDS and not _NUMBERED.match(
-        PurePosixPath(evidence.path).parent.name
-    )
+    no_record = letters(stem) in NO_RECORDS
+    about_records = no_record and letters(PurePosixPath(evidence.path).parent.name) in NO_RECORDS
     if rules.headings:
         yield not about_records and set(map(letters, rules.headings)) <= named
         yield not about_records and named & DECISION and len(named & AROUND) > 1
         yield _TITLE.match(evidence.title_line.casefold())
         yield evidence.is_titled_proposal and _has_status_and_people(evidence)
-    if not about_records:
+    if not no_record:
         yield set(map(str.casefold, evidence.tags)).intersection(map(str.casefold, rules.tags))
         yield _place(rules, evidence, named, stem)
 
