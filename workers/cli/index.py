@@ -1,4 +1,4 @@
-"""Commands that fill the store: index, ingest, clear, reindex."""
+"""Commands that fill the store: index, ingest, clear, sources, reindex."""
 
 from __future__ import annotations
 
@@ -14,11 +14,20 @@ from typer import Argument, Option
 
 from pipeline.documents import Json, plural
 from pipeline.errors import ConfigurationError
-from workers.cli.context import LONG_ANSWER_TIMEOUT, PARTLY, CommandContext, YesOption, command, resumable
+from workers.cli.context import (
+    FAILED,
+    LONG_ANSWER_TIMEOUT,
+    PARTLY,
+    CommandContext,
+    YesOption,
+    command,
+    resumable,
+)
 from workers.cli.tables import (
     duration_text,
     first_lines,
     item_and_reason,
+    minute,
     progress_bars,
     progress_line,
     show_run,
@@ -218,6 +227,113 @@ def clear(
         context.refuse_without_yes(f"remove {plural(count, 'document')} {what}", "removed", documents=count)
     removed = operations.clear(context.parts, context.tenant, source)
     context.answer({"success": True, **removed}, f"removed {plural(removed['documents'], 'document')} {what}")
+
+
+# Sources ------------------------------------------------------------------------------------------
+
+sources = typer.Typer(no_args_is_help=True, help="List, check, pause, rename and reconcile sources.")
+
+NameArgument = Annotated[str, Argument(metavar="NAME", help="Name, or TENANT/NAME.")]
+NamesArgument = Annotated[list[str] | None, Argument(metavar="[NAME]...", help="All if none is named.")]
+
+
+@command(sources, "list", looks=True)
+def list_sources(context: CommandContext) -> None:
+    """Show every source the ledger knows, of all tenants."""
+    from workers.admin import operations
+
+    found = operations.listing(context.parts)
+    heads = ("source", "tenant", "type", "state", "schedule", "last sync", "to approve")
+    keys = ("name", "tenant", "type", "state", "schedule", "last_sync", "held")
+    rows = ({**s, "last_sync": minute(s["last_sync"])} for s in found)
+    shown = table(heads, ([row[key] or "-" for key in keys] for row in rows))
+    errors = [f"{s['name']}: {s['last_error']}" for s in found if s["last_error"]]
+    context.answer({"sources": found}, shown, *errors)
+
+
+@command(sources, "check")
+def check_sources(context: CommandContext, names: NamesArgument = None) -> None:
+    """Try to read configured sources and tell what came back; needs no server."""
+    from workers.admin import operations
+    from workers.runtime import Addresses, Runtime
+
+    parts = Runtime(context.settings, Addresses())
+    found = operations.check(parts, names or [])
+    ok = all(one["ok"] for one in found)
+    said = Text() if found else Text("no sources are configured")
+    for one in found:
+        said.append(f"{one['source']}\n", style="bold")
+        for finding in one["findings"]:
+            said.append("  ok   " if finding["ok"] else "  bad  ", style="" if finding["ok"] else "red")
+            said.append(f"{finding['subject']}: {finding['detail']}\n")
+            said.append(f"       {finding['fix']}\n" if finding["fix"] else "")
+    said.rstrip()
+    context.answer({"success": ok, "sources": found}, said, code=0 if ok else FAILED)
+
+
+@command(sources, "pause")
+def pause(context: CommandContext, name: NameArgument) -> None:
+    """Stop a source's schedule; what is queued goes on."""
+    from workers.admin import operations
+
+    done = operations.pause(context.parts, name, paused=True)
+    context.answer({"success": True, **done}, f"{name} is paused; `larder sources resume {name}` ends that")
+
+
+@command(sources, "resume")
+def resume(context: CommandContext, name: NameArgument) -> None:
+    """Let a paused source follow its schedule again."""
+    from workers.admin import operations
+
+    done = operations.pause(context.parts, name, paused=False)
+    context.answer({"success": True, **done}, f"{name} follows its schedule again")
+
+
+@command(sources, "rename", answer_timeout=None)
+def rename(
+    context: CommandContext,
+    old: Annotated[str, Argument(metavar="OLD", help="Its name before, or TENANT/NAME.")],
+    new: Annotated[str, Argument(metavar="NEW", help="Its name in the configuration now.")],
+) -> None:
+    """Give what a source brought to the name that it has in the configuration now; nothing is embedded again."""
+    from workers.admin import operations
+
+    done = operations.rename(context.parts, old, new)
+    both = (
+        f"; {plural(done['both'], 'document')} that both had came twice and is one now"
+        if done["both"]
+        else ""
+    )
+    context.answer(
+        {"success": True, **done}, f"{done['source']} has {plural(done['moved'], 'document')} of {old}{both}"
+    )
+
+
+@command(sources, "release")
+def release(context: CommandContext, name: NameArgument) -> None:
+    """Approve deletions: the next walk within a day may find as many gone as wait for approval, and it is started."""
+    from workers.admin import operations
+
+    done = operations.release(context.parts, name)
+    said = f"released {plural(done['released'], 'deletion')}; {_begun([done])}"
+    context.answer({"success": True, **done}, said)
+
+
+@command(sources, "reconcile")
+def reconcile(context: CommandContext, names: NamesArgument = None) -> None:
+    """Start syncs that walk all ids and find what is gone."""
+    from workers.admin import operations
+
+    done = operations.reconcile(context.parts, names or [])
+    context.answer({"success": True, "runs": done}, _begun(done))
+
+
+def _begun(runs: list[Json]) -> str:
+    begun = ", ".join(r["source"] for r in runs if r["run"] is not None)
+    busy = ", ".join(r["source"] for r in runs if r["run"] is None)
+    said = [f"started a sync of {begun}"] * bool(begun)
+    said += [f"{busy} is being synced already: repeat this when it has ended"] * bool(busy)
+    return "; ".join(said) or "there is no source to sync"
 
 
 # Reindex ------------------------------------------------------------------------------------------

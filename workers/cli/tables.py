@@ -195,3 +195,8 @@ def progress_bars(console: Console, *, transient: bool = False) -> Progress:
         disable=not console.is_terminal,
         transient=transient,
     )
+
+
+def minute(moment: str | None) -> str:
+    """An ISO time as a person reads it."""
+    return moment[:16].replace("T", " ") if moment else "never"

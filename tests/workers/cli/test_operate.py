@@ -16,11 +16,11 @@ from cryptography.fernet import Fernet
 from typer.testing import CliRunner, Result
 
 from workers import embedded, runtime
-from workers.cli import operate
+from workers.cli import index, operate
 from workers.queue.celeryconfig import QUEUES
 
 app = typer.Typer()
-app.add_typer(operate.sources, name="sources")
+app.add_typer(index.sources, name="sources")
 app.add_typer(operate.dead, name="dead")
 app.add_typer(operate.keys, name="keys")
 app.command()(operate.doctor)
