@@ -306,3 +306,12 @@ def release_deletions(connection: Connection, source_id: UUID, *, hours: float =
         from (select held from source where id = :id for no key update) before
         where id = :id returning before.held""")
     return int(connection.execute(statement, {"id": source_id, "seconds": hours * 3600}).scalar_one())
+
+
+def forget(connection: Connection, source_id: UUID) -> None:
+    """Remove a source whose documents are gone, with its runs and letters."""
+    for statement in (
+        "delete from dead_letter where source_id = :id",
+        "delete from source where id = :id",
+    ):
+        connection.execute(text(statement), {"id": source_id})

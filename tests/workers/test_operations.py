@@ -395,6 +395,47 @@ def test_a_renamed_source_takes_its_documents_along(
             ).fetchone() == (2,)
 
 
+def test_sources_that_no_configuration_has_are_forgotten_and_nothing_else(
+    tmp_path: Path, addresses: Addresses, servers: embedded.Servers, omniscient: SQL, parts: Runtime
+) -> None:
+    """As a command leaves them that was called with a wrong LARDER_TENANT."""
+    sync.register(parts)
+    index(parts)
+    with installed(tmp_path, addresses, servers, CONFIG.replace("acme", "wrong")) as made:
+        runtime.use(made)
+        sync.register(made)
+        index(made)
+    bury(omniscient, "notes", ["x.txt"])
+    with installed(tmp_path, addresses, servers, CONFIG) as made:
+        runtime.use(made)
+        with pytest.raises(ConfigurationError, match="acme/docs is configured"):
+            operations.forgettable(made, ["wrong/docs", "acme/docs"])
+        chosen = operations.forgettable(made, ["wrong/docs"])
+        done = operations.forget(made, chosen)
+        assert (done["forgotten"], done["documents"]) == (["wrong/docs"], 1)
+        assert [(s["tenant"], s["name"]) for s in operations.listing(made)] == [
+            ("acme", "docs"),
+            ("other", "notes"),
+        ]
+        assert omniscient.execute("select count(*) from dead_letter").fetchone() == (1,)
+        counted = omniscient.execute("""
+            select t.name, count(*) from document d join tenant t on t.id = d.tenant_id where not d.deleted
+            group by 1 order by 1""").fetchall()
+        assert counted == [("acme", 1), ("other", 1)]
+    assert ("wrong", "forget", "docs") in audited(omniscient)
+
+
+def test_what_was_uploaded_is_not_forgotten_with_a_source(parts: Runtime, omniscient: SQL) -> None:
+    operations.listing(parts)
+    omniscient.execute(
+        """insert into source (id, tenant_id, project_id, name, kind, origin, config, config_hash)
+           select gen_random_uuid(), tenant_id, project_id, 'upload:app', 'upload', 'upload', '{}', ''
+           from source where name = 'docs'"""
+    )
+    with pytest.raises(ConfigurationError, match="uploads"):
+        operations.forgettable(parts, ["upload:app"])
+
+
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [

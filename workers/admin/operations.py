@@ -156,6 +156,38 @@ def rename(parts: Runtime, old: str, new: str) -> Json:
     return {"source": after.row.name, "tenant": after.tenant, "moved": moved, "both": both}
 
 
+def forgettable(parts: Runtime, names: Sequence[str]) -> list[LedgerSource]:
+    """The sources of these names, if they may be forgotten.
+
+    Raises:
+        ConfigurationError: one is configured, or belongs to uploads.
+    """
+    found, configured = find(parts, names), configured_sources(parts.settings)
+    for known in found:
+        name = f"{known.tenant}/{known.row.name}"
+        if known.row.id in configured:
+            fix = f"take it out of {parts.settings.path or 'the configuration'} first"
+            raise ConfigurationError(f"{name} is configured and would come back", fix=fix)
+        if known.row.origin == ledger.UPLOADED:
+            fix = f"larder clear --source {known.row.name} removes what was uploaded"
+            raise ConfigurationError(f"{name} belongs to uploads", fix=fix)
+    return found
+
+
+def forget(parts: Runtime, chosen: Sequence[LedgerSource]) -> Json:
+    """Remove sources and all that they brought; `{"forgotten", "documents", "chunks"}`."""
+    removed = [0, 0]
+    for known in chosen:
+        with parts.database.tenant(known.row.tenant_id) as connection:
+            cleared = documents.clear(connection, known.row.id)
+            ledger.forget(connection, known.row.id)
+            _audit(connection, known.row.tenant_id, "forget", known.row.name, {"documents": cleared[0]})
+        maintenance.refresh_tenant(parts, known.row.tenant_id)
+        removed = [before + more for before, more in zip(removed, cleared, strict=True)]
+    names = [f"{known.tenant}/{known.row.name}" for known in chosen]
+    return {"forgotten": names, "documents": removed[0], "chunks": removed[1]}
+
+
 def release(parts: Runtime, name: str) -> Json:
     """Let as many deletions of a source go as are held: in the next walk within a day, which is started."""
     known = find(parts, [name])[0]

@@ -231,7 +231,7 @@ def clear(
 
 # Sources ------------------------------------------------------------------------------------------
 
-sources = typer.Typer(no_args_is_help=True, help="List, check, pause, rename and reconcile sources.")
+sources = typer.Typer(no_args_is_help=True, help="List, check, pause, rename, forget and reconcile sources.")
 
 NameArgument = Annotated[str, Argument(metavar="NAME", help="Name, or TENANT/NAME.")]
 NamesArgument = Annotated[list[str] | None, Argument(metavar="[NAME]...", help="All if none is named.")]
@@ -299,14 +299,35 @@ def rename(
     from workers.admin import operations
 
     done = operations.rename(context.parts, old, new)
-    both = (
-        f"; {plural(done['both'], 'document')} that both had came twice and is one now"
-        if done["both"]
-        else ""
-    )
-    context.answer(
-        {"success": True, **done}, f"{done['source']} has {plural(done['moved'], 'document')} of {old}{both}"
-    )
+    moved, both = plural(done["moved"], "document"), plural(done["both"], "document")
+    said = f"{done['source']} has {moved} of {old}"
+    if done["both"]:
+        said += f", and had {both} more of it already, which no longer come twice"
+    if not done["moved"]:
+        said = f"{done['source']} had {both} of {old} already, and they no longer come twice"
+    if not done["moved"] + done["both"]:
+        said = f"{old} had no documents; it is called {done['source']} now"
+    context.answer({"success": True, **done}, said)
+
+
+@command(sources, "forget", answer_timeout=None)
+def forget(
+    context: CommandContext,
+    names: Annotated[list[str], Argument(metavar="NAME...", help="Name, or TENANT/NAME.")],
+    yes: YesOption = False,
+) -> None:
+    """Remove sources that the configuration no longer has, with all that they brought."""
+    from workers.admin import operations
+
+    found = operations.forgettable(context.parts, names)
+    called = ", ".join(f"{k.tenant}/{k.row.name}" for k in found)
+    if not yes:
+        count = sum(operations.count_documents(context.parts, k.row.tenant_id, k.row.name) for k in found)
+        would = f"forget {called} and remove {plural(count, 'document')}"
+        context.refuse_without_yes(would, "forgotten", documents=count)
+    done = operations.forget(context.parts, found)
+    removed = plural(done["documents"], "document")
+    context.answer({"success": True, **done}, f"forgot {called} and removed {removed}")
 
 
 @command(sources, "release")

@@ -146,6 +146,21 @@ def test_an_unknown_source_lists_the_known_ones(what: list[str], run: Run) -> No
     assert document(run("sources", *what, "nots", "--json"))["success"] is False
 
 
+def test_a_source_is_forgotten_with_yes_alone(run: Run, omniscient: SQL) -> None:
+    assert run("sources", "list").exit_code == 0
+    refused = run("sources", "forget", "docs", "--yes")
+    assert refused.exit_code == 2
+    assert "acme/docs is configured" in refused.stderr
+    omniscient.execute("""
+        insert into source (id, tenant_id, project_id, name, kind, config_hash)
+        select gen_random_uuid(), tenant_id, project_id, 'former', 'text', '' from source where name = 'docs'""")
+    asked = run("sources", "forget", "acme/former")
+    assert asked.exit_code == 2
+    assert "forget acme/former and remove 0 documents; repeat it with --yes" in asked.stdout
+    assert document(run("sources", "forget", "former", "--yes", "--json"))["forgotten"] == ["acme/former"]
+    assert "former" not in run("sources", "list").stdout
+
+
 # Dead letters -------------------------------------------------------------------------------------
 
 
