@@ -257,14 +257,14 @@ class Syncer:
 
 CONFIGURED_OTHERWISE = "the workers have "
 """The first words of what a run says that these workers cannot do."""
+START_AGAIN = "larder reload where `larder up` runs them, else start each of them again"
+"""How workers take over a file; started by hand or in containers they know no `reload`."""
 
 
 def configured_otherwise(name: str) -> SourceUnavailable:
     """What this worker would read by its own configuration is not what was asked for; it may be replaced soon."""
     message = f"{CONFIGURED_OTHERWISE}another configuration of source {name} than was registered last"
-    return SourceUnavailable(
-        message, fix="run all workers with the same file: larder reload, or start them again"
-    )
+    return SourceUnavailable(message, fix=f"have all workers run with the same file: {START_AGAIN}")
 
 
 def not_configured(name: str, tenant: str, workers_tenant: str) -> SourceUnavailable:
@@ -273,7 +273,8 @@ def not_configured(name: str, tenant: str, workers_tenant: str) -> SourceUnavail
         return configured_otherwise(name)
     return SourceUnavailable(
         f"{CONFIGURED_OTHERWISE}no source {name} of tenant {tenant}: they are those of tenant {workers_tenant}",
-        fix=f"ask with LARDER_TENANT={workers_tenant}; if the file names the source with its tenant, larder reload",
+        fix=f"if the tenant is wrong, larder sources forget {tenant}/{name}, and ask with "
+        f"LARDER_TENANT={workers_tenant}; if the file names it, {START_AGAIN}",
     )
 
 

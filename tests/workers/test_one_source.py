@@ -135,14 +135,19 @@ def test_a_worker_of_the_former_configuration_leaves_a_walk_to_those_of_the_new_
         ("rag: {sources: []}", "another configuration of source docs"),
     ],
 )
-def test_a_run_that_the_running_workers_cannot_do_is_told_to_who_waits_for_it(
-    build: Build, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, changes: str, words: str
+def test_a_run_that_the_running_workers_cannot_do_is_told_and_the_others_are_waited_for(
+    build: Build, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, omniscient: SQL, changes: str, words: str
 ) -> None:
     write_pages(tmp_path, 1)
-    parts = build()
+    former = build()
+    config = (tmp_path / "larder.yaml").read_text() + "    - {name: more, type: text, paths: ['x/*.txt']}\n"
+    (tmp_path / "larder.yaml").write_text(config)
+    parts = Runtime(load(tmp_path / "larder.yaml", {}), former.addresses)
+    sync.register(parts)
     (tmp_path / "other.yaml").write_text(changes)
     working = Runtime(load(tmp_path / "other.yaml", {}), parts.addresses)
     watched = sync_now.start(parts, list(sync.configured_sources(parts.settings).values()), force=False)
+    docs, more = sorted(watched, key=lambda one: one.source.settings.name)
     monkeypatch.setattr(sync_now, "UNDOABLE_SECONDS", 0.5)
     looks = 0
 
@@ -150,15 +155,25 @@ def test_a_run_that_the_running_workers_cannot_do_is_told_to_who_waits_for_it(
         nonlocal looks
         looks += 1
         if looks == 1:
-            assert sync.sync(working, watched[0].source.tenant_id, watched[0].source.id, watched[0].run.id)
+            assert sync.sync(working, docs.source.tenant_id, docs.source.id, docs.run.id)
+        if docs.given_up:
+            omniscient.execute(
+                "update sync_run set state = 'finished', finished_at = now() where id = %s", (more.run.id,)
+            )
 
-    with pytest.raises(SourceUnavailable) as caught:
-        sync_now.wait(parts, watched, show)
-    working.close()
-    assert words in caught.value.message
-    assert "larder reload" in caught.value.message
-    assert ("LARDER_TENANT=other" in caught.value.message) == ("tenant" in changes)
+    sync_now.wait(parts, watched, show)
+    found = sync_now.report(watched, 1.0)
+    assert sync_now.exit_code(found) == 3
+    ((error),) = found["stats"]["errors"]
+    assert (error["source"], error["outcome"]) == ("docs", "failed")
+    assert words in error["reason"]
+    assert "larder reload where `larder up` runs them, else start each of them again" in error["reason"]
+    other_tenant = "larder sources forget default/docs, and ask with LARDER_TENANT=other" in error["reason"]
+    assert other_tenant == ("tenant" in changes)
     assert words in status.status(parts)["sources"][0]["last_error"]
+    assert sync_now.exit_code(sync_now.report([docs], 1.0)) == 1
+    for one in (parts, working):
+        one.close()
 
 
 def test_who_waits_hears_that_the_workers_are_gone(

@@ -16,7 +16,7 @@ from pipeline.documents import Finding, Json, plural
 from pipeline.errors import ConfigurationError, LarderError
 from pipeline.ledger import audit, dead, documents, jobs, overview
 from pipeline.ledger import sources as ledger
-from workers.admin.sync_now import configured_sources_named
+from workers.admin.sync_now import configured_sources_named, undoable
 from workers.control import maintenance, sync
 from workers.control.sync import configured_sources, open_source, source_of_row, start_run
 from workers.queue import dispatch
@@ -42,12 +42,14 @@ def _audit(connection: Connection, tenant: UUID, action: str, subject: str, deta
 
 
 def known_sources(parts: Runtime) -> list[LedgerSource]:
-    """All sources the ledger knows, after it was told those of the configuration."""
+    """All sources the ledger knows, after it was told those of the configuration, if no workers run that lack them."""
     found = _rows(parts)
-    if not set(configured_sources(parts.settings)) <= {source.row.id for source in found}:
-        sync.register(parts)
-        found = _rows(parts)
-    return found
+    known = {source.row.id for source in found}
+    missing = [one for one in configured_sources(parts.settings).values() if one.id not in known]
+    if not missing or undoable(parts, missing):
+        return found
+    sync.register(parts)
+    return _rows(parts)
 
 
 def _rows(parts: Runtime) -> list[LedgerSource]:
@@ -139,7 +141,9 @@ def rename(parts: Runtime, old: str, new: str) -> Json:
     Raises:
         ConfigurationError: the one is still configured, or the other is of another tenant or type.
     """
-    sync.register(parts)  # the file was changed a moment ago
+    before = find(parts, [old])[0]
+    if any(one.tenant_id == before.row.tenant_id for one in configured_sources(parts.settings).values()):
+        sync.register(parts)  # the file was changed a moment ago
     before, after = find(parts, [old])[0], find(parts, [new])[0]
     alike = (before.row.tenant_id, before.row.kind) == (after.row.tenant_id, after.row.kind)
     if before.row.id == after.row.id or not alike or ledger.UPLOADED in (before.row.kind, after.row.kind):

@@ -6,12 +6,13 @@ import hashlib
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from subprocess import TimeoutExpired
+from uuid import UUID
 
 from connectors.files.contents import EXCLUDED, look_into
 from connectors.files.options import ENDINGS
@@ -24,7 +25,7 @@ from pipeline.errors import (
     SourceUnavailable,
     StoreUnavailable,
 )
-from pipeline.ingest.sync import CONFIGURED_OTHERWISE
+from pipeline.ingest.sync import CONFIGURED_OTHERWISE, START_AGAIN
 from pipeline.ledger import admission, audit, embedding_use, overview, runs, sources
 from workers.control import sync
 from workers.control.sync import Configured, configured_source, configured_sources, open_source, start_run
@@ -41,7 +42,7 @@ AWAY_SECONDS = 20.0
 """A command does not sit out a longer absence of the broker, either."""
 UNSERVED_SECONDS = 60.0
 """In which a worker that is being restarted is back."""
-START = "larder up --detach, or `larder worker QUEUE` for one queue"
+START = "larder up --detach, but `larder worker QUEUE` where they are started by hand or in containers"
 KEPT = "it is kept and goes on by itself when the broker is back: larder doctor, larder status"
 LONG_SECONDS = 900.0
 """A command does not sit out a longer wait of embedding; the work goes on without it."""
@@ -63,6 +64,8 @@ class WatchedRun:
     """What took documents over from its own before they were done, with its last counts."""
     through: bool = False
     """It is closed, and so is every earlier one of the source: all that this walk saw unchanged is searchable."""
+    given_up: str = ""
+    """Why nobody waits for it any longer: the workers that run cannot do it."""
 
 
 def configured_sources_named(settings: Settings, names: Sequence[str]) -> list[Configured]:
@@ -80,6 +83,38 @@ def configured_sources_named(settings: Settings, names: Sequence[str]) -> list[C
             fix=f"configured are {', '.join(sorted(known)) or 'none'}",
         )
     return [c for c in every if not names or c.settings.name in names]
+
+
+def undoable(parts: Runtime, wanted: Sequence[Configured]) -> dict[UUID, SourceUnavailable]:
+    """Which of these the workers that run do not have as configured here, and why; none if none run.
+
+    Whoever starts workers registers what they have. Another configuration must not be registered before they take it
+    over: the source would be wrong for those that run, and for good if it was a slip.
+    """
+    with parts.database.control() as connection:
+        if not set(INDEXING) <= served_queues(overview.workers(connection)):
+            return {}
+        known = {row.id: row.config_hash for row in sources.listed(connection) if row.removed_at is None}
+        tenants = set(sources.tenant_names(connection).values())
+    lacking = [one for one in wanted if known.get(one.id) != sync.config_hash(parts, one)]
+    return {one.id: _why_undoable(parts.settings, one, tenants, known) for one in lacking}
+
+
+def _why_undoable(
+    settings: Settings, one: Configured, tenants: Collection[str], known: Collection[UUID]
+) -> SourceUnavailable:
+    name = one.settings.name
+    if one.tenant not in tenants:
+        said = f"no tenant {one.tenant}, only {', '.join(sorted(tenants))}"
+        return SourceUnavailable(
+            f"{CONFIGURED_OTHERWISE}{said}", fix="name one of these (LARDER_TENANT, or tenant in the file)"
+        )
+    said = f"another configuration of source {name}" if one.id in known else f"no source {name}"
+    # Loaded by few commands, and not needed by them but here.
+    from workers.processes import supervisor
+
+    again = "larder reload" if "supervisor" in supervisor.running(settings.data) else START_AGAIN
+    return SourceUnavailable(f"{CONFIGURED_OTHERWISE}{said} yet", fix=f"{again}; then larder index {name}")
 
 
 def start(parts: Runtime, wanted: Sequence[Configured], *, force: bool) -> list[WatchedRun]:
@@ -163,24 +198,25 @@ def wait(
 ) -> None:
     """Until every run and those before it are closed; `show` is called at each look.
 
-    Where the source was being read already, its own run is opened as `force` says as soon as it can be.
+    Where the source was being read already, its own run is opened as `force` says as soon as it can be. One that the
+    workers which run cannot do is given up, and the others are waited for.
 
     Raises:
         StoreUnavailable: database or broker are away for too long.
-        SourceUnavailable: the workers that run cannot do it, or there are none any more.
+        SourceUnavailable: there are no workers any more.
         EmbedderRefused: nothing is embedded until somebody mends the configuration.
         BudgetSpent: the rest is embedded much later; it may be tomorrow.
     """
     begun = time.monotonic()
     for a_second_later in _looks(parts, lambda: _early(watched)):
         for one in watched:
-            if not one.through:
+            if not (one.through or one.given_up):
                 _look_again(parts, one, force=force)
         show(watched)
-        if all(one.through for one in watched):
+        if all(one.through or one.given_up for one in watched):
             return
         if a_second_later:
-            raise_if_undoable(parts, watched, time.monotonic() - begun)
+            _give_up(parts, watched, time.monotonic() - begun)
         if any(w.shown.state == "processing" and count_settled(w.shown) >= w.shown.queued for w in watched):
             # All its documents are through: the pump, which closes it, need not wait for its next tick.
             dispatch.wake_pump(seldom=True)
@@ -194,12 +230,12 @@ UNDOABLE_SECONDS = 8.0
 """In which workers that are being restarted may take over the configuration that a run needs."""
 
 
-def raise_if_undoable(parts: Runtime, watched: Sequence[WatchedRun], seconds: float) -> None:
-    """Tell a person who has waited for so many seconds what keeps workers from what is waited for."""
+def _give_up(parts: Runtime, watched: Sequence[WatchedRun], seconds: float) -> None:
+    """What keeps workers, after so many seconds, from what is waited for: one run is given up, or all by an error."""
     goes_on = "it is kept and goes on by itself then: larder status"
-    for run in (one.shown for one in watched if seconds > UNDOABLE_SECONDS):
-        if run.state == "discovering" and (run.error or "").startswith(CONFIGURED_OTHERWISE):
-            raise SourceUnavailable(str(run.error), fix=goes_on)
+    for one in watched if seconds > UNDOABLE_SECONDS else ():
+        if one.shown.state == "discovering" and (one.shown.error or "").startswith(CONFIGURED_OTHERWISE):
+            one.given_up = f"{one.shown.error}; {goes_on}"
     if seconds > UNSERVED_SECONDS:
         with parts.database.control() as connection:
             unserved = overview.unserved(connection, INDEXING, silent=DEAF_SECONDS)
@@ -229,8 +265,15 @@ def raise_if_stuck(parts: Runtime) -> None:
         raise BudgetSpent(said, fix=kept)
 
 
-def report(watched: Sequence[WatchedRun], seconds: float) -> Json:
-    """The document of `larder index --json`: one entry a source; listed = unchanged + queued + skipped + failed."""
+_UNREAD = ("failed", "discovering")
+"""What runs are at the end of a command, if their sources could not be read."""
+
+
+def report(watched: Sequence[WatchedRun], seconds: float, not_begun: Sequence[Json] = ()) -> Json:
+    """The document of `larder index --json`: one entry a source; listed = unchanged + queued + skipped + failed.
+
+    `not_begun` are entries of `errors` for sources that have none, of `undoable` ones.
+    """
     rows = [
         {"source": w.source.settings.name, "run": w.run.id, "earlier_run": w.earlier and w.earlier.id}
         | {name: getattr(counted, name) for name in ("state", *overview.RUN_COUNTS, "left_out", "error")}
@@ -239,13 +282,14 @@ def report(watched: Sequence[WatchedRun], seconds: float) -> Json:
         for counted in [_with_earlier(w.later, own) if w.later else own]
     ]
     return {
-        "success": all(r["state"] != "failed" and not r["failed"] and not r["dead"] for r in rows),
+        "success": not not_begun
+        and all(r["state"] not in _UNREAD and not r["failed"] and not r["dead"] for r in rows),
         "stats": {
             "documents_processed": sum(r["indexed"] for r in rows),
             "chunks_created": sum(r["chunks"] for r in rows),
             "vectors_indexed": sum(r["chunks_written"] for r in rows),
             "time_elapsed": round(seconds, 3),
-            "errors": list(_errors(watched)),
+            "errors": [*_errors(watched), *not_begun],
         },
         "runs": rows,
     }
@@ -275,15 +319,15 @@ def _errors(watched: Iterable[WatchedRun]) -> Iterator[Json]:
             all_of_it = w.run.walk and 0 < w.run.listed == w.run.skipped
             nothing = "nothing of it is stored: " if all_of_it else ""
             yield {"source": name, "item": "", "reason": nothing + reason, "outcome": "skipped"}
-        if w.run.state == "failed":
-            yield {"source": name, "item": "", "reason": w.run.error, "outcome": "failed"}
+        if w.run.state == "failed" or w.given_up:
+            yield {"source": name, "item": "", "reason": w.given_up or w.run.error, "outcome": "failed"}
 
 
 def exit_code(report_: Json) -> int:
     """0 all in, 3 partly, 1 if no source could be read at all."""
     if report_["success"]:
         return 0
-    return 1 if all(r["state"] == "failed" for r in report_["runs"]) else 3
+    return 3 if any(r["state"] not in _UNREAD for r in report_["runs"]) else 1
 
 
 # A folder that no source names --------------------------------------------------------------------

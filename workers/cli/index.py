@@ -65,11 +65,20 @@ def index(
         found = [sync_now.preview(context.parts, one, force=force) for one in wanted]
         context.answer({"success": True, "dry_run": True, "runs": found}, *_would_do(found))
         return
-    sync.register(context.parts)
+    undoable = sync_now.undoable(context.parts, wanted)
+    doable = [one for one in wanted if one.id not in undoable]
+    if not doable:
+        raise next(iter(undoable.values()))
+    sync.register(context.parts, besides=undoable)
+    not_begun = [
+        {"source": one.settings.name, "item": "", "reason": str(undoable[one.id]), "outcome": "failed"}
+        for one in wanted
+        if one.id in undoable
+    ]
     if no_wait:
-        _queue(context, sync_now.start(context.parts, wanted, force=force))
+        _queue(context, sync_now.start(context.parts, doable, force=force), not_begun)
     else:
-        _run(context, wanted, force=force)
+        _run(context, doable, not_begun, force=force)
 
 
 def _would_do(previews: Sequence[Json]) -> Iterator[RenderableType]:
@@ -82,15 +91,19 @@ def _would_do(previews: Sequence[Json]) -> Iterator[RenderableType]:
             yield from (f"  {line}" for line in first_lines(lines, MOST_SHOWN, "; --json has all"))
 
 
-def _queue(context: CommandContext, started: Sequence[Any]) -> None:
+def _queue(context: CommandContext, started: Sequence[Any], not_begun: Sequence[Json]) -> None:
     queued = [{"source": w.source.settings.name, "run": w.run.id} for w in started if w.own]
     busy = [{"source": w.source.settings.name, "run": w.run.id} for w in started if not w.own]
     said = [f"{one['source']} is being read already" for one in busy]
+    said += [f"failed {one['source']}: {one['reason']}" for one in not_begun]
     said.append(f"queued {plural(len(queued), 'run')}; `larder status --watch` shows them")
-    context.answer({"success": True, "queued": queued, "under_way": busy}, *said)
+    found = {"success": not not_begun, "queued": queued, "under_way": busy, "errors": not_begun}
+    context.answer(found, *said, code=PARTLY if not_begun else 0)
 
 
-def _run(context: CommandContext, wanted: Sequence[Any], *, force: bool) -> None:
+def _run(
+    context: CommandContext, wanted: Sequence[Any], not_begun: Sequence[Json] = (), *, force: bool
+) -> None:
     from workers.admin import sync_now
     from workers.processes import tracing
 
@@ -116,7 +129,7 @@ def _run(context: CommandContext, wanted: Sequence[Any], *, force: bool) -> None
                     warn(*lines)
 
             sync_now.wait(context.parts, watched, show, force=force)
-    result = sync_now.report(watched, time.monotonic() - begun)
+    result = sync_now.report(watched, time.monotonic() - begun, not_begun)
     context.answer(result, *summary(result), code=sync_now.exit_code(result))
 
 

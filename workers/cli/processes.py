@@ -223,6 +223,7 @@ def reload(context: CommandContext) -> None:
 
     Nothing is lost: each ends what it is at. Those that answer people come last, one after the other.
     """
+    from workers.embedded.locating import uses_embedded
     from workers.processes import supervisor
     from workers.settings.rendering import in_force
 
@@ -230,7 +231,11 @@ def reload(context: CommandContext) -> None:
     data, changed = context.settings.data, differing(context, file)
     boss = supervisor.running(data).get("supervisor")
     if boss is None:
-        raise ConfigurationError(f"nothing runs with {data}", fix="larder up --detach")
+        fix = "larder up --detach"
+        if not uses_embedded(context.settings):
+            # Another set of processes would begin beside those that somebody else looks after.
+            fix = "start each process again that was started by hand or in a container, and it reads the file"
+        raise ConfigurationError(f"`larder up` runs nothing with {data}", fix=fix)
     if fixed := [line for line in changed if line.startswith(FIXED)]:
         what = f"this cannot be taken over while it runs: {'; '.join(fixed)}"
         raise ConfigurationError(what, fix="larder down, then larder up --detach")

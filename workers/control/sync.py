@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -241,13 +241,17 @@ def start_run(
     return run_id
 
 
-def register(parts: Runtime) -> None:
-    """Make the ledger know the configured tenants and sources; repeatable, before every sync or start."""
+def register(parts: Runtime, *, besides: Collection[UUID] = ()) -> None:
+    """Make the ledger know the configured tenants and sources; repeatable, before every sync or start.
+
+    `besides` are sources that are left as they are, since whoever works has another configuration.
+    """
     settings = parts.settings
     own = settings.tenant_id
-    by_tenant: dict[UUID, list[Configured]] = {own: []}
+    by_tenant: dict[UUID, list[Configured]] = {} if besides else {own: []}
     for one in configured_sources(parts.settings).values():
-        by_tenant.setdefault(one.tenant_id, []).append(one)
+        if one.id not in besides:
+            by_tenant.setdefault(one.tenant_id, []).append(one)
     now = datetime.now(UTC)
     with parts.database.control() as connection:
         # Whoever starts has perhaps mended what was refused, or raised what was used up.
@@ -259,7 +263,8 @@ def register(parts: Runtime) -> None:
                 sources.ensure_tenant(connection, own, settings.tenant, settings.project_id, settings.project)
             for one in ones:
                 sources.ensure_tenant(connection, tenant, one.tenant, one.project_id, one.project)
-            sources.register(connection, [registration(parts, one, now) for one in ones], every=True)
+            registrations = [registration(parts, one, now) for one in ones]
+            sources.register(connection, registrations, every=not besides)
 
 
 def config_hash(parts: Runtime, one: Configured) -> str:

@@ -260,6 +260,11 @@ def test_what_runs_differently_is_told_and_taken_over(run: Run) -> None:
     settings = load(None, {})
     nothing = larder("reload")
     assert (nothing.exit_code, nothing.stderr.splitlines()[1]) == (2, "  larder up --detach")
+    addresses = {"LARDER_DATABASE_URL": "postgresql://there/larder", "LARDER_BROKER_URL": "redis://there/0"}
+    elsewhere = CliRunner().invoke(commands.app, ["reload"], env=addresses)
+    assert elsewhere.exit_code == 2
+    assert "start each process again that was started by hand or in a container" in elsewhere.stderr
+    assert "larder up --detach" not in elsewhere.stderr
     settings.data.mkdir(mode=0o700)
     entry = {"name": "supervisor", "pid": os.getpid(), "started": process_start(os.getpid())}
     state = {"processes": [entry], "configuration": in_force(settings), "outdated": []}

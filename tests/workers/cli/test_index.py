@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from io import StringIO
+from pathlib import Path
+from typing import Any
 
+import psycopg
+import pytest
 from rich.console import Console
 
 from pipeline.documents import Json
+from tests.workers.cli.asking import Run
 from workers.cli.index import _COLUMNS, summary
 
 
@@ -44,3 +50,66 @@ def test_what_was_read_in_part_is_counted_and_named() -> None:
     assert "noted 1 document was read in part" in shown
     assert "noted docs: a.md: header not valid YAML at line 5" in shown
     assert "read in part" not in screen()
+
+
+FILE = """
+rag:
+  tenant: acme
+  embedding: {provider: hashing, dimensions: 32}
+  sources:
+    - {name: docs, type: markdown, paths: ["docs/*.md"], autoIndex: false}
+"""
+NEW = '    - {name: notes, type: text, paths: ["notes/*.txt"], autoIndex: false}\n'
+SOURCES = "select t.name || '/' || s.name from source s join tenant t on t.id = s.tenant_id order by 1"
+
+
+@pytest.fixture
+def working(run: Run, tmp_path: Path, omniscient: psycopg.Connection[Any]) -> Run:
+    """Commands beside workers that run with `FILE`."""
+    (tmp_path / "larder.yaml").write_text(FILE)
+    assert run("sources", "list").exit_code == 0
+    omniscient.execute(
+        "insert into worker (name, queues, host, pid) values ('w', 'control,ingest,embed', 'h', 1)"
+    )
+    return run
+
+
+@pytest.mark.parametrize("command", ["index", "sources list", "sources rename docs x"])
+def test_a_mistyped_tenant_registers_nothing(
+    working: Run, omniscient: psycopg.Connection[Any], command: str
+) -> None:
+    """It would be wrong in the status for good: no worker has its sources."""
+    refused = working(*command.split(), LARDER_TENANT="acne")
+    if command == "index":
+        assert refused.exit_code == 1
+        assert "no tenant acne, only acme" in refused.stderr
+        assert "LARDER_TENANT" in refused.stderr
+    assert omniscient.execute(SOURCES).fetchall() == [("acme/docs",)]
+    assert omniscient.execute("select name from tenant").fetchall() == [("acme",)]
+
+
+@pytest.mark.parametrize("change", ["new", "changed"])
+def test_a_source_that_the_workers_do_not_know_yet_keeps_no_other_from_being_read(
+    working: Run, tmp_path: Path, omniscient: psycopg.Connection[Any], change: str
+) -> None:
+    (tmp_path / "larder.yaml").write_text(FILE + NEW)
+    if change == "changed":
+        omniscient.execute("delete from worker")
+        assert working("sources", "list").exit_code == 0
+        omniscient.execute(
+            "insert into worker (name, queues, host, pid) values ('w', 'control,ingest,embed', 'h', 1)"
+        )
+        (tmp_path / "larder.yaml").write_text(FILE + NEW.replace("*.txt", "**/*.txt"))
+    before = omniscient.execute("select name, config_hash from source order by name").fetchall()
+    told = working("index", "--no-wait", "--json")
+    assert told.exit_code == 3
+    found = json.loads(told.stdout)
+    assert [one["source"] for one in found["queued"]] == ["docs"]
+    ((error),) = found["errors"]
+    assert error["source"] == "notes"
+    assert error["reason"].startswith("the workers have ")
+    assert "then larder index notes" in error["reason"]
+    assert omniscient.execute("select name, config_hash from source order by name").fetchall() == before
+    alone = working("index", "notes")
+    assert alone.exit_code == 1
+    assert "larder reload where `larder up` runs them, else start each of them again" in alone.stderr
