@@ -9,7 +9,7 @@ import smtplib
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.utils import localtime, make_msgid
@@ -90,9 +90,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "deaf_worker": Rule(
         "{subject} gave no sign of life for {value:.0f} s: larder health",
-        lambda found: [
-            (w["name"], min(w["age_seconds"], found["reached_seconds"])) for w in found["workers"]
-        ],
+        lambda found: found["silent_workers"].items(),
     ),
     "silent_queue": Rule(
         "queue {subject} did nothing for {value:.0f} s: larder status",
@@ -204,6 +202,8 @@ def address_of(channel: AlertChannel) -> str:
 # The look ---------------------------------------------------------------------------------------------
 
 VERIFY_SECONDS = 3600.0
+SIGN_SECONDS = 20.0
+"""In which a worker that lives gives a sign, also after an absence of the database."""
 RETRY_SECONDS = 2.0
 AWAY_KEY = "larder:alert:store_unreachable"
 """Where it stands in the broker that this alert is out: its own state cannot lie in the database."""
@@ -235,6 +235,8 @@ class Watcher:
         self._broker_missed = 0
         self._reached_at: float | None = float("-inf")
         """Since when the database has answered; signs of life go there, and nobody could give one before."""
+        self._silent_at: dict[str, float] = {}
+        """Worker -> when it was first seen to be silent, and others not."""
         self._verified_at = float("-inf")
         self._broken: list[UUID] = []
         self._own: Json | None = None
@@ -252,6 +254,7 @@ class Watcher:
                 self._settle()
             except StoreError:
                 self._reached_at = None
+                self._silent_at.clear()
                 if left:
                     time.sleep(self._retry)
             else:
@@ -286,6 +289,7 @@ class Watcher:
         """The status, and what only one who looks again and again can know."""
         found = status.status(self._parts)
         self._reached_at = self._clock() if self._reached_at is None else self._reached_at
+        silent = self._silent(found["workers"])
         self._broker_missed = 0 if found["broker"] == "ok" else self._broker_missed + 1
         if self._clock() - self._verified_at > VERIFY_SECONDS:
             self._verified_at = self._clock()
@@ -295,8 +299,22 @@ class Watcher:
             "broker_missed": self._broker_missed,
             "broken_chains": self._broken,
             "growing_seconds": growing,
+            "silent_workers": silent,
             "reached_seconds": self._clock() - self._reached_at,
         }
+
+    def _silent(self, workers: Sequence[Json]) -> dict[str, float]:
+        """Age of the last sign of life of workers that have had the time for one, and gave none while others did.
+
+        An absence of the database that lies between two looks is seen by its traces alone: it silenced all of them, and
+        the first that are back are so for seconds before the others.
+        """
+        now = self._clock()
+        ages = {w["name"]: w["age_seconds"] for w in workers if w["age_seconds"] > SIGN_SECONDS}
+        if workers and len(ages) == len(workers):
+            self._reached_at, ages = now, {}
+        self._silent_at = {name: self._silent_at.get(name, now) for name in ages}
+        return {name: age for name, age in ages.items() if now - self._silent_at[name] >= SIGN_SECONDS}
 
     def _is_broken(self, tenant: UUID) -> bool:
         with self._patient.database.tenant(tenant) as connection:
