@@ -15,6 +15,7 @@ from pipeline.errors import (
     StoreDamaged,
     StoreError,
     StoreHindered,
+    StoreMisnamed,
     StoreRefused,
     StoreRejected,
     StoreSilent,
@@ -28,6 +29,8 @@ class AnswerTimeout(psycopg.OperationalError):
 
 _SERVER_SAYS = re.compile(r"failed: [^\s:]+:  ([^\n]+)")
 _PARAMETER = re.compile(r'invalid (?:(\w+) value:|URI query parameter:|connection option) "(\w*)')
+
+_UNKNOWN_HOST = re.compile(r"failed to resolve host '([^'@\s]+)'")
 
 _LOGIN = (
     "correct user and password in the address of that login: LARDER_DATABASE_URL,"
@@ -65,7 +68,7 @@ _FIXES = (
 )
 """Words of a server that refuses -> what to do; the first that fits."""
 _NO_ANSWER = (
-    ("failed to resolve host", "its host name is not known"),
+    ("failed to resolve host", "its host is not known"),
     ("Connection refused", "nothing listens at its address"),
     ("No such file", "there is no such socket"),
     ("unreachable", "there is no way to its host"),
@@ -74,7 +77,12 @@ _NO_ANSWER = (
     ("expected authentication request", "what listens at its address is no PostgreSQL"),
 )
 """Words of the client -> why nobody answers."""
-KEPT = "see `larder doctor`; the work is kept and tried again"
+KEPT = "see `larder doctor`; queued work is kept and tried again"
+
+
+def _first_line(error: object) -> str:
+    """Without the list of all addresses that were tried, where a host has several."""
+    return str(error).partition("\n")[0]
 
 
 def is_starting(error: BaseException) -> bool:
@@ -99,7 +107,7 @@ def _refusal(error: psycopg.Error) -> StoreError | None:
     """The error of ours if the server answered and let us in no further, or the address itself is wrong; else None."""
     words = str(error)
     if parameter := _PARAMETER.search(words):
-        return StoreRefused(
+        return StoreMisnamed(
             f"the address of the database is wrong: its parameter {parameter[1] or parameter[2]} is refused",
             fix="correct what stands behind the ? in LARDER_DATABASE_URL",
         )
@@ -109,7 +117,7 @@ def _refusal(error: psycopg.Error) -> StoreError | None:
     if "SSL" in said or "certificate" in said:
         return StoreRefused(f"TLS with the database fails: {said}", fix=_TLS)
     if "no password supplied" in words:
-        return StoreRefused("the database wants a password, and its address holds none", fix=_LOGIN)
+        return StoreMisnamed("the database wants a password, and its address holds none", fix=_LOGIN)
     return None
 
 
@@ -117,7 +125,8 @@ def _refused(said: str) -> StoreError:
     if any(words in said for words in _PASSING):
         return StoreUnavailable(f"the database takes no connections now: {said}", fix=KEPT)
     fix = next((fix for words, fix in _FIXES if words in said), "see the log of the database server")
-    return StoreRefused(f"the database refuses the login: {said}", fix=fix)
+    kind = StoreMisnamed if "set role" in said else StoreRefused
+    return kind(f"the database refuses the login: {said}", fix=fix)
 
 
 def check_parameters(url: str) -> None:
@@ -138,7 +147,9 @@ def check_parameters(url: str) -> None:
 def _no_answer(error: BaseException | None, state: str | None) -> str:
     """Why nobody answers, in words; what the driver calls it if we have none."""
     said, named = str(error), " ".join(filter(None, (type(error).__name__, state)))
-    return next((why for words, why in _NO_ANSWER if words in said), named)
+    host = _UNKNOWN_HOST.search(said)
+    why = next((why for words, why in _NO_ANSWER if words in said), named)
+    return f"its host {host[1]!r} is not known" if host else why
 
 
 def message_of(error: BaseException | None) -> str:
@@ -186,8 +197,8 @@ def translate(original: BaseException | None, *, lost: bool = False) -> StoreErr
     """The error of ours for one of the driver's: passing trouble or refusal."""
     if isinstance(original, (AnswerTimeout, psycopg.errors.ConnectionTimeout)):
         return StoreSilent(
-            f"the database says nothing: {original}",
-            fix="it is frozen, overloaded or cut off: see `larder doctor`; the work is kept and tried again",
+            f"the database says nothing: {_first_line(original)}",
+            fix="it is frozen, overloaded or cut off: see `larder doctor`; queued work is kept and tried again",
         )
     state = getattr(original, "sqlstate", None)
     if not state and isinstance(original, psycopg.Error):

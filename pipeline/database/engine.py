@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any, Self
 from uuid import UUID
@@ -23,7 +22,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as NoneFree
 
-from pipeline.database.driver_errors import KEPT, AnswerTimeout, message_of, translate, while_starting
+from pipeline.database.driver_errors import KEPT, message_of, translate
+from pipeline.database.timed_connection import TimedConnection
 from pipeline.errors import StoreUnavailable
 
 APP_ROLE = "larder_app"
@@ -340,68 +340,6 @@ def translated() -> Iterator[None]:
             if one is not None and getattr(original, "sqlstate", None):
                 one.args = (message_of(original), *one.args[1:])
         raise ours from error
-
-
-HANDSHAKE = 4
-"""Waits that a connection takes at most: to be accepted, and for three answers until the password is believed."""
-
-
-class TimedConnection(psycopg.Connection[Any]):
-    """A connection on which no single wait for the server takes longer than `answer_timeout` seconds.
-
-    A frozen server, or a network that swallows packets, ends no connection: without this its client waits for ever.
-    A server that is slow and answers is waited for, however many answers it takes: it is not gone.
-    """
-
-    answer_timeout: float | None = None
-
-    @classmethod
-    def opened(cls, answer_timeout: float, *args: Any, start_timeout: float = 0.0, **parameters: Any) -> Self:
-        """As `connect`, with `answer_timeout` seconds for each answer; a server may be starting for `start_timeout`."""
-        timeout = max(2, round(HANDSHAKE * answer_timeout))  # for all; the driver knows nothing shorter
-        kind: Any = cls
-        connect = _with_timeout(kind, answer_timeout).connect
-        parameters["connect_timeout"] = timeout
-        made: Self = while_starting(start_timeout)(connect, *args, **parameters)
-        return made
-
-    @classmethod
-    def _connect_gen(cls, conninfo: str = "") -> Generator[Any, Any, Self]:
-        steps = super()._connect_gen(conninfo)
-        return steps if cls.answer_timeout is None else _timed(steps, cls.answer_timeout)
-
-    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        """What the driver calls to wait for the server: for one answer or several, or for `timeout` seconds at most."""
-        if self.answer_timeout is None or timeout is not None:
-            return super().wait(gen, interval, timeout)
-        try:
-            return super().wait(_timed(gen, self.answer_timeout), interval)
-        except AnswerTimeout:
-            # Half an answer may still come: nothing can be asked on this connection any more, not even to roll back.
-            self.pgconn.finish()
-            raise
-
-
-@cache
-def _with_timeout(kind: type[Any], answer_timeout: float) -> type[Any]:
-    """The driver tells a connection nothing of ours before it is one, but it asks its class."""
-    return type(kind.__name__, (kind,), {"answer_timeout": answer_timeout})
-
-
-def _timed(steps: Generator[Any, Any, Any], answer_timeout: float) -> Generator[Any, Any, Any]:
-    """The driver's steps, as long as none of them lets us wait longer than `answer_timeout` seconds."""
-    ready, since = None, time.monotonic()
-    while True:
-        if ready:
-            since = time.monotonic()
-        elif time.monotonic() - since > answer_timeout:
-            steps.close()
-            raise AnswerTimeout(f"no answer within {answer_timeout:g} seconds")
-        try:
-            wanted = steps.send(ready)
-        except StopIteration as done:
-            return done.value
-        ready = yield wanted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@
     |  |- StoreUnavailable                   transient   PostgreSQL or the broker cannot be reached
     |  |  |- StoreSilent                      transient   ... or keeps connections open and says nothing
     |  |  |- StoreRefused                     transient   ... or answers and does not let us in
+    |  |  |  `- StoreMisnamed                 transient   ... since a part of our addresses is missing or wrong
     |  |  `- StoreHindered                    transient   ... or lacks disk, memory, a table or the right to write
     |  |     `- StoreDamaged                  transient   ... or fails in itself, over every document or over one
     |  |- DocumentDamaged                    transient   it fails in itself over this document alone
@@ -130,6 +131,12 @@ class StoreSilent(StoreUnavailable):
 
 class StoreRefused(StoreUnavailable):
     """The database answers and does not let us in: whoever mends the login mends it for all that waits."""
+
+
+class StoreMisnamed(StoreRefused):
+    """An address of the database is missing or lacks something."""
+
+    exit_code = 2
 
 
 class StoreHindered(StoreUnavailable):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from pipeline.database.engine import Database, TimedConnection
+from pipeline.database.engine import Database, translated
+from pipeline.database.timed_connection import TimedConnection
 from pipeline.errors import StoreSilent, StoreUnavailable
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
@@ -77,3 +79,17 @@ def test_the_ways_to_the_server_are_few(proxy: TcpProxy, addresses: Addresses) -
     assert further <= 5, "three for the password, and the types of vectors"
     assert first - second <= 12, "the same, and what the library wants to know of a server it sees first"
     database.close()
+
+
+def test_a_host_of_several_addresses_is_silent_as_long_as_one_of_them() -> None:
+    """As localhost is, which stands for one address of each version of the protocol."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        where = (
+            f"host=localhost,localhost,other hostaddr=127.0.0.1,127.0.0.1,127.0.0.1 port={port},{port},{port}"
+        )
+        begun = time.monotonic()
+        with pytest.raises(StoreSilent) as caught, translated():
+            TimedConnection.opened(1.0, where)
+        assert 2.0 <= time.monotonic() - begun < 2.9, "another host is asked, another address of one is not"
+    assert caught.value.message == "the database says nothing: no answer within 1 seconds"

@@ -68,4 +68,4 @@ class TestWhatAnErrorCarries:
 
 
 def test_only_a_wrong_configuration_ends_a_command_with_2() -> None:
-    assert {e.__name__ for e in TREE if e.exit_code == 2} == {"ConfigurationError"}
+    assert {e.__name__ for e in TREE if e.exit_code == 2} == {"ConfigurationError", "StoreMisnamed"}

@@ -9,7 +9,8 @@ from sqlalchemy.engine import make_url
 
 from connectors.sections import secret_value
 from pipeline.database import migrations
-from pipeline.database.engine import Database, TimedConnection, translated
+from pipeline.database.engine import Database, translated
+from pipeline.database.timed_connection import TimedConnection
 from pipeline.errors import ConfigurationError, StoreHindered, StoreRefused, StoreUnavailable
 from workers import embedded
 from workers.runtime import Addresses, Runtime

@@ -13,7 +13,8 @@ from uuid import UUID, uuid4
 import psycopg
 from sqlalchemy.engine import make_url
 
-from pipeline.database.engine import Database, TimedConnection
+from pipeline.database.engine import Database
+from pipeline.database.timed_connection import TimedConnection
 from pipeline.errors import ConfigurationError, LarderError
 from pipeline.ledger import jobs
 from pipeline.ledger.jobs import ENRICH

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -201,7 +202,7 @@ _SAID = (
     ("^NoPermissionError", "refuses its user what workers do"),
     ("refused", "cannot be reached: nothing listens at its address"),
     ("No such file", "cannot be reached: there is no such socket"),
-    ("Name or service|name resolution|nodename nor", "cannot be reached: its host name is not known"),
+    ("Name or service|name resolution|nodename nor", "cannot be reached: its host is not known"),
     ("(?i)hostname mismatch|IP address mismatch", "has a certificate for another host name"),
     ("CERTIFICATE_VERIFY_FAILED", "has a certificate that nobody we trust has signed"),
     ("SSL", "cannot be reached: TLS with it fails"),
@@ -214,8 +215,17 @@ _SAID = (
 """Words of an error -> what is wrong."""
 
 
+def _host_in(url: str) -> str:
+    """The host of an address, if none of it can be a piece of a password with an @ or / in it."""
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        if url.count("@") == parts.netloc.count("@") <= 1:
+            return parts.hostname or ""
+    return ""
+
+
 def connect_problem(url: str) -> str:
-    """Why it cannot be used, as the end of a sentence; empty if it can. Nothing of the address is repeated."""
+    """Why it cannot be used, as the end of a sentence; empty if it can. Of the address only an unknown host is told."""
     try:
         with client_of(url) as client:
             client.ping()
@@ -227,7 +237,8 @@ def connect_problem(url: str) -> str:
         if url.startswith(("rediss:", "amqps:")) and "No such file" in str(error):
             return "is to be trusted by a file that is not there"
         said = (why for words, why in _SAID if re.search(words, f"{kind}: {error}"))
-        return next(said, f"cannot be reached: {kind}")
+        why = next(said, f"cannot be reached: {kind}")
+        return why.replace(" is not known", f" {_host_in(url)!r} is not known") if _host_in(url) else why
     return ""
 
 

@@ -134,6 +134,23 @@ def test_a_login_that_may_not_act_for_us(addresses: Addresses, login: str, super
     assert "the user in LARDER_DATABASE_URL" in error.fix
 
 
+def test_a_missing_control_address_is_wrong_configuration(
+    run: Run, addresses: Addresses, superuser: Superuser
+) -> None:
+    name = f"only_app_{addresses.name}"
+    with superuser("postgres") as connection:
+        connection.execute(f"create role {name} login password '{SESAME}'")
+        connection.execute(f"grant larder_app to {name}")
+    try:
+        own = as_user(addresses.app, f"{name}:{SESAME}")
+        said = run("sources", "list", LARDER_DATABASE_URL=own, LARDER_CONTROL_DATABASE_URL="")
+        assert "LARDER_CONTROL_DATABASE_URL" in said.output
+        assert said.exit_code == 2
+    finally:
+        with superuser("postgres") as connection:
+            connection.execute(f"drop role {name}")
+
+
 def test_a_server_that_is_full_only_asks_for_patience(addresses: Addresses, superuser: Superuser) -> None:
     with superuser("postgres") as connection:
         connection.execute(f"alter database {addresses.name} connection limit 0")
@@ -146,7 +163,8 @@ def test_a_server_that_is_full_only_asks_for_patience(addresses: Addresses, supe
     ("where", "why"),
     [
         ("127.0.0.1:1", "nothing listens at its address"),
-        ("nowhere.invalid", "its host name is not known"),
+        ("nowhere.invalid", "its host 'nowhere.invalid' is not known"),
+        (f"{SESAME}@nowhere.invalid", "its host is not known"),  # may be a piece of the password
     ],
 )
 def test_why_nobody_answers_is_said(where: str, why: str) -> None:
@@ -197,7 +215,8 @@ def test_a_broker_that_refuses_says_what(servers: embedded.Servers, reader: str,
         assert why in broker.REFUSALS, "it has a remedy of its own"
     unreached = {
         f"redis://:{SESAME}@127.0.0.1:{slammer}/0": "it closes the connection (no Redis or Valkey?)",
-        f"redis://:{SESAME}@nowhere.invalid:6379/0": "its host name is not known",
+        f"redis://:{SESAME}@nowhere.invalid:6379/0": "its host 'nowhere.invalid' is not known",
+        f"redis://:pass@{SESAME}.invalid/@nowhere.invalid:6379/0": "its host is not known",
         f"redis://:{SESAME}@127.0.0.1:1/0": "nothing listens at its address",
     }
     for url, why in unreached.items():
