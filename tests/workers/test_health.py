@@ -10,10 +10,11 @@ import pytest
 import redis
 from fastapi.testclient import TestClient
 
+from pipeline.access import Caller
 from pipeline.errors import StoreError, StoreRefused
 from pipeline.ledger import tenant_id
 from tests.conftest import Addresses
-from workers.admin import status
+from workers.admin import status, tokens
 from workers.admin.doctor import doctor
 from workers.api.app import create_app
 from workers.processes.alerts import AWAY_KEY, Watcher
@@ -77,3 +78,20 @@ def test_a_login_that_is_refused_is_told_by_all_within_seconds(
     assert (first.check, first.status) == ("database", "error")
     assert "permission denied for database" in first.detail
     seen.close()
+
+
+@pytest.mark.usefixtures("broker")
+def test_what_the_database_says_of_its_roles_is_for_the_operator_alone(
+    parts: Runtime, refuse: Callable[[str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    parts.settings.data.mkdir()  # the API's secret lies there
+    caller = Caller(tenant=tenant_id("acme"), tenant_name="acme", subject="ann", projects=("*",))
+    token = tokens.issue_token(parts.settings, caller, hours=1)
+    refuse("larder_app")
+    with TestClient(create_app(parts)) as api:
+        headers = {"Authorization": f"Bearer {token}"}
+        body = {"query_text": "kestrel", "project_id": "default"}
+        answer = api.post("/api/v1/rag/query", json=body, headers=headers)
+    assert answer.status_code == 503, answer.text
+    assert answer.json()["detail"] == "the database refuses the login"
+    assert "permission denied for database" in caplog.text

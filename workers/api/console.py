@@ -39,6 +39,7 @@ from workers.admin.status import (
 )
 from workers.api.callers import COOKIE, Parts, cookie_of, prove_caller
 from workers.api.enrichment import client_for, items_of
+from workers.api.problems import told_to_callers
 from workers.enrichment.step4_file import is_text, item_of_text
 from workers.runtime import acting_as
 from workers.search import document_as, search_as
@@ -195,7 +196,7 @@ def search(
         try:
             found = search_as(parts, session.caller, request, [project] if project else [])
         except LarderError as error:
-            return session.page("search.html", "Search", **told, problem=error.message)
+            return session.page("search.html", "Search", **told, problem=told_to_callers(error))
         told |= {"found": found, "passages": [_marked(hit.chunk.content, q) for hit in found.hits]}
     else:
         told |= {"sources": _with_problems(parts, session)}
@@ -257,7 +258,11 @@ def enrich(
         client = client_for(request, parts, session.caller)
         job = client.submit(storable(item), project=project or None, caller=session.caller)
     except LarderError as error:
-        told = {"job": None, "projects": projects_of(parts, session.caller), "problem": error.message}
+        told = {
+            "job": None,
+            "projects": projects_of(parts, session.caller),
+            "problem": told_to_callers(error),
+        }
         return session.page("enrich.html", "Step 4", 422, **told)
     return _to(request, f"/enrich/{job}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
@@ -23,8 +24,11 @@ from pipeline.errors import (
     NotFound,
     RateLimited,
     RequestRejected,
+    StoreError,
     TokenRefused,
 )
+
+logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 STATUS: Mapping[type[LarderError], int] = {
@@ -92,6 +96,14 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
+def told_to_callers(error: LarderError) -> str:
+    """What an error says without what to do about the installation, which is for its operator and may name folders.
+
+    Behind the colon of one of the database stand its own words, with roles and tables.
+    """
+    return error.message.partition(": ")[0] if isinstance(error, StoreError) else error.message
+
+
 def _ours(request: Request, error: Any) -> JSONResponse:
     status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 0)
     status = status or (503 if error.transient else SERVER_ERROR)
@@ -100,8 +112,9 @@ def _ours(request: Request, error: Any) -> JSONResponse:
         headers["WWW-Authenticate"] = 'Bearer realm="larder"'
     if error.retry_after is not None or status == 503:  # noqa: PLR2004 (Service Unavailable)
         headers["Retry-After"] = str(math.ceil(error.retry_after or 5))
-    # What to do about the installation is for its operator, and may name its folders.
-    detail = str(error) if status < SERVER_ERROR else error.message
+    detail = str(error) if status < SERVER_ERROR else told_to_callers(error)
+    if status >= SERVER_ERROR and detail != error.message:
+        logger.warning("answered with %d: %s", status, error.message)
     return problem(request.scope, status, detail, code=error.code, headers=headers)
 
 

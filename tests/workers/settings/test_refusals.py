@@ -22,6 +22,16 @@ WRONG = [
         7,
         ("retrieval.topK", "'many'", "a whole number from 1 to 1000"),
     ),
+    (
+        GOOD + "  monitoring: {metrics: {token: ''}}\n",
+        6,
+        ("metrics.token: found an empty text, expected a secret",),
+    ),
+    (
+        GOOD + '  monitoring: {metrics: {token: "${LARDER_METRICS_TOKEN:-}"}}\n',
+        6,
+        ("metrics.token: found an empty text (without quotes an empty variable leaves its key out)",),
+    ),
     (GOOD + "  retrieval:\n    topK: 2.5\n", 7, ("found 2.5",)),
     (GOOD + "  retrieval:\n    topK: yes\n", 7, ("found true", "a whole number")),
     (GOOD + "  retrieval:\n    topK: '5.5'\n", 7, ("found '5.5'", "a whole number")),
