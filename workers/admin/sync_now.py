@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import time
 from collections import Counter
@@ -42,6 +43,7 @@ AWAY_SECONDS = 20.0
 """A command does not sit out a longer absence of the broker, either."""
 UNSERVED_SECONDS = 60.0
 """In which a worker that is being restarted is back."""
+RESTART_POLL_SECONDS = 0.5
 START = "larder up --detach, but `larder worker QUEUE` where they are started by hand or in containers"
 KEPT = "it is kept and goes on by itself when the broker is back: larder doctor, larder status"
 LONG_SECONDS = 900.0
@@ -408,6 +410,24 @@ def preview(parts: Runtime, one: Configured, *, force: bool) -> Json:
 def served_queues(workers: Sequence[Json]) -> set[str]:
     """Queues that a living one of the `workers` of the status serves."""
     return {queue for w in workers if w["age_seconds"] <= DEAF_SECONDS for queue in w["queues"]}
+
+
+def await_restarted(parts: Runtime, tell: Callable[[str], object]) -> None:
+    """Wait for workers that ended a moment ago, on servers of one's own: they are perhaps being restarted."""
+    from workers.embedded.locating import uses_embedded
+
+    told = False
+    while not uses_embedded(parts.settings):
+        with parts.database.control() as connection:
+            unserved = overview.unserved(connection, INDEXING, silent=DEAF_SECONDS)
+        if not unserved or any((s or math.inf) > UNSERVED_SECONDS for s in unserved.values()):
+            return
+        if not told:
+            tell(
+                f"no worker serves {', '.join(sorted(unserved))} at this moment: waiting for one to come back"
+            )
+            told = True
+        time.sleep(RESTART_POLL_SECONDS)
 
 
 class QueuesUnserved(LarderError):

@@ -65,6 +65,8 @@ def index(
         found = [sync_now.preview(context.parts, one, force=force) for one in wanted]
         context.answer({"success": True, "dry_run": True, "runs": found}, *_would_do(found))
         return
+    if not no_wait:
+        sync_now.await_restarted(context.parts, warn)
     undoable = sync_now.undoable(context.parts, wanted)
     doable = [one for one in wanted if one.id not in undoable]
     if not doable:
@@ -220,6 +222,7 @@ def ingest(
         endings = ", ".join(end for ends in ENDINGS.values() for end in ends)
         raise ConfigurationError(f"{folder} holds no file that ends with one of {endings}", fix=fix)
     context.ping()
+    sync_now.await_restarted(context.parts, warn)
     sync_now.register_folder(context.parts, wanted)
     _run(context, wanted, force=force)
 

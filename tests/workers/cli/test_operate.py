@@ -146,6 +146,36 @@ def test_an_unknown_source_lists_the_known_ones(what: list[str], run: Run) -> No
     assert document(run("sources", *what, "nots", "--json"))["success"] is False
 
 
+DOCUMENT = """
+    insert into document (id, tenant_id, source_id, external_id, project_id, source_type, kind, title, desired_hash,
+                          pipeline_version, state, stage)
+    select gen_random_uuid(), tenant_id, id, %s, project_id, 'documentation', 'reference', 'a title', 'h', 'p', 'done',
+           'done' from source where name = %s"""
+
+
+@pytest.mark.parametrize(
+    ("of_old", "of_new", "words"),
+    [
+        ("", "", "docs had no documents; it is called handbook now"),
+        ("ab", "", "handbook has 2 documents of docs"),
+        ("ab", "ab", "handbook had 2 documents of docs already, and they no longer come twice"),
+        ("ab", "a", "handbook has 1 document of docs, and had 1 document more of it already"),
+    ],
+)
+def test_a_rename_says_what_became_of_the_documents(
+    run: Run, tmp_path: Path, omniscient: SQL, of_old: str, of_new: str, words: str
+) -> None:
+    assert run("sources", "list").exit_code == 0
+    (tmp_path / "larder.yaml").write_text(CONFIG.replace("name: docs", "name: handbook"), encoding="utf-8")
+    assert run("sources", "list").exit_code == 0
+    for source, items in (("docs", of_old), ("handbook", of_new)):
+        for item in items:
+            omniscient.execute(DOCUMENT, (item, source))
+    renamed = run("sources", "rename", "docs", "handbook")
+    assert renamed.stdout.strip().startswith(words)
+    assert renamed.exit_code == 0
+
+
 def test_a_source_is_forgotten_with_yes_alone(run: Run, omniscient: SQL) -> None:
     assert run("sources", "list").exit_code == 0
     refused = run("sources", "forget", "docs", "--yes")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
 from tests.fakes.tcp_proxy import TcpProxy
@@ -26,6 +29,34 @@ def test_a_database_that_is_being_started_is_waited_for(
         threading.Timer(0.7, setattr, (proxy, "starting", False)).start()
         done = run(*command, **behind)
         assert done.exit_code == 0, done.output
+
+
+ENDED = """
+    insert into worker (name, queues, host, pid, seen_at)
+    values ('w', 'control,ingest,embed', 'h', 0, now() - make_interval(secs => %s))"""
+
+
+@pytest.mark.parametrize("seconds", [1, 58.5, 90])
+def test_a_worker_that_ended_a_moment_ago_may_come_back(
+    run: Run, tmp_path: Path, omniscient: psycopg.Connection[Any], seconds: float
+) -> None:
+    (tmp_path / "inbox").mkdir()
+    (tmp_path / "inbox" / "a.txt").write_text("A text.")
+    assert run("sources", "list").exit_code == 0
+    omniscient.execute(ENDED, (seconds,))
+    back = "update worker set pid = 1, seen_at = now(), started_at = now()"
+    if seconds == 1:
+        threading.Timer(1.5, omniscient.execute, (back,)).start()
+        # There is nobody behind that row: the command waits for its work, and not for a worker.
+        ended = "update sync_run set state = 'finished', finished_at = now() where finished_at is null"
+        threading.Timer(3.0, omniscient.execute, (ended,)).start()
+    begun = time.monotonic()
+    done = run("ingest", "inbox")
+    waits = "no worker serves control, embed, ingest at this moment: waiting for one to come back"
+    assert (waits in done.stderr) == (seconds < 60)
+    assert done.exit_code == (0 if seconds == 1 else 1), done.output
+    assert ("no worker serves control, embed, ingest\n" in done.stderr) == (seconds != 1)
+    assert time.monotonic() - begun < 20
 
 
 def test_step_4_without_its_workers_is_answered_at_the_level_that_is_left_at_the_deadline(
