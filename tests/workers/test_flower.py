@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -10,6 +12,7 @@ from http.cookiejar import CookieJar
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import psutil
 import pytest
 
 from tests import forked
@@ -92,3 +95,28 @@ def test_whom_the_provider_names_is_let_in_and_nobody_else(shown: tuple[str, Pro
     assert asked(f"{url}/login", jar)[0] == 200
     for page in ("/tasks", "/api/workers", "/metrics"):
         assert asked(f"{url}{page}", jar) == (200, f"/queue{page}")
+
+
+def test_whoever_interrupts_it_twice_reads_no_traceback(tmp_path: Path, servers: embedded.Servers) -> None:
+    """As `timeout -s INT` does, which tells the process and its group."""
+    port = free_port()
+    env = forked.environment(
+        LARDER_DATABASE_URL="postgresql://nobody:5432/larder",
+        LARDER_BROKER_URL=servers.broker_url,
+        LARDER_FLOWER_AUTH="ann:a password of some length",
+        LARDER_DATA=str(tmp_path / "data"),
+    )
+    command = [sys.executable, "-m", "workers.cli", "flower", "--port", str(port)]
+    with (
+        (tmp_path / "log").open("wb") as log,
+        psutil.Popen(command, env=env, cwd=tmp_path, stdout=log, stderr=log) as one,
+    ):
+        end = time.monotonic() + 60
+        while asked(f"http://127.0.0.1:{port}/")[0] == 0:
+            assert time.monotonic() < end, (tmp_path / "log").read_text()
+            time.sleep(0.2)
+        for _ in range(10):
+            one.send_signal(signal.SIGINT)
+            time.sleep(0.1)
+        one.wait(60)
+    assert "Traceback" not in (tmp_path / "log").read_text()

@@ -6,12 +6,13 @@ import asyncio
 import gc
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import psutil
@@ -266,7 +267,14 @@ def run_flower(parts: Runtime, port: int, address: str, environ: Mapping[str, st
     options += [f"--max_tasks={parts.rag.flower.max_tasks}", "--purge_offline_workers=3600"]
     if prefix:
         options.append(f"--url_prefix={prefix}")
+    signal.signal(signal.SIGINT, _interrupt_once)
     app.start(["flower", f"--address={address}", f"--port={port}", *options])
+
+
+def _interrupt_once(_signal: int, _frame: object) -> NoReturn:
+    """Another one, as `timeout` sends, would break off the end of Flower and of its threads with a traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 _PROVIDERS = {
