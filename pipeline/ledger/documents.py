@@ -34,7 +34,9 @@ _FACTS = """
 # How a person may name a document, the surest first; the first that fits any decides.
 _NAMES = (
     "cast(d.id as text) = lower(split_part(:name, ':', 1))",
-    "d.external_id = :name or d.metadata ->> 'source_path' = :name or d.url = :name",
+    # Items of several runs share an id, and the first of them alone is called by it.
+    """d.external_id = :name or d.metadata ->> 'pbi_id' = :name or d.metadata ->> 'source_path' = :name
+       or d.url = :name""",
     """right('/' || d.external_id, length(:name) + 1) = '/' || :name
        or right('/' || (d.metadata ->> 'source_path'), length(:name) + 1) = '/' || :name""",
     "lower(d.title) = lower(:name)",

@@ -40,6 +40,22 @@ def test_a_name_that_fits_several_lists_them(depot: Depot, run: Run) -> None:
     assert set(data["candidates"][0]) == {"id", "source", "external_id", "title"}
 
 
+def test_items_that_share_an_id_are_listed(depot: Depot, run: Run) -> None:
+    depot.put("Warn.", title="Warn of shallow water", metadata={"pbi_id": "PBI-001"})
+    only = depot.sql("select external_id from document where title like 'Warn of%'")[0][0]
+    depot.sql("update document set external_id = 'PBI-001' where external_id = :e", e=only)
+    assert found(run("explain", "PBI-001", "--json"))["document"]["title"] == "Warn of shallow water"
+    depot.put("Moor.", title="Moor at night", metadata={"pbi_id": "PBI-001"})
+    other = depot.sql("select external_id from document where title like 'Moor at%'")[0][0]
+    depot.sql("update document set external_id = 'PBI-001~1a2b3c4d' where external_id = :e", e=other)
+    several = run("explain", "PBI-001", "--json")
+    assert several.exit_code == 1
+    told = json.loads(several.stdout)["candidates"]
+    assert {c["external_id"] for c in told} == {"PBI-001", "PBI-001~1a2b3c4d"}
+    one = found(run("explain", "PBI-001~1a2b3c4d", "--json"))["document"]
+    assert one["title"] == "Moor at night"
+
+
 def test_where_a_document_stands(depot: Depot, run: Run) -> None:
     d = found(run("explain", "Otters", "--json"))["document"]
     assert d["source"] == "tracker"
