@@ -17,7 +17,7 @@ from connectors.documents.options import DecisionRules
 from connectors.files.contents import FolderContents, LeftOut, ending_of, glob_of
 from connectors.files.formats import READERS
 from connectors.files.options import FORMATS
-from connectors.pbi.shapes import holds_pbis
+from connectors.pbi.shapes import holds_pbis, id_of, is_step, pbi_items
 from pipeline.documents import plain_keys
 
 LEAST_IN_GROUP, MOST_GROUPS, MOST_PLACES, _ALIKE = 5, 8, 8, 3
@@ -128,11 +128,13 @@ class Survey:
         """Backlog items first, then texts; other JSON is for programs."""
         chosen: dict[str, list[str]] = {"pbi_json": [], "json": []}
         paths = [_joined(folder, name) for folder, names in files.items() for name in names]
+        keyed: list[bool] = []
         for path in paths:
             content = self._parsed(path)
             kind = "pbi_json" if holds_pbis(content) else "json" if _is_text(content) else ""
             if kind:
                 chosen[kind].append(path)
+                keyed += [_has_own_ids(content)] * (kind == "pbi_json")
             else:
                 self._leave_out("JSON without backlog items or texts", path)
         exclude: list[str] = []
@@ -143,7 +145,8 @@ class Survey:
             if patterns := _file_patterns(chosen[kind]):
                 globs = Globs(patterns, exclude)
                 matching = sum(bool(globs.included(path)) for path in paths)
-                self._propose(name, kind, patterns, exclude, {".json": matching}, purpose)
+                keys = {"identity": "id"} if kind == "pbi_json" and all(keyed) else {}
+                self._propose(name, kind, patterns, exclude, {".json": matching}, purpose, **keys)
                 exclude = patterns
 
     def _readable(self, files: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -240,6 +243,16 @@ class Survey:
             )
         )
         self.sources.append(ProposedSource(section=section, endings=endings, purpose=purpose))
+
+
+_OWN_ID = re.compile(r"(?!(?:PBI|US|STORY|ITEM|TASK|REQ)-)[A-Z][A-Z0-9]{1,9}-\d+")
+"""As a tracker gives them, for good; those of a pipeline number what one run made."""
+
+
+def _has_own_ids(content: Any) -> bool:
+    """Whether each item of a file has an id of its own, such as SHOP-12, and no run of a pipeline wrote it."""
+    ids = [id_of(plain_keys(item.pbi)) for item in pbi_items(content) or () if isinstance(item.pbi, Mapping)]
+    return bool(ids) and not is_step(content) and all(map(_OWN_ID.fullmatch, ids))
 
 
 def _any_holds(places: Sequence[_Place]) -> Callable[[str], bool]:

@@ -44,6 +44,24 @@ def read_by(folder: Path) -> dict[str, list[str]]:
     return read
 
 
+@pytest.mark.parametrize(
+    ("ids", "identity"),
+    [
+        (("SHOP-12", "SHOP-13"), "id"),
+        (("PBI-001", "PBI-002"), None),
+        (("SHOP-12", "PBI-001"), None),
+        (("SHOP-12", "7"), None),
+    ],
+)
+def test_items_whose_ids_are_their_own_are_told_apart_by_them(
+    tmp_path: Path, ids: tuple[str, ...], identity: str | None
+) -> None:
+    for one in ids:
+        write(tmp_path, f"items/{one}.json", text=PBI.replace("PBI-1", one))
+    (source,) = Survey(look_into(tmp_path), DecisionRules()).sources
+    assert source.section.get("identity") == identity
+
+
 def test_each_document_is_in_one_source(tmp_path: Path) -> None:
     write(tmp_path, *(f"docs/{n}.md" for n in range(6)), "docs/adr/0001-x.md", "docs/adr/readme.md")
     write(tmp_path, "README.md", "pkg/a/README.md", "pkg/b/docs/adr/0001-y.md", "notes/n.txt", "odd [x]/a.md")
