@@ -6,6 +6,7 @@ import json
 import posixpath
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
@@ -18,7 +19,9 @@ from connectors.files.markdown_text import readable_markdown
 from connectors.files.options import FileOptions, MarkdownOptions
 from connectors.files.source import FileSource, file_document, is_converted
 from connectors.files.walk import FileText, external_id, is_file_below
+from connectors.pbi.shapes import holds_pbis, is_step
 from pipeline.documents import Document, SourceType
+from pipeline.errors import DocumentRejected
 
 MAX_LINKS = 100
 MAX_TITLE_LINE = 120
@@ -75,6 +78,21 @@ def _path(target: str) -> str:
     return re.split("[#?]", target, maxsplit=1)[0]
 
 
+def refuse_items(file: FileText) -> None:
+    """See that a file is none of backlog items, which would become one text that is like each of them.
+
+    Raises:
+        DocumentRejected: it is.
+    """
+    if not file.external_id.lower().endswith(".json"):
+        return
+    with suppress(ValueError, RecursionError):
+        data = json.loads(file.text)
+        if is_step(data) or holds_pbis(data):
+            fix = "name it in a source of type pbi_json, and in exclude of this one"
+            raise DocumentRejected(f"{file.external_id} holds backlog items and is no text", fix=fix)
+
+
 class MarkdownSource(FileSource):
     """One document per Markdown file; its external id is the path below the root."""
 
@@ -83,7 +101,12 @@ class MarkdownSource(FileSource):
 
 
 def markdown_document(options: MarkdownOptions, file: FileText) -> Document | None:
-    """The document of one file; None if there is no text, neither below its header nor in a description there."""
+    """The document of one file; None if there is no text, neither below its header nor in a description there.
+
+    Raises:
+        DocumentRejected: as `refuse_items` does.
+    """
+    refuse_items(file)
     body = file.text if is_converted(file) else readable_markdown(file.text)
     title = title_of(list(headings_of(body)), text=body, file_stem=PurePosixPath(file.external_id).stem)
     file = replace(file, text=with_description(file.header.values, body))
@@ -112,7 +135,12 @@ class TextSource(FileSource):
 
 
 def text_document(options: FileOptions, file: FileText) -> Document | None:
-    """The document of one file: the whole text as it is, that of other formats as Markdown."""
+    """The document of one file: the whole text as it is, that of other formats as Markdown.
+
+    Raises:
+        DocumentRejected: as `refuse_items` does.
+    """
+    refuse_items(file)
     if is_blank(file.text):
         return None
     headings = list(headings_of(file.text)) if is_converted(file) else []

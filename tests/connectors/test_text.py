@@ -107,3 +107,20 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     assert [d.external_id for d in page.documents] == ["notes/standup log.txt"]
     assert [p.external_id for p in page.failed] == ["notes/binary.txt"]
     assert [p.external_id for p in page.skipped] == ["notes/empty.txt"]
+
+
+@pytest.mark.parametrize("kind", ["text", "markdown"])
+def test_a_file_of_backlog_items_is_no_text(tmp_path: Path, kind: str) -> None:
+    """As one text it would be like each of its items, and Step 4 would tell people to link it."""
+    item = '{"id": "PBI-1", "title": "Kestrel", "acceptance_criteria": ["a"]}'
+    (tmp_path / "step-3.JSON").write_text(f'{{"step": 3, "runId": "r", "scored_pbis": [{item}]}}')
+    (tmp_path / "items.json").write_text(f'{{"pbis": [{item}]}}')
+    (tmp_path / "other.json").write_text('{"text": "A kestrel."}')
+    (tmp_path / "broken.json").write_text('{"pbis": [')
+    options = file_options(name="notes", type=kind, root=tmp_path, paths=("*.json", "*.JSON"))
+    (page,) = open_source(options).pages(None)
+    assert [one.external_id for one in page.documents] == ["broken.json", "other.json"]
+    assert [one.external_id for one in page.failed] == ["items.json", "step-3.JSON"]
+    for one in page.failed:
+        assert "holds backlog items and is no text" in one.reason
+        assert "source of type pbi_json" in one.reason
