@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
 from html import unescape
 from ipaddress import ip_address
 from socket import SOCK_STREAM, getaddrinfo
@@ -468,3 +469,30 @@ def plain_words(text: str, *, link: re.Pattern[str] = LINK) -> str:
 def _without_marks(text: str, link: re.Pattern[str]) -> str:
     shown = _MARKS.sub(r"\g<code>\g<sign>", link.sub(r"\1", text))
     return " ".join(unescape(shown).split())[:MAX_TITLE].rstrip()
+
+
+# Titles of backlog items --------------------------------------------------------------------------
+
+NEARLY_SAME = 0.85
+_STORY = re.compile(r"^as an? [^,]{1,100}?,? i (?:want|need|would like) (?:to )?")
+
+
+def plain_title(title: str) -> str:
+    """The title without differences of case and blanks."""
+    return " ".join(title.casefold().split())
+
+
+@lru_cache(maxsize=10_000)
+def _title_words(title: str) -> frozenset[str]:
+    """Beginnings of its words, without "As a ..., I want to": by the rest items are told apart."""
+    return frozenset(re.findall(r"\b\w{1,5}", _STORY.sub("", plain_title(title))))
+
+
+def is_same_title(one: str, other: str) -> bool:
+    """True for titles of one backlog item, which may be reworded a little.
+
+    They have the same numbers, and NEARLY_SAME of their letters stand in words of both.
+    """
+    words, others = _title_words(one), _title_words(other)
+    shared, total = 2 * sum(map(len, words & others)), sum(map(len, words)) + sum(map(len, others))
+    return one == other or (shared >= NEARLY_SAME * total > 0 and not any(map(str.isdecimal, words ^ others)))

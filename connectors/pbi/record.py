@@ -22,9 +22,9 @@ from connectors.documents.values import (
     tags_of,
 )
 from connectors.pbi.effort import course_facts, effort_facts
-from connectors.pbi.identity import plain_title, title_key
+from connectors.pbi.identity import title_key
 from connectors.pbi.shapes import ID_KEYS, TITLE_KEYS, PbiItem, id_of, text_of
-from pipeline.documents import ACL, LEVEL, MAX_TITLE, plain_keys
+from pipeline.documents import ACL, LEVEL, MAX_TITLE, plain_keys, plain_title
 
 # Names of fields, by plain key; the surest first.
 FIELDS: Mapping[str, tuple[str, ...]] = {

@@ -27,7 +27,7 @@ from connectors.files.front_matter import FrontMatter
 from connectors.files.options import FileOptions, PbiOptions
 from connectors.files.source import Entry, FileSource, file_document, file_metadata
 from connectors.files.walk import FileListing, FileText, FoundFile, Skipped, holds_nothing, read_file
-from connectors.pbi.identity import is_same_title, item_name
+from connectors.pbi.identity import item_name
 from connectors.pbi.record import PbiRecord, pbi_record
 from connectors.pbi.shapes import holds_pbis, is_step, pbi_items, run_facts, text_of, top_level
 from pipeline.documents import (
@@ -38,6 +38,7 @@ from pipeline.documents import (
     Listing,
     Problem,
     SourceType,
+    is_same_title,
     plain_keys,
 )
 from pipeline.errors import DocumentRejected

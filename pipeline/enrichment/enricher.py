@@ -297,7 +297,8 @@ class Enricher:
         """
         itself: Sequence[UUID] = ()
         with suppress(StoreUnavailable):  # those that only a store can tell are looked for again in the hits
-            itself = self.texts.ids(request.own, own)
+            known = self.texts.ids(request.own, own)
+            itself = [one for one, called in known.items() if request.is_itself(*called)]
         wanted = SearchRequest(
             text=request.question,
             filter=replace(request.filter, exclude=tuple(sorted(itself)), projects=tuple(projects or ())),
@@ -318,7 +319,7 @@ class Enricher:
             hits = [
                 hit
                 for hit in found.hits
-                if str(hit.document.metadata.get("pbi_id") or "") not in request.own
+                if not request.is_itself(str(hit.document.metadata.get("pbi_id") or ""), hit.document.title)
                 or (own and hit.document.project_id not in (None, *own))
             ]
             answers[kind] = replace(found, hits=hits)

@@ -208,24 +208,24 @@ class DocumentTexts:
             read.setdefault(document, DocumentText(external_id, [])).chunks.append(chunk)
         return read
 
-    def ids(self, refs: Collection[str], projects: Collection[UUID] = ()) -> Sequence[UUID]:
-        """The work items that a source knows by one of these ids, by its key; with `projects` those of these alone.
+    def ids(self, refs: Collection[str], projects: Collection[UUID] = ()) -> Mapping[UUID, tuple[str, str]]:
+        """The work items that a source knows by one of these ids, with that id and the title; of `projects`, if given.
 
         Raises:
             StoreUnavailable: the store does not answer.
         """
         if not refs:
-            return ()
+            return {}
         with self.database.tenant(self.tenant) as connection:
             rows = connection.execute(
                 text("""
-                    select d.id from source s cross join lateral (
-                        select d.id from document d
+                    select d.* from source s cross join lateral (
+                        select d.id, d.external_id, d.title from document d
                         where d.tenant_id = s.tenant_id and d.source_id = s.id and d.external_id = any(:refs)
                           and d.kind = 'work' and (:anywhere or d.project_id = any(:projects)) offset 0) d"""),
                 {"refs": list(refs), "anywhere": not projects, "projects": list(projects)},
             )
-            return rows.scalars().all()
+            return {row.id: (row.external_id, row.title) for row in rows}
 
 
 class FoundDocument:

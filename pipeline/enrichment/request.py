@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from pipeline.chunking.prose import prose_of
-from pipeline.documents import Json, Kind, SourceType, composed, json_type_name, plain_keys
+from pipeline.documents import Json, Kind, SourceType, composed, is_same_title, json_type_name, plain_keys
 from pipeline.enrichment.text import single_line
 from pipeline.errors import RequestRejected
 from pipeline.search.records import Filter
@@ -40,6 +40,8 @@ CRITERIA_KEYS = ("acceptancecriteria", "criteria")
 PROJECT_KEYS = ("project", "projectid")
 _TYPE_KEYS = ("sourcetypes", "sourcetype")
 _NUMBER_KEYS = ("topk", "numbers")
+_NUMBERED = re.compile(r"(?i)pbi[-_ ]?\d+")
+"""Ids that each run of a pipeline gives anew."""
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _RIGHTS = ("securitylevels", "readers")
 """Set by whoever knows who asks, over what a request says itself; they only narrow what is found."""
@@ -133,6 +135,16 @@ class EnrichmentRequest:
     def own(self) -> tuple[str, ...]:
         """The ids under which the PBI may be indexed itself: its own, and those that the request says are its own."""
         return tuple(dict.fromkeys(filter(None, (self.id, *self.exclude))))
+
+    def is_itself(self, ref: str, title: str) -> bool:
+        """True if a work item of this id and title is the PBI itself.
+
+        A pipeline numbers from PBI-001 in each run: with such an id it is if the title is nearly the same as well.
+        """
+        if ref not in self.own:
+            return False
+        told = ref in self.exclude or not _NUMBERED.fullmatch(ref) or not self.title
+        return told or is_same_title(self.title, title)
 
     @cached_property
     def title(self) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from connectors.pbi.identity import is_same_title
 from connectors.pbi.sources import natural_sort_key, run_name
+from pipeline.documents import is_same_title
 from tests.connectors.outputs import ONE, TWO, read, source, write
 
 

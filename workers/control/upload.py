@@ -25,7 +25,7 @@ from connectors import protected
 from connectors.documents.options import SourceOptions
 from connectors.documents.values import build_document
 from connectors.files.options import ENDINGS
-from connectors.pbi.identity import is_same_title, item_name
+from connectors.pbi.identity import item_name
 from connectors.web.limiter import LocalRequestLimiter
 from pipeline.access import Caller
 from pipeline.documents import (
@@ -36,6 +36,7 @@ from pipeline.documents import (
     Page,
     Problem,
     SourceType,
+    is_same_title,
 )
 from pipeline.errors import DocumentRejected, LarderError, NotFound, RequestRejected, StoreUnavailable
 from pipeline.ledger import admission, audit, document_id, project_id, runs, source_id, sources, storable

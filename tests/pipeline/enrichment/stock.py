@@ -95,16 +95,16 @@ class Stock(DocumentTexts):
             if one.document.id in document_ids
         }
 
-    def ids(self, refs: Collection[str], projects: Collection[UUID] = ()) -> Sequence[UUID]:
+    def ids(self, refs: Collection[str], projects: Collection[UUID] = ()) -> Mapping[UUID, tuple[str, str]]:
         if self.away:
             raise StoreUnavailable("no answer")
-        return [
-            one.document.id
+        return {
+            one.document.id: (f"D-{one.document.id.int}", one.document.title)
             for one in self.hits
             if f"D-{one.document.id.int}" in refs
             and one.document.kind is Kind.WORK
             and (not projects or one.document.project_id in (None, *projects))
-        ]
+        }
 
     def answer(self, pbi: Mapping[str, Any], **wanted: Any) -> Json:
         """The context of a PBI, seen to be sound."""

@@ -171,6 +171,24 @@ def test_the_items_own_documents_are_found_by_id_in_every_source_and_among_work_
     assert list(DocumentTexts(shop.database, UUID(int=1)).ids(("PBI-7",))) == []
 
 
+def test_an_item_of_another_run_with_its_id_is_similar_work_and_the_item_itself_is_not(
+    shop: Workshop,
+) -> None:
+    """Each run numbers from PBI-001; ids that a tracker gave are of one item, whatever it is called by now."""
+    stocked(shop)
+    shop.set("PBI-7", """metadata = metadata || '{"pbi_id": "PBI-7"}'""")
+    (found,) = (one for one in answer(shop)["similar_work"] if one["ref"] == "PBI-7")
+    same = {**PBI, "id": "PBI-7", "title": found["title"].upper()}
+    assert "PBI-7" not in refs(answer(shop, same), "similar_work")
+    other_run = {**PBI, "id": "PBI-7", "title": "Send invoices to the tax office as a file of values"}
+    assert "PBI-7" in refs(answer(shop, other_run), "similar_work")
+    assert "PBI-7" not in refs(answer(shop, other_run, exclude=["PBI-7"]), "similar_work")
+    untitled = {"id": "PBI-7", "description": PBI["description"]}
+    assert EnrichmentRequest.from_json({"pbi": untitled}).is_itself("PBI-7", found["title"])
+    shop.set("PBI-7", """external_id = 'SHOP-7', metadata = metadata || '{"pbi_id": "SHOP-7"}'""")
+    assert "SHOP-7" not in refs(answer(shop, {**other_run, "id": "SHOP-7"}), "similar_work")
+
+
 def test_excluded_documents_stay_out(shop: Workshop) -> None:
     stocked(shop)
     assert "PBI-7" not in refs(answer(shop, exclude=["PBI-7"]), "similar_work")
