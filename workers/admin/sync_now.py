@@ -69,6 +69,11 @@ class WatchedRun:
     given_up: str = ""
     """Why nobody waits for it any longer: the workers that run cannot do it."""
 
+    @property
+    def failure(self) -> str:
+        """Why the source could not be read; empty if it was."""
+        return self.given_up or (str(self.run.error) if self.run.state == "failed" else "")
+
 
 def configured_sources_named(settings: Settings, names: Sequence[str]) -> list[Configured]:
     """The configured sources of these names; all of them without names.
@@ -321,8 +326,8 @@ def _errors(watched: Iterable[WatchedRun]) -> Iterator[Json]:
             all_of_it = w.run.walk and 0 < w.run.listed == w.run.skipped
             nothing = "nothing of it is stored: " if all_of_it else ""
             yield {"source": name, "item": "", "reason": nothing + reason, "outcome": "skipped"}
-        if w.run.state == "failed" or w.given_up:
-            yield {"source": name, "item": "", "reason": w.given_up or w.run.error, "outcome": "failed"}
+        if failure := w.failure:
+            yield {"source": name, "item": "", "reason": failure, "outcome": "failed"}
 
 
 def exit_code(report_: Json) -> int:
