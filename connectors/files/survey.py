@@ -134,7 +134,7 @@ class Survey:
             kind = "pbi_json" if holds_pbis(content) else "json" if _is_text(content) else ""
             if kind:
                 chosen[kind].append(path)
-                keyed += [_has_own_ids(content)] * (kind == "pbi_json")
+                keyed.append(_has_own_ids(kind, content))
             else:
                 self._leave_out("JSON without backlog items or texts", path)
         exclude: list[str] = []
@@ -145,7 +145,7 @@ class Survey:
             if patterns := _file_patterns(chosen[kind]):
                 globs = Globs(patterns, exclude)
                 matching = sum(bool(globs.included(path)) for path in paths)
-                keys = {"identity": "id"} if kind == "pbi_json" and all(keyed) else {}
+                keys = _identity(kind, keyed)
                 self._propose(name, kind, patterns, exclude, {".json": matching}, purpose, **keys)
                 exclude = patterns
 
@@ -249,8 +249,14 @@ _OWN_ID = re.compile(r"(?!(?:PBI|US|STORY|ITEM|TASK|REQ)-)[A-Z][A-Z0-9]{1,9}-\d+
 """As a tracker gives them, for good; those of a pipeline number what one run made."""
 
 
-def _has_own_ids(content: Any) -> bool:
+def _identity(kind: str, keyed: Iterable[bool]) -> dict[str, str]:
+    return {"identity": "id"} if kind == "pbi_json" and all(keyed) else {}
+
+
+def _has_own_ids(kind: str, content: Any) -> bool:
     """Whether each item of a file has an id of its own, such as SHOP-12, and no run of a pipeline wrote it."""
+    if kind != "pbi_json":
+        return True
     ids = [id_of(plain_keys(item.pbi)) for item in pbi_items(content) or () if isinstance(item.pbi, Mapping)]
     return bool(ids) and not is_step(content) and all(map(_OWN_ID.fullmatch, ids))
 

@@ -104,6 +104,13 @@ def told_to_callers(error: LarderError) -> str:
     return error.message.partition(": ")[0] if isinstance(error, StoreError) else error.message
 
 
+def _without_advice(error: LarderError, status: int) -> str:
+    detail = told_to_callers(error)
+    if detail != error.message:
+        logger.warning("answered with %d: %s", status, error.message)
+    return detail
+
+
 def _ours(request: Request, error: Any) -> JSONResponse:
     status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 0)
     status = status or (503 if error.transient else SERVER_ERROR)
@@ -112,9 +119,7 @@ def _ours(request: Request, error: Any) -> JSONResponse:
         headers["WWW-Authenticate"] = 'Bearer realm="larder"'
     if error.retry_after is not None or status == 503:  # noqa: PLR2004 (Service Unavailable)
         headers["Retry-After"] = str(math.ceil(error.retry_after or 5))
-    detail = str(error) if status < SERVER_ERROR else told_to_callers(error)
-    if status >= SERVER_ERROR and detail != error.message:
-        logger.warning("answered with %d: %s", status, error.message)
+    detail = str(error) if status < SERVER_ERROR else _without_advice(error, status)
     return problem(request.scope, status, detail, code=error.code, headers=headers)
 
 

@@ -105,12 +105,16 @@ def _found(path: KeyPath, tree: Tree, field: FieldInfo | None) -> str:
     if value == "" and variable:
         return "an empty text (without quotes an empty variable leaves its key out)"
     if field is not None and SecretStr in _types_of(field.annotation) and isinstance(value, str):
-        if not value:
-            return "an empty text"
-        # Of an address its scheme, which tells the wrong service from a wrong address.
-        scheme = re.match(r"[a-z][a-z0-9+]{1,20}://", value)
-        return f"{scheme[0]} and a rest that is not shown" if scheme else "a text that is not shown"
+        return _secret_in_words(value)
     return f"the value of {_shortened(variable.origin)}" if variable and variable.secret else shown(value)
+
+
+def _secret_in_words(value: str) -> str:
+    """Of an address its scheme, which tells the wrong service from a wrong address."""
+    scheme = re.match(r"[a-z][a-z0-9+]{1,20}://", value)
+    if scheme:
+        return f"{scheme[0]} and a rest that is not shown"
+    return "a text that is not shown" if value else "an empty text"
 
 
 def shown(value: Any) -> str:
