@@ -20,7 +20,7 @@ export interface EnrichedPbi {
 export interface EnrichedContext {
   /** Items of the backlog like this one, best first. */
   similar_work: SimilarWork[];
-  /** Decisions that bear on it, those in force first. */
+  /** Decisions that bear on it, best first. */
   past_decisions: PastDecision[];
   /** Documents with passages that matter for it, best first. */
   technical_docs: TechnicalDoc[];
@@ -76,6 +76,8 @@ export interface SimilarWork {
   similarity_by: "meaning" | "words";
   /** Sentences on what was done and what came of it, each cited. */
   learnings: string[];
+  /** The sentence of the item that is most like this one, cited after `learnings`; none if the title alone is. */
+  relevant_sections: string[];
   /** Its state, as the source calls it. */
   status: string | null;
   /** Its resolution, in a word or two, where the source has such a field. */
@@ -112,7 +114,7 @@ export interface PastDecision {
   similarity: number;
   /** Why it is shown, in a few words; empty if nothing is known beside the similarity. */
   why: string;
-  /** Its first sentences. */
+  /** Its first sentences; of one that was rejected, why it was. */
   decision: string;
   /** Why it was decided so, where the record says. */
   rationale: string | null;

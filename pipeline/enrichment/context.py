@@ -12,7 +12,7 @@ from pipeline.enrichment.degradation import DISABLED
 NO_LINK = "#"
 """Stands for a document that has no address."""
 
-SHAPE = 3
+SHAPE = 4
 """Counts up when `EnrichedContext.to_json` changes, so that answers kept from before are made anew."""
 
 UNKNOWN = "unknown"
@@ -57,6 +57,8 @@ class SimilarWork(AnswerItem):
     """`meaning` (vectors were compared) or, without an embedder, `words`."""
     learnings: tuple[str, ...] = ()
     """Sentences on what was done and what came of it, each cited."""
+    relevant_sections: tuple[str, ...] = ()
+    """The sentence of the item that is most like this one, cited after `learnings`; none if the title alone is."""
     status: str | None = None
     """Its state, as the source calls it."""
     outcome: str | None = None
@@ -74,7 +76,7 @@ class PastDecision(AnswerItem):
     """A decision that may bind this PBI."""
 
     decision: str
-    """Its first sentences."""
+    """Its first sentences; of one that was rejected, why it was."""
     rationale: str | None = None
     """Why it was decided so, where the record says."""
     constraints: tuple[str, ...] = ()
@@ -198,7 +200,7 @@ class EnrichedContext:
     similar_work: Sequence[SimilarWork] = ()
     """Items of the backlog like this one, best first."""
     past_decisions: Sequence[PastDecision] = ()
-    """Decisions that bear on it, those in force first."""
+    """Decisions that bear on it, best first."""
     technical_docs: Sequence[TechnicalDoc] = ()
     """Documents with passages that matter for it, best first."""
     suggestions: Sequence[Suggestion] = ()

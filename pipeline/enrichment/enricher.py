@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from itertools import chain, islice, takewhile
+from itertools import chain, islice
 from pathlib import PurePosixPath
 from typing import Any
 from uuid import UUID
@@ -34,6 +34,8 @@ from pipeline.enrichment.extraction import (
     effort_of_similar,
     learnings,
     rationale_of,
+    reasons_of_rejection,
+    rule_of,
     status_line,
     status_of_decision,
 )
@@ -71,6 +73,8 @@ HAD = 0.6
 """Of a criterion's words: a PBI that has so many of them has the criterion."""
 ALIKE = 0.35
 """A criterion that has so much in common with one of this item says the same in other words."""
+DESCRIBED = 0.75
+"""Of the words of this item's title: a passage that has so many may describe what the item asks for."""
 SURE = 60
 """Similarity from which an item or a document is close enough to ask something of this one."""
 SHORT = 150
@@ -140,7 +144,7 @@ def suggestions_of(
         islice(_decisions(past, cited), MOST_OF_A_KIND),
         islice(warned, 1),
         islice(_criteria(request, work, cited), 1),
-        _documents(docs[:1]),
+        _documents(request, docs[:1]),
     )
     # One after the other, so that nothing is cited for a suggestion that is not made.
     return list(islice(made, MOST_SUGGESTIONS))
@@ -160,23 +164,32 @@ def _duplicates(
 
 
 def _decisions(past: Sequence[tuple[FoundDocument, PastDecision]], cited: Citations) -> Iterator[Suggestion]:
-    """Decisions in force, with what they say; those that no longer hold, with their status line."""
-    for found, decision in takewhile(lambda one: one[0].similarity >= SURE, past):
-        name = f"“{found.title}” ({found.external_id}"
-        if decision.in_force and decision.citations:
-            numbers = decision.citations[:1]
-            day = f" {decision.date}" if decision.date else ""
-            # Without such a part what is cited may be any passage: the record is to be read.
-            quoted = cited.listed[numbers[0] - 1].quoted if found.parts[Part.DECISION] else ""
-            says = f": “{truncated(quoted, SHORT)}”" if quoted else ""
-            text = f"Respect the decision {name}, {decision.status}{day}){says}"
-        elif decision.ended and (line := status_line(found)):
-            by = f" by {decision.superseded_by}" if decision.superseded_by else ""
-            text = f"Do not build on {name}): it is {decision.status}{by}."
-            numbers = cited.cite(found, truncated_sentence(line))
-        else:
+    """Decisions in force, with what they say; those that no longer hold, with the reason."""
+    for found, decision in past:
+        if found.similarity < SURE or not (decision.in_force or decision.ended):
             continue
-        yield Suggestion(kind="decision", ref=found.external_id, text=text, citations=numbers)
+        name = f"“{found.title}” ({found.external_id})"
+        if decision.in_force:
+            day = f" {decision.date}" if decision.date else ""
+            rule = rule_of(found)
+            says = f": “{truncated(rule.text, SHORT)}”" if rule else ""
+            text = f"Respect the decision {name[:-1]}, {decision.status}{day}){says}"
+            numbers = cited.cite(found, truncated_sentence(rule)) if rule else decision.citations[:1]
+        elif decision.status == "rejected":
+            reason = next(iter(reasons_of_rejection(found)), None)
+            why = (
+                f"because: “{truncated(reason.text, SHORT)}”"
+                if reason
+                else "ask why before you plan it again."
+            )
+            text = f"Rejected before in {name}, {why}"
+            numbers = cited.cite(found, truncated_sentence(reason or status_line(found) or _shown_for(found)))
+        else:
+            by = f" by {decision.superseded_by}" if decision.superseded_by else ""
+            text = f"Do not build on {name}: it is {decision.status}{by}."
+            numbers = cited.cite(found, truncated_sentence(status_line(found) or _shown_for(found)))
+        if numbers:
+            yield Suggestion(kind="decision", ref=found.external_id, text=text, citations=numbers)
 
 
 def _criteria(
@@ -206,13 +219,20 @@ def _is_lacking(criterion: str, own: AbstractSet[str], had: Sequence[AbstractSet
     return lacks and new and not _EVERYWHERE.search(criterion)
 
 
-def _documents(docs: Sequence[tuple[FoundDocument, TechnicalDoc]]) -> Iterator[Suggestion]:
-    """Those that are sure to fit and still hold; a readme is known to everybody."""
+def _documents(
+    request: EnrichmentRequest, docs: Sequence[tuple[FoundDocument, TechnicalDoc]]
+) -> Iterator[Suggestion]:
+    """Those that are sure to fit and still hold; a readme is known to everybody, unless it has what is asked for."""
+    title = stems(request.title)
     for found, doc in docs:
+        if found.hit.outdated or found.similarity < SURE or not doc.citations:
+            continue
         readme = PurePosixPath(found.external_id).name.casefold().startswith("readme")
-        if not readme and not found.hit.outdated and found.similarity >= SURE and doc.citations:
-            quoted = truncated(doc.relevant_sections[0], SHORT)
-            text = f"Link “{found.title}” ({found.external_id}) in this item: “{quoted}”"
+        exists = len(title) >= SHARED and share_covered(title, stems(doc.relevant_sections[0])) >= DESCRIBED
+        if exists or not readme:
+            says = f"“{truncated(doc.relevant_sections[0], SHORT)}”"
+            name = f"“{found.title}” ({found.external_id})"
+            text = f"May exist already in {name}: {says}" if exists else f"Link {name} in this item: {says}"
             yield Suggestion(kind="document", ref=found.external_id, text=text, citations=doc.citations[:1])
 
 
@@ -260,11 +280,7 @@ def named(found: FoundDocument) -> str:
 
 MOST_DUPLICATE_RANK = 5
 """Only so many of the likest items may be duplicates."""
-SPARE_DECISIONS = 2
-"""Decisions read beyond those shown, to take the place of such as no longer hold."""
 SECTIONS_PER_DOCUMENT = 2
-ENDED_LOSES = 2
-"""Places in the order that a decision loses that no longer holds."""
 SHARED_WORDS = 3
 """Named as the reason why a document is shown."""
 
@@ -308,7 +324,7 @@ class Enricher:
         most = {kind: request.numbers.get(section, self.items) for kind, section in SECTIONS.items()}
         read = {
             Kind.WORK: max(most[Kind.WORK], MOST_DUPLICATE_RANK),
-            Kind.DECISION: most[Kind.DECISION] + SPARE_DECISIONS,
+            Kind.DECISION: most[Kind.DECISION],
             Kind.REFERENCE: most[Kind.REFERENCE],
         }
         answers = {kind: SearchResults() for kind in SECTIONS}
@@ -360,7 +376,7 @@ class _Answer:
         close = found[Kind.WORK]
         work = close[: most[Kind.WORK]]
         similar = [self._work(one) for one in work]
-        past = self._decisions(found[Kind.DECISION], most[Kind.DECISION])
+        past = [(one, self._decision(one)) for one in found[Kind.DECISION]]
         docs = [(one, doc) for one in found[Kind.REFERENCE] if (doc := self._doc(one)).relevant_sections]
         duplicates = [
             Duplicate(
@@ -391,12 +407,15 @@ class _Answer:
 
     def _work(self, found: FoundDocument) -> SimilarWork:
         lifted = learnings(found)
+        passages = [p.sentence for p in best_passages(found, most=1)]
+        likest = [s for s in passages if s.text != found.title and s not in lifted]
         effort = effort_of(found.document) if found.done else None
         return SimilarWork(
             **self._item(found),
-            citations=self.cited.cite(found, *lifted),
+            citations=self.cited.cite(found, *lifted, *likest),
             similarity_by=found.likely.by,
             learnings=tuple(s.text for s in lifted),
+            relevant_sections=tuple(s.text for s in likest),
             status=found.status,
             outcome=found.outcome,
             abandoned=found.abandoned,
@@ -404,29 +423,21 @@ class _Answer:
             effort=effort.text if effort else None,
         )
 
-    def _decisions(
-        self, found: Sequence[FoundDocument], most: int
-    ) -> list[tuple[FoundDocument, PastDecision]]:
-        """Those that may hold first; one that holds no longer gives way to a little less fitting one."""
-        drafts = []
-        for place, one in enumerate(found):
-            said, why, binds = decision_of(one), rationale_of(one), constraints_of(one)
-            draft = PastDecision(
-                decision=" ".join(s.text for s in said),
-                rationale=" ".join(s.text for s in why) or None,
-                constraints=tuple(s.text for s in binds),
-                status=status_of_decision(one),
-                superseded_by=one.first_metadata("superseded_by"),
-                assigned_architect=one.first_metadata("deciders"),
-                date=one.first_metadata("decided_at"),
-                **self._item(one),
-            )
-            ended = draft.ended
-            drafts.append((place + (ENDED_LOSES if ended else 0), ended, one, draft, said))
-        kept = sorted(sorted(drafts, key=lambda draft: draft[0])[:most], key=lambda draft: draft[1])
-        return [
-            (one, replace(draft, citations=self.cited.cite(one, *said))) for _, _, one, draft, said in kept
-        ]
+    def _decision(self, found: FoundDocument) -> PastDecision:
+        status = status_of_decision(found)
+        # What was rejected is told by the reason; what it proposed is no decision.
+        said = (status == "rejected" and reasons_of_rejection(found)) or decision_of(found)
+        return PastDecision(
+            **self._item(found),
+            citations=self.cited.cite(found, *said),
+            decision=" ".join(s.text for s in said),
+            rationale=" ".join(s.text for s in rationale_of(found)) or None,
+            constraints=tuple(s.text for s in constraints_of(found)),
+            status=status,
+            superseded_by=found.first_metadata("superseded_by"),
+            assigned_architect=found.first_metadata("deciders"),
+            date=found.first_metadata("decided_at"),
+        )
 
     def _doc(self, found: FoundDocument) -> TechnicalDoc:
         best = best_passages(found, most=SECTIONS_PER_DOCUMENT)

@@ -194,6 +194,27 @@ _BINDS = re.compile(
     r"|muss|müssen|darf|dürfen|niemals|nur noch|doit|doivent|jamais|ne peut|ne peuvent)\b",
     re.IGNORECASE,
 )
+_DECIDES = re.compile(
+    r"\b(?:we (?:will|have decided|decided|chose|choose|adopt|use|should|are going)|chosen option"
+    r"|decided (?:to|that|on)"
+    r"|(?:will|shall|must|should) (?:be|not|use|only)|is to be|wir (?:werden|verwenden|nutzen|haben)"
+    r"|nous (?:allons|utilis))\b",
+    re.IGNORECASE,
+)
+"""A sentence that tells what is to be done from now on."""
+_REJECTS = re.compile(
+    r"\b(?:reject(?:ed|ion)|declin(?:ed|ing)|withdrawn|turned down|decided against"
+    r"|(?:will|did) not (?:go|pursue|adopt|accept)"
+    r"|abgelehnt|verworfen|rejetée?)\b",
+    re.IGNORECASE,
+)
+_GIVES_REASON = re.compile(
+    r"\b(?:because|since|as (?:it|the|this|we)|due to|owing to|reason|too|no consensus|in favou?r of"
+    r"|weil|wegen|parce que)\b",
+    re.IGNORECASE,
+)
+_LONGEST_STATUS = 6
+"""Words of a line that names a status alone."""
 _PRO_AND_CON = re.compile(r"(?:good|bad|neutral|positive|negative)\b.{0,3}because\b", re.IGNORECASE)
 _NO_PROSE = re.compile(r"[|<]|\{[^}]*\}?|!\[|\[[^\]]*\]\S*$|https?://\S+$|\*{0,2}[\w -]+:\*{0,2}$")
 _ANNOUNCES = re.compile(r"this (?:adr|rfc|document|proposal|record|page)\b", re.IGNORECASE)
@@ -211,6 +232,21 @@ def decision_of(found: FoundDocument) -> list[Sentence]:
     parts = (own, told, [s for s in summary if not s.quote], summary)
     kept = next(filter(None, map(_first, parts)), None)
     return kept or [p.sentence for p in best_passages(found, most=1)]
+
+
+def rule_of(found: FoundDocument) -> Sentence | None:
+    """The sentence that tells what was decided: the first that says so, else the first of the decision."""
+    told = [s for s in found.parts[Part.DECISION] if not s.quote and not _ANNOUNCES.match(s.text)]
+    prose = _prose(told)
+    return next((s for s in prose if _DECIDES.search(s.text)), next(iter(prose), None))
+
+
+def reasons_of_rejection(found: FoundDocument) -> list[Sentence]:
+    """Why a record was rejected: its section on that, else what tells its status, else a sentence that says so."""
+    parts = found.parts
+    told = [s for s in parts[Part.STATUS] if len(s.text.split()) > _LONGEST_STATUS or _BECAUSE.search(s.text)]
+    said = [s for s in found.sentences if _REJECTS.search(s.text) and _GIVES_REASON.search(s.text)]
+    return next(filter(None, map(_first, (parts[Part.REJECTION], told, said))), [])
 
 
 def rationale_of(found: FoundDocument) -> list[Sentence]:
@@ -258,14 +294,15 @@ def _first(sentences: Sequence[Sentence]) -> list[Sentence]:
 
 
 def _prose(sentences: Iterable[Sentence]) -> list[Sentence]:
-    """Without rows of tables, placeholders of templates, labels and bare links."""
-    return [
+    """Without rows of tables, placeholders of templates, labels, heads of lists and bare links."""
+    prose = [
         s
         for s in sentences
         if not _NO_PROSE.match(s.text)
         and not _SAYS_NOTHING.match(s.text)
         and len(s.text.split()) >= _FEWEST_DECIDED
     ]
+    return [s for s in prose if not s.text.endswith((":", "："))] or prose
 
 
 LEAST = 3
@@ -287,7 +324,7 @@ class Effort:
     hours: float | None = None
     estimated_hours: float | None = None
     days: int | None = None
-    """Calendar days from start to end, at least 1."""
+    """Calendar days from start to end; None of work that seems to have begun and ended on one day."""
 
     @property
     def size(self) -> float | None:
@@ -338,7 +375,8 @@ def effort_of(document: StoredDocument) -> Effort | None:
     end = _moment(metadata, "resolved_at", "closed_at")
     days = None
     if start is not None and end is not None and end >= start:
-        days = max(1, (end.astimezone(UTC).date() - start.astimezone(UTC).date()).days)
+        # On one day: the item was written down when it was done, and nothing tells how long it took.
+        days = (end.astimezone(UTC).date() - start.astimezone(UTC).date()).days or None
     found = Effort(
         points=_amount(metadata, "actual_points"),
         estimated_points=_amount(metadata, "estimated_points", "story_points"),

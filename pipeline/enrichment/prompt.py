@@ -52,7 +52,7 @@ def _lines(data: Mapping[str, Any]) -> Iterator[str]:
 def _work(item: Mapping[str, Any]) -> Iterator[str]:
     ended = "".join(f", {printable(str(item[key]))}" for key in ("status", "outcome") if item.get(key))
     yield f"Similar work: {_name(item)}, {item['similarity']} % alike{ended}"
-    yield from _sentences(item.get("learnings"), item)
+    yield from _sentences([*item.get("learnings", ()), *item.get("relevant_sections", ())], item)
 
 
 def _decision(item: Mapping[str, Any]) -> Iterator[str]:

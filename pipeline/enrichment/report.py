@@ -171,7 +171,7 @@ def _asked(pbi: Mapping[str, Any]) -> Iterator[str]:
 def _work(one: Json, sources: Mapping[int, Json]) -> Iterator[str]:
     yield _facts(*_ended(one), _safe(one.get("effort")), _changed(one))
     yield _why(one)
-    yield _list(_each(one["learnings"], one, sources))
+    yield _list(_each([*one["learnings"], *one.get("relevant_sections", ())], one, sources))
 
 
 def _decision(one: Json, sources: Mapping[int, Json]) -> Iterator[str]:

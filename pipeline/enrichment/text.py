@@ -442,6 +442,7 @@ class Part(StrEnum):
     DECISION = "decision"
     SUMMARY = "summary"
     STATUS = "status"
+    REJECTION = "rejection"
     RATIONALE = "rationale"
     CONTEXT = "context"
     CONSTRAINTS = "constraints"

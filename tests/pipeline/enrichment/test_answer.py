@@ -46,7 +46,7 @@ def library(shop: Workshop) -> Workshop:
 def test_each_section_is_filled_from_its_own_kind_of_document(library: Workshop) -> None:
     found = answer(library)
     assert refs(found, "similar_work")[0] == "PBI-7"
-    assert refs(found, "past_decisions") == ["adr/0003.md", "adr/0001.md"]
+    assert refs(found, "past_decisions") == ["adr/0001.md", "adr/0003.md"]
     assert refs(found, "technical_docs") == ["guides/export.md"]
     assert found["risk_flags"] == []
     assert found["degradation_level"] == 0
@@ -101,8 +101,8 @@ def test_work_that_was_given_up_says_so_with_the_last_comment(shop: Workshop) ->
     assert item["learnings"] == ["Given up: the old export has no tax numbers."]
 
 
-def test_decisions_in_force_come_first_with_status_and_day(shop: Workshop) -> None:
-    first, second = answer(stocked(shop))["past_decisions"]
+def test_decisions_come_with_status_and_day(shop: Workshop) -> None:
+    second, first = answer(stocked(shop))["past_decisions"]
     assert (first["status"], first["decided_at"], first["superseded_by"]) == ("accepted", "2025-04-02", None)
     assert (first["date"], first["assigned_architect"]) == ("2025-04-02", "Ann, Bob")
     assert first["decision"] == (
@@ -110,17 +110,6 @@ def test_decisions_in_force_come_first_with_status_and_day(shop: Workshop) -> No
     )
     assert first["rationale"] == "Exports of invoices for the tax office filled the memory."
     assert (second["status"], second["superseded_by"]) == ("superseded", "ADR 3")
-
-
-def test_a_decision_that_no_longer_holds_gives_way_even_when_it_fits_a_little_better(shop: Workshop) -> None:
-    stocked(shop)
-    pbi = {"title": "Export of invoices as CSV by mail, exported at night and mailed"}
-    both = answer(shop, pbi)
-    wanted = SearchRequest(text=pbi["title"], filter=Filter(kinds=(Kind.DECISION,)))
-    similar = enricher(shop).search(wanted)
-    assert similar.hits[0].document.title.startswith("ADR 1"), "the old one fits better"
-    assert refs(both, "past_decisions") == ["adr/0003.md", "adr/0001.md"]
-    assert refs(answer(shop, pbi, numbers={"past_decisions": 1}), "past_decisions") == ["adr/0003.md"]
 
 
 def test_a_document_shows_the_passage_that_fits_and_not_its_beginning(shop: Workshop) -> None:
@@ -320,7 +309,7 @@ def test_the_library_of_these_tests_is_complete(shop: Workshop) -> None:
     }
 
 
-def test_a_record_that_its_tool_marked_as_superceded_comes_after_the_one_in_force(
+def test_a_record_that_its_tool_marked_as_superceded_names_the_one_in_force(
     shop: Workshop, tmp_path: Path
 ) -> None:
     record = "# {}\n\nDate: 2025-01-02\n\n## Status\n\n{}\n\n## Context\n\nInvoices.\n\n## Decision\n\n{}\n"
@@ -343,7 +332,7 @@ def test_a_record_that_its_tool_marked_as_superceded_comes_after_the_one_in_forc
     shop.index()
     pbi = {"title": "Export of invoices as CSV by mail", "description": "Export invoices as CSV by mail."}
 
-    first, second = answer(shop, pbi)["past_decisions"]
+    second, first = answer(shop, pbi)["past_decisions"]
 
     assert (first["ref"], first["status"]) == ("0005-stream.md", "accepted")
     assert (second["ref"], second["status"]) == ("0004-mail.md", "superseded")

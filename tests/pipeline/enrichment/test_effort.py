@@ -36,7 +36,7 @@ def effort(metadata: dict[str, Any], created_at: datetime | None = MADE) -> Effo
         ({"actual_hours": 24, "story_points": 5}, "took 24 hours, estimated 5 points"),
         ({"actual_points": 3, "actual_hours": 20, "estimated_hours": 16}, "took 20 hours, estimated 16"),
         ({"story_points": 8, "estimated_points": 5}, "estimated 5 points"),
-        ({"story_points": 1, "resolved_at": "2025-02-20T10:00:00+00:00"}, "estimated 1 point; 1 day"),
+        ({"story_points": 1, "resolved_at": "2025-02-20T10:00:00+00:00"}, "estimated 1 point"),
         ({"closed_at": "2025-02-22T01:00:00+02:00"}, "done after 1 day"),
         (
             {"resolved_at": "2025-02-25T10:00:00+00:00", "closed_at": "2025-12-01T10:00:00+00:00"},
@@ -66,6 +66,12 @@ def test_an_effort_in_words(metadata: dict[str, Any], text: str) -> None:
 )
 def test_metadata_without_an_effort_tell_none(metadata: dict[str, Any]) -> None:
     assert effort(metadata) is None
+
+
+def test_work_that_began_and_ended_on_one_day_tells_no_days() -> None:
+    one_day = {"started_at": "2025-03-01T00:00:00+00:00", "closed_at": "2025-03-01T09:00:00+00:00"}
+    assert effort(one_day) is None
+    assert effort({**one_day, "closed_at": "2025-03-02T00:00:00+00:00"}) == Effort(days=1)
 
 
 def test_without_a_beginning_there_are_no_days() -> None:

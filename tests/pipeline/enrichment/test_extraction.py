@@ -19,6 +19,8 @@ from pipeline.enrichment.extraction import (
     decision_of,
     learnings,
     rationale_of,
+    reasons_of_rejection,
+    rule_of,
     status_of_decision,
 )
 from pipeline.enrichment.found import DocumentText, FoundDocument, LikelyDocument
@@ -388,22 +390,46 @@ def test_a_document_without_a_title_gets_a_word_in_place_of_it() -> None:
     assert found("x", title=" ").title == "Similar PBI"
 
 
-def test_decisions_in_force_stand_first_and_one_that_no_longer_holds_loses_two_places() -> None:
+def test_decisions_stand_by_percentage_whatever_became_of_them() -> None:
     def past(n: int, status: str, likeness: float) -> Hit:
         told = stock.explained(likeness, overlap=likeness)
         text = "We export invoices."
         return stock.hit(n, text, title=f"ADR {n}", kind=Kind.DECISION, told=told, decision_status=status)
 
-    hits = [past(1, "superseded", 1.0), *(past(n, "accepted", 0.9 - n / 1000) for n in (2, 3, 4, 5))]
+    hits = [past(1, "superseded", 1.0), *(past(n, "accepted", 0.9 - n / 50) for n in (2, 3))]
+    found = stock.Stock(hits).answer({"title": "export invoices"}, numbers={"past_decisions": 2})
+    assert [one["title"] for one in found["past_decisions"]] == ["ADR 1", "ADR 2"]
 
-    def shown(most: int) -> list[str]:
-        found = stock.Stock(hits).answer({"title": "export invoices"}, numbers={"past_decisions": most})
-        return [one["title"] for one in found["past_decisions"]]
 
-    assert shown(1) == ["ADR 2"]
-    assert shown(2) == ["ADR 2", "ADR 1"]
-    assert shown(3) == ["ADR 2", "ADR 3", "ADR 1"]
-    assert shown(9) == ["ADR 2", "ADR 3", "ADR 4", "ADR 5", "ADR 1"]
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("# R\n\n## Decision\n\nSend mail.\n\n## Why rejected\n\nMail is lost too often.", "Mail is lost too often."),
+        ("# R\n\n## Status\n\nRejected because mail is lost too often.\n\n## Decision\n\nSend mail.",
+         "Rejected because mail is lost too often."),
+        ("# R\n\n## Decision\n\nSend mail.\n\n## Notes\n\nThe board declined it since mail is lost.",
+         "The board declined it since mail is lost."),
+        ("# R\n\n## Status\n\nRejected\n\n## Decision\n\nSend mail because it is simple.", ""),
+    ],
+)  # fmt: skip
+def test_a_rejected_record_is_told_by_its_reason_and_not_by_what_it_proposed(text: str, reason: str) -> None:
+    assert " ".join(s.text for s in reasons_of_rejection(found(text))) == reason
+
+
+@pytest.mark.parametrize(
+    ("decision", "rule"),
+    [
+        ("Mail was slow. We will stream every export.", "We will stream every export."),
+        ("We will do this:\n\n- Stream every export now\n- Mail no export", "Stream every export now"),
+        ("Every export is streamed.", "Every export is streamed."),
+        ("| a | b |\n|---|---|\n| c | d |", None),
+    ],
+)
+def test_the_rule_of_a_decision_is_its_sentence_and_no_head_of_a_list(
+    decision: str, rule: str | None
+) -> None:
+    told = rule_of(found(f"# D\n\n## Context\n\nExports fail.\n\n## Decision\n\n{decision}"))
+    assert (told.text if told else None) == rule
 
 
 _PIECES = st.sampled_from(

@@ -148,7 +148,7 @@ def test_decisions_in_force_are_to_be_respected_and_others_not_to_be_built_on() 
         ("accepted", "Respect the decision “ADR 1” (D-1, accepted): "),
         ("implementing", "Respect the decision “ADR 1” (D-1, implementing): "),
         ("implemented", "Respect the decision “ADR 1” (D-1, implemented): "),
-        ("rejected", "Do not build on “ADR 1” (D-1): it is rejected."),
+        ("rejected", "Rejected before in “ADR 1” (D-1), ask why"),
         ("deprecated", "Do not build on “ADR 1” (D-1): it is deprecated."),
         ("proposed", None),
         ("unknown", None),
@@ -160,6 +160,23 @@ def test_what_follows_from_a_decision_is_what_its_status_says(status: str, begin
     texts = suggested(found, "decision")
     assert len(texts) == (begins is not None)
     assert all(text.startswith(str(begins)) for text in texts)
+
+
+def test_a_rejected_record_suggests_why_it_was_rejected() -> None:
+    text = "## Status\n\nRejected because mail is lost too often.\n\n## Decision\n\nExports go by mail."
+    told = explained(SAME, overlap=0.9)
+    found = stock(hit(1, text, title="ADR 1", kind=Kind.DECISION, told=told, decision_status="rejected"))
+    assert suggested(found, "decision") == [
+        "Rejected before in “ADR 1” (D-1), because: “Rejected because mail is lost too often.”"
+    ]
+    assert found["past_decisions"][0]["decision"] == "Rejected because mail is lost too often."
+
+
+def test_a_document_that_describes_what_the_item_asks_for_may_be_it() -> None:
+    text = "Invoices are exported as CSV for the tax office every night."
+    page = hit(1, text, title="Exports", kind=Kind.REFERENCE, told=explained(SAME, overlap=0.9))
+    (text,) = suggested(stock(page), "document")
+    assert text.startswith("May exist already in “Exports” (D-1): “Invoices are exported as CSV")
 
 
 @pytest.mark.parametrize(
