@@ -18,7 +18,6 @@ from pipeline.enrichment.found import DocumentText, DocumentTexts, FoundDocument
 from pipeline.enrichment.prompt import prompt_block
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.errors import StoreUnavailable
-from pipeline.search import SearchRequest
 from pipeline.search.chunk_store import SearchIndex, open_index
 from pipeline.search.records import Filter
 from tests.pipeline.enrichment.library import (
