@@ -51,6 +51,14 @@ MAX_NAME = 50
 _PLACEHOLDER = re.compile(r"[\[{<][^\]}>]*[\]}>]$|\{[^{}]*(?:\}|$)")
 _MAIL = re.compile(r"[<(]?[\w.+-]+@[\w-]+\.[\w.-]*\w[>)]?|\\?<[\w.+-]{1,100} at [\w.-]{1,100}>")
 _BETWEEN_NAMES = re.compile(r"[,;&\n]|\s(?:and|und|et|/)\s")
+_ROLE = re.compile(
+    r"(?:(?:the|our|all|of|lead|chief|senior|principal|core|platform|product|project|software|technical|system|solution"
+    r"|backend|frontend|dev|development|engineering|documentation|knowledge|architecture|security|data|infrastructure|ops"
+    r"|devops|design|teams?|groups?|guild|architects?|engineers?|developers?|board|council|committee|curator|managers?"
+    r"|owners?|maintainers?|contributors?|reviewers?|everyone|community|staff|department|members?)\b[\s-]*)+",
+    re.IGNORECASE,
+)
+"""Whoever holds an office, and nobody by name."""
 _NUMBERED = re.compile(
     r"\d{1,5}(?!\d|-\d\d-\d\d)(?=[-_. ]|$)|(?:^|.*[-_ ])(?:adr|rfc|decision)[-_ ]?(?:[a-z]+[-_ ])?\d"
 )
@@ -250,14 +258,15 @@ def _decided_day(statements: Sequence[Statement], fields: RecordFields, status: 
 
 
 def _people(values: Sequence[str]) -> str:
-    """Names and handles, each once; addresses of mail are dropped."""
+    """Names and handles of people, each once; offices, teams and addresses of mail are dropped."""
     names: dict[str, None] = {}
     for value in values:
         if not _nothing(value):
             # A link to an address is read as its words first; an address may be all that stands between two names.
             parts = _BETWEEN_NAMES.split(_MAIL.sub(",", plain_text(value)))
             bare = (part.strip(" .:;()<>[]*-–|\\") for part in parts)
-            names |= dict.fromkeys(name for name in bare if 1 < len(name) <= MAX_NAME)
+            people = (name for name in bare if 1 < len(name) <= MAX_NAME and not _ROLE.fullmatch(name))
+            names |= dict.fromkeys(people)
     return ", ".join(names)
 
 
