@@ -51,6 +51,7 @@ MAX_NAME = 50
 _PLACEHOLDER = re.compile(r"[\[{<][^\]}>]*[\]}>]$|\{[^{}]*(?:\}|$)")
 _MAIL = re.compile(r"[<(]?[\w.+-]+@[\w-]+\.[\w.-]*\w[>)]?|\\?<[\w.+-]{1,100} at [\w.-]{1,100}>")
 _BETWEEN_NAMES = re.compile(r"[,;&\n]|\s(?:and|und|et|/)\s")
+_WILD = frozenset("*?[")
 _ROLE = re.compile(
     r"(?:(?:the|our|all|of|lead|chief|senior|principal|core|platform|product|project|software|technical|system|solution"
     r"|backend|frontend|dev|development|engineering|documentation|knowledge|architecture|security|data|infrastructure|ops"
@@ -134,9 +135,23 @@ def kind_and_facts(
 
 
 def is_decision(rules: DecisionRules, evidence: Evidence) -> bool:
-    """True if any of the rules holds; templates, and pages about records, are none."""
+    """True if any of the rules holds; templates, and pages about records, are none unless a path names them."""
     stem = PurePosixPath(evidence.path).stem.casefold()
-    return any(_signs(rules, evidence, stem)) and not _template(evidence, stem)
+    signs = any(_signs(rules, evidence, stem)) and not _template(evidence, stem)
+    return signs or names_file(rules, evidence.path, evidence.above)
+
+
+def names_file(rules: DecisionRules, path: str, above: str = "") -> bool:
+    """True if one of the paths is this file's, and no pattern: whoever wrote it means this file and all it holds.
+
+    Args:
+        rules: the paths are below the root, or begin with folders above it.
+        path: below the root.
+        above: the folders above the root.
+    """
+    exact = (_alike(glob).removeprefix("./") for glob in rules.paths if not _WILD.intersection(glob))
+    below, rooted = _alike(path), _alike(f"/{above}/{path}")
+    return any(glob == below or (len(glob) > len(below) and rooted.endswith(f"/{glob}")) for glob in exact)
 
 
 def _signs(rules: DecisionRules, evidence: Evidence, stem: str) -> Iterator[object]:

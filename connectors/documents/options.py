@@ -65,7 +65,8 @@ class DecisionRules(ConfigSection):
         "**/adr/**", "**/adrs/**", "**/*decisions/**", "**/*decision-record*/**", "**/rfcs/**", "**/*adr-[0-9]*",
     )  # fmt: skip
     """Patterns of paths. In a folder (`/**` at the end) a document needs a further sign of a record: a
-    number, a status, a heading."""
+    number, a status, a heading. A path without a pattern, such as docs/decision-log.md, is a decision
+    whatever it is called; one with several entries, below headings or in a table, is a document for each."""
     tags: Texts = ("decision", "adr", "rfc")
     """Tags or labels."""
     headings: Texts = ("Decision", "Status")

@@ -6,6 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from operator import attrgetter
@@ -13,7 +14,7 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
-from connectors.documents.decisions import Evidence, decision_facts, kind_and_facts
+from connectors.documents.decisions import Evidence, decision_facts, kind_and_facts, names_file
 from connectors.documents.fields import STATUS
 from connectors.documents.globs import Globs
 from connectors.documents.headings import Heading
@@ -21,7 +22,9 @@ from connectors.documents.options import LINKED_PATH
 from connectors.documents.values import (
     build_document,
     json_able,
+    parse_day,
 )
+from connectors.files.decision_log import records_of
 from connectors.files.front_matter import (
     header_fields,
     header_tags,
@@ -152,9 +155,13 @@ class FileSource:
         """The paths of all matching files, readable or not, without those that became empty."""
         listing = self._listing()
         files = (
-            f for f in listing.files if f.external_id in self._unchanged or not holds_nothing(f, listing.root)
+            f
+            for f in self._items(listing)
+            if not isinstance(f, FoundFile)
+            or f.external_id in self._unchanged
+            or not holds_nothing(f, listing.root)
         )
-        living = {f.external_id for f in files}
+        living = {f.external_id for f in files if not isinstance(f, Problem)}
         return Listing(ids=frozenset(living) | listing.present, complete=listing.complete)
 
     def read(self, ids: Sequence[str]) -> Iterator[Page]:
@@ -219,7 +226,30 @@ class FileSource:
 
     def _items(self, listing: FileListing) -> Iterable[Entry | FoundFile]:
         """What a walk gives, in any order: files still to be read, and what is known already."""
-        return [*listing.files, *listing.failed]
+        for file in listing.files:
+            logs = names_file(self._options.decisions, file.external_id, self._options.root_folders)
+            yield from (logs and self._logged(file, listing.root)) or (file,)
+        yield from listing.failed
+
+    def _logged(self, found: FoundFile, root: str) -> list[Document]:
+        """The documents of a file that the rules of decisions name and that holds several records; else none."""
+        read = read_file(found, root, self._options)
+        if not isinstance(read, FileText):
+            return []
+        with suppress(DocumentRejected):  # which is said when it is read as one document
+            file = _as_markdown(_without_header(read))
+            documents = []
+            for record in records_of(file.text):
+                name = f"{file.external_id}#{record.anchor}"
+                document = build_document(partial(self._convert, replace(file, text=record.text)), name)
+                if document:
+                    url = f"{document.url}#{record.anchor}" if document.url else ""
+                    day = {"decided_at": parse_day(record.title)}
+                    metadata = {**{key: text for key, text in day.items() if text}, **document.metadata}
+                    made = replace(document, external_id=name, title=record.title, url=url, fingerprint="")
+                    documents.append(replace(made, metadata=metadata))
+            return documents
+        return []
 
     def _entry(self, found: FoundFile, root: str) -> Entry | None:
         """The document of a file, or why there is none; None if it is gone."""
