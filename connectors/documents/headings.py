@@ -42,9 +42,9 @@ SECTIONS = DECISION | AROUND | {
 
 FIRST_SECTIONS = frozenset(
     {
-        "about", "contents", "features", "getstarted", "gettingstarted", "inhalt", "install", "installation",
-        "introduction", "overview", "prerequisites", "quickstart", "requirements", "setup", "tableofcontents", "toc",
-        "usage", "übersicht",
+        "about", "changelog", "contents", "features", "getstarted", "gettingstarted", "goals", "inhalt", "install",
+        "installation", "introduction", "overview", "prerequisites", "problem", "problemstatement", "problemstatements",
+        "purpose", "quickstart", "requirements", "scope", "setup", "tableofcontents", "toc", "usage", "übersicht",
     }
 )  # fmt: skip
 """Names of first parts of a text whose title stands elsewhere, by their letters."""

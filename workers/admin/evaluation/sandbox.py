@@ -173,7 +173,7 @@ def _admit(parts: Runtime, name: str, project: str, held: Sequence[Document]) ->
     tenant = parts.settings.tenant_id
     source, owner = source_id(tenant, name), project_id(tenant, project)
     named = language_metadata(parts.rag.language)
-    stemmed = [replace(one, metadata={**one.metadata, **named}) for one in held]
+    stemmed = [replace(one, metadata={**named, **one.metadata}) for one in held]
     with parts.database.tenant(tenant) as connection:
         sources.ensure_tenant(connection, tenant, parts.settings.tenant, owner, project)
         registration = sources.Registration(
