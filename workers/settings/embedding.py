@@ -47,7 +47,8 @@ class EmbeddingModel(ConfigSection):
     device: Literal["cpu", "cuda"] = "cpu"
     """cpu or cuda, for the provider transformers."""
     model_path: Folder | None = Field(default=None, examples=["./models/minilm"])
-    """Folder with model.onnx and tokenizer.json of another model, for the provider minilm."""
+    """Folder of another model for the provider minilm: model.onnx and tokenizer.json, or config.json, model.safetensors
+    and tokenizer.json."""
     base_url: WebUrl | None = Field(default=None, examples=["https://embeddings.example.com/v1"])
     """Address of a provider on the network. Empty: its public one."""
     api_key: Secret | None = Field(default=None, examples=["${LARDER_EMBEDDING_API_KEY}"])

@@ -14,7 +14,7 @@ import pytest
 from pipeline.errors import ConfigurationError, ModelMissing, SearchError
 from pipeline.reranking import (
     PROVIDERS,
-    OnnxReranker,
+    FolderReranker,
     RerankerUnavailable,
     RerankOptions,
     SentenceTransformerReranker,
@@ -34,7 +34,7 @@ def test_nothing_is_opened_unless_it_is_switched_on(tmp_path: Path) -> None:
 def test_a_folder_is_a_cross_encoder_with_the_options_it_was_given(tmp_path: Path) -> None:
     folder = tiny_model.write(tmp_path / "m")
     found = open_reranker(RerankOptions(enabled=True, model_path=folder, batch_size=3, seconds=7.0))
-    assert isinstance(found, OnnxReranker)
+    assert isinstance(found, FolderReranker)
     assert (found._options.batch_size, found._options.seconds) == (3, 7.0)
 
 
