@@ -101,7 +101,7 @@ def test_where_nothing_waits_behind_nothing_is_moved(parts: Runtime, broker: red
     ("provider", "cores", "gigabytes", "processes"),
     [
         ("minilm", 16, 64, 16),
-        ("minilm", 16, 2, 4),
+        ("minilm", 16, 2, 6),
         ("minilm", 2, 0.1, 1),
         ("transformers", 4, 2.5, 2),
         ("gemini", 16, 64, 1),

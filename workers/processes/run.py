@@ -53,7 +53,7 @@ from workers.settings.models import OAuthSettings
 PATIENT = {"ingest": 5, "embed": 10}
 """Queues that nobody waits for, and how nice their workers are: where cores are short, they leave them to Step 4 first,
 and what is embedded to what is cut, since that is found by its words at once."""
-BYTES_OF = {"hashing": 150e6, "minilm": 450e6, "transformers": 1200e6}
+BYTES_OF = {"hashing": 150e6, "minilm": 300e6, "transformers": 1200e6}
 """Provider on this machine -> what a process takes that embeds with it."""
 
 logger = logging.getLogger(__name__)
