@@ -46,7 +46,7 @@ from pipeline.documents import (  # noqa: E402
 from pipeline.embedding import EmbeddingOptions  # noqa: E402
 from pipeline.embedding.calls import open_embedder  # noqa: E402
 from pipeline.search.words import searchable  # noqa: E402
-from tests.benchmarks import enrich_bench  # noqa: E402
+from tests.benchmarks import engine_bench, enrich_bench  # noqa: E402
 from tests.benchmarks import providers as embedding_providers  # noqa: E402
 from tests.benchmarks import reindex as other_index  # noqa: E402
 from tests.benchmarks import services as large_services  # noqa: E402
@@ -331,6 +331,12 @@ def minilm(args: argparse.Namespace) -> Iterator[Line]:
             )
 
 
+def engine(_args: argparse.Namespace) -> Iterator[Line]:
+    """The shipped model in this process."""
+    for row in engine_bench.measure():
+        yield Line(**row)
+
+
 def services(args: argparse.Namespace) -> Iterator[Line]:
     """A wiki and boards of a large company, the free embedder."""
     site = Site("hashing", 0)
@@ -405,6 +411,7 @@ def prompt(_args: argparse.Namespace) -> Iterator[Line]:
 
 PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Line]]] = {
     "ingest": ingest,
+    "engine": engine,
     "minilm": minilm,
     "services": services,
     "enrich": enrich,
