@@ -42,7 +42,7 @@ def onnxruntime_int8(rows: Sequence[Sequence[int]]) -> Callable[[], None] | None
     found = importlib.util.find_spec(INT8)
     if found is None or importlib.util.find_spec("onnxruntime") is None:
         return None
-    import onnxruntime  # type: ignore[import-not-found,unused-ignore]
+    import onnxruntime  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
