@@ -200,6 +200,22 @@ class TestMeasure:
         assert told["items"]["W1"]["technical_docs"] == {"noise": 1}
         assert told["seconds"]["p95"] >= told["seconds"]["p50"] > 0
 
+    def test_a_task_in_a_file_is_judged_by_its_path_though_answers_call_it_by_its_id(
+        self, tmp_path: Path, parts_of: Callable[[EvalDataset], runtime.Runtime]
+    ) -> None:
+        folder = write(tmp_path / "set", [("W1", "similar_work", "tasks/2.md", "2")])
+        task = {"_id": "tasks/2.md", "metadata": {"pbi_id": "TASK-2", "source_path": "tasks/2.md"}}
+        rows = [{**row, **task} if row["_id"] == "W2" else row for row in CORPUS]
+        (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder / "qrels.tsv").write_text("q\td\ts\nW1\ttasks/2.md\t2\n")
+        judged = read(folder)
+        step4 = measured(parts_of(judged), judged, ["W1"]).step4
+        assert step4 is not None
+        (work,) = step4.answers["W1"]["similar_work"]
+        assert work["ref"] == "TASK-2"
+        assert step4.to_json()["items"]["W1"]["similar_work"] == {"useful": 1}
+        assert "tasks/2.md" not in {row[2] for row in step4.ungraded() if row[1] == "similar_work"}
+
     def test_a_status_costs_a_place(
         self, tmp_path: Path, parts_of: Callable[[EvalDataset], runtime.Runtime]
     ) -> None:

@@ -7,7 +7,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,6 +55,8 @@ class Line(NamedTuple):
     """Of the document that is shown or cited; empty if none is."""
     text: str
     """The sentence, or the title of the document."""
+    similarity: int | None = None
+    """Of a document, as it is shown."""
 
     @property
     def key(self) -> str:
@@ -66,7 +68,7 @@ def lines_of(context: Json) -> Iterator[Line]:
     """What the answer for one item shows, but for notices of our own."""
     for section in DOCUMENT_SECTIONS:
         for item in context.get(section, ()):
-            yield Line(section, item["ref"], item["title"])
+            yield Line(section, item["ref"], item["title"], item.get("similarity"))
     for work in context.get("similar_work", ()):
         for sentence in work["learnings"]:
             yield Line("learnings", work["ref"], sentence)
@@ -85,18 +87,23 @@ class Step4Answers:
     dataset: EvalDataset
     answers: Mapping[str, Json]
     seconds: Sequence[float]
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Stored id of a document -> its id in the set: an answer calls a task in a file by the task's own id."""
 
-    def _graded(self) -> Iterator[tuple[str, Line, str]]:
+    def graded(self) -> Iterator[tuple[str, Line, str]]:
         """(item, line, grade): of a sentence that nobody judged, what was said of the document it cites."""
         for item, answer in self.answers.items():
             judged = self.dataset.context.get(item, {})
-            for line in lines_of(answer):
+            cited = [one for part in (*DOCUMENT_SECTIONS, "citations") for one in answer.get(part, ())]
+            names = {one["ref"]: self.names.get(one.get("document_id", ""), one["ref"]) for one in cited}
+            for shown in lines_of(answer):
+                line = shown._replace(ref=names.get(shown.ref, shown.ref))
                 keys = ((line.section, single_line(name)) for name in (line.key, line.ref))
                 yield item, line, next((GRADE_NAMES[judged[k]] for k in keys if k in judged), UNJUDGED)
 
     def ungraded(self) -> Iterator[tuple[str, ...]]:
         """Lines that nobody has judged, as rows of the judgements with a remark, so that a grade can be put in."""
-        rows = {(i, line.section, line.key): line for i, line, grade in self._graded() if grade == UNJUDGED}
+        rows = {(i, line.section, line.key): line for i, line, grade in self.graded() if grade == UNJUDGED}
         for (item, section, key), line in rows.items():
             title = single_line(self.dataset.requests[item]["pbi"]["title"])
             shown = single_line(line.text) if section in DOCUMENT_SECTIONS else line.ref
@@ -105,7 +112,7 @@ class Step4Answers:
     def to_json(self) -> Json:
         """`step4` in the document of `larder eval --json`; `items` are the lines of each grade by section."""
         items: dict[str, dict[str, Counter[str]]] = {item: {} for item in self.answers}
-        for item, line, grade in self._graded():
+        for item, line, grade in self.graded():
             items[item].setdefault(line.section, Counter())[grade] += 1
         return {
             "seconds": _percentiles(self.seconds),
@@ -146,7 +153,8 @@ def _enrich(parts: Runtime, dataset: EvalDataset, items: Sequence[str], show: Sh
         answers[item] = enrich(dataset.requests[item])
         seconds.append(time.perf_counter() - begun)
         show("enriching", number, len(items))
-    return Step4Answers(dataset=dataset, answers=answers, seconds=seconds)
+    names = {str(ident): name for name, ident in document_ids(parts, dataset).items()}
+    return Step4Answers(dataset=dataset, answers=answers, seconds=seconds, names=names)
 
 
 # Search -------------------------------------------------------------------------------------------
