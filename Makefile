@@ -15,7 +15,9 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 MINUTES ?= 60
 TEXTS ?=
-.PHONY: help demo wheel test lint manifests bench scale drill drills soak rabbitmq requirements contract lock clean
+SETS ?=
+WORLDS ?=
+.PHONY: help demo wheel test lint manifests bench scale eval drill drills soak rabbitmq requirements contract lock clean
 
 help:            ## This list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -87,6 +89,14 @@ bench: $(VENV)/.dev   ## Speed and memory as ratios: a table, and JSON in tests/
 scale: $(VENV)/.dev   ## A thousand to a million documents and chunks, hours: JSON in tests/benchmarks/out, plots in docs (TEXTS=SET...)
 	@$(BIN)/python -m tests.benchmarks.scale $(if $(TEXTS),--texts $(TEXTS))
 	@$(BIN)/python -m tests.benchmarks.scale --plots docs
+
+eval: $(VENV)/.dev   ## Rankings on the sets in SETS=FOLDER, and Step 4 on the checkouts in WORLDS=FOLDER (tests/worlds)
+	@test -n "$(SETS)$(WORLDS)" || { echo "name what to measure on: make eval SETS=FOLDER WORLDS=FOLDER, a folder of sets" \
+		"(docs/evaluation.md) and one of checkouts (tests/worlds/README.md)"; exit 1; }
+	@test -z "$(SETS)" || test -n "$(wildcard $(SETS)/*/queries.jsonl)" \
+		|| { echo "$(SETS) holds no folder with a queries.jsonl, so no set: docs/evaluation.md"; exit 1; }
+	@$(if $(SETS),$(BIN)/python tests/benchmarks/quality.py $(dir $(wildcard $(SETS)/*/queries.jsonl)))
+	@$(if $(WORLDS),$(BIN)/python -m tests.benchmarks.worlds $(WORLDS))
 
 drill: $(VENV)/.dev   ## Break everything for a long while and count what is lost: a table, and JSON in tests/benchmarks/out
 	@LARDER_DRILL=10 $(BIN)/python -m pytest -q -s -m 'not drill' --timeout 3600 tests/end_to_end/test_drill.py
