@@ -29,7 +29,7 @@ def test_its_tables_name_items_sections_and_grades(world: Path) -> None:
     about = yaml.safe_load((world / "world.yaml").read_text(encoding="utf-8"))
     assert about.keys() >= {"repository", "commit", "licence", "sources"}
     items = [json.loads(line)["_id"] for line in lines(world / "items.jsonl")]
-    assert len(set(items)) == len(items) == 10
+    assert len(set(items)) == len(items) >= 10
     for name, sections, grades in (
         ("expected.tsv", DOCUMENT_SECTIONS, "12"),
         ("judgements.tsv", SECTIONS, "012"),

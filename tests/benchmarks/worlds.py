@@ -72,7 +72,16 @@ def _git(checkout: Path, *args: str) -> str:
 def _changes(checkout: Path, count: int, without: str) -> Iterator[Json]:
     """The last merged changes as finished work; that of a merge is told by its first line and its commits."""
     form = "--format=%h%x1f%cI%x1f%s%x1f%b%x1e"
-    args = ("--first-parent", f"-{count}", "-i", "-E", "--invert-grep", f"--grep={without}", form)
+    args = (
+        "--first-parent",
+        f"-{count}",
+        "--abbrev=12",
+        "-i",
+        "-E",
+        "--invert-grep",
+        f"--grep={without}",
+        form,
+    )
     for entry in _git(checkout, "log", *args).split("\x1e")[:-1]:
         name, updated, title, body = entry.strip("\n").split("\x1f")
         if title.startswith("Merge pull request"):
