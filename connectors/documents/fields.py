@@ -19,7 +19,7 @@ from connectors.documents.values import parse_day, scalar_text
 # The surest first.
 STATUS = (
     "status", "decisionstatus", "adrstatus", "rfcstatus", "state", "stand", "statut", "état", "estado", "durum",
-    "situação", "situacao", "stato", "статус", "状态", "狀態", "状態", "ステータス",
+    "situação", "situacao", "stato", "статус", "状态", "狀態", "状態", "ステータス", "stage",
 )  # fmt: skip
 SUCCESSOR = (
     "supersededby", "supercededby", "superseededby", "replacedby", "replacedwith", "obsoletedby", "ersetztdurch",

@@ -17,7 +17,7 @@ from typing import Any
 from connectors.documents.decisions import Evidence, decision_facts, kind_and_facts, names_file
 from connectors.documents.fields import STATUS
 from connectors.documents.globs import Globs
-from connectors.documents.headings import Heading
+from connectors.documents.headings import Heading, letters
 from connectors.documents.options import LINKED_PATH
 from connectors.documents.values import (
     build_document,
@@ -321,7 +321,13 @@ def file_document(
     kind, facts = _kind_and_facts(options, evidence, source_type)
     created, updated = header_times(header, file.modified, still=kind is Kind.WORK)
     own, name = (header_text(plain_keys(header).get(key)) for key in ("title", "name"))
-    titles = (plain_words(own), header_text(title), plain_words(name), _name_of(file.external_id))
+    of_template = letters(own) in _TITLES_OF_TEMPLATES
+    titles = (
+        "" if of_template else plain_words(own),
+        header_text(title),
+        plain_words(name),
+        _name_of(file.external_id),
+    )
     return Document(
         external_id=file.external_id,
         title=next(filter(None, titles)),
@@ -338,6 +344,17 @@ def file_document(
     )
 
 
+_TITLES_OF_TEMPLATES = frozenset(
+    {
+        "neatenhancementidea",
+        "keptemplate",
+        "yourshortdescriptivetitle",
+        "shortdescriptivetitle",
+        "title",
+        "untitled",
+    }
+)
+"""Of headers that nobody filled in, by their letters."""
 _FRONT_PAGES = frozenset({"index", "readme", "_index"})
 """Names of files that say what their folder is."""
 
