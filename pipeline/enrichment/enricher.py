@@ -41,11 +41,12 @@ from pipeline.enrichment.extraction import (
 )
 from pipeline.enrichment.found import (
     CANDIDATES,
+    LIKELY_DUPLICATE,
     DocumentText,
     DocumentTexts,
     FoundDocument,
-    is_duplicate,
     likely_documents,
+    likely_duplicates,
 )
 from pipeline.enrichment.request import SECTIONS, EnrichmentRequest
 from pipeline.enrichment.text import (
@@ -356,17 +357,16 @@ class Enricher:
             for kind, ones in best.items()
         }
         partial = next((str(found.partial) for found in answers.values() if found.partial), "")
-        made = _Answer(request, self.now(), answers[Kind.WORK].model).made(documents, most, level)
+        made = _Answer(request, self.now()).made(documents, most, level)
         return replace(made, partial=partial)
 
 
 class _Answer:
     """Writes the sections of one answer and collects what they cite."""
 
-    def __init__(self, request: EnrichmentRequest, now: datetime, model: str) -> None:
+    def __init__(self, request: EnrichmentRequest, now: datetime) -> None:
         self.request = request
         self.now = now
-        self.model = model
         self.cited = Citations()
 
     def made(
@@ -375,7 +375,9 @@ class _Answer:
         """The context; citations are numbered in the order of its sections."""
         close = found[Kind.WORK]
         work = close[: most[Kind.WORK]]
-        similar = [self._work(one) for one in work]
+        likest = [one.likely for one in close[:MOST_DUPLICATE_RANK]]
+        twins = {one.hit.document.id for one in likely_duplicates(likest, self.request.title)}
+        similar = [self._work(one, twins) for one in work]
         past = [(one, self._decision(one)) for one in found[Kind.DECISION]]
         docs = [(one, doc) for one in found[Kind.REFERENCE] if (doc := self._doc(one)).relevant_sections]
         duplicates = [
@@ -389,7 +391,7 @@ class _Answer:
                 duplicate_of=duplicate_of(one.document),
             )
             for one in close[:MOST_DUPLICATE_RANK]
-            if is_duplicate(one.likely, self.model, self.request.title)
+            if one.document.id in twins
         ]
         risks = risks_of(work, self.cited)
         suggestions = suggestions_of(self.request, close, past, docs, duplicates, risks, self.cited)
@@ -405,13 +407,16 @@ class _Answer:
             degradation_level=level,
         )
 
-    def _work(self, found: FoundDocument) -> SimilarWork:
+    def _work(self, found: FoundDocument, twins: Collection[UUID]) -> SimilarWork:
         lifted = learnings(found)
         passages = [p.sentence for p in best_passages(found, most=1)]
         likest = [s for s in passages if s.text != found.title and s not in lifted]
         effort = effort_of(found.document) if found.done else None
+        item = self._item(found)
+        if found.similarity >= 100 * LIKELY_DUPLICATE and found.document.id not in twins:
+            item["why"] += "; not called a duplicate, since others are as close"
         return SimilarWork(
-            **self._item(found),
+            **item,
             citations=self.cited.cite(found, *lifted, *likest),
             similarity_by=found.likely.by,
             learnings=tuple(s.text for s in lifted),

@@ -63,7 +63,7 @@ CALIBRATED: Mapping[str, Mapping[Kind, Calibration]] = {
     "all-MiniLM-L6-v2": {
         Kind.WORK: Calibration(meaning=3.35, lead=3.15, words=5.38, constant=-2.78, least=0.5, behind=0.15),
         Kind.DECISION: Calibration(
-            meaning=3.59, lead=10.04, words=6.0, constant=-4.66, least=0.3, behind=0.2
+            meaning=3.59, lead=10.04, words=6.0, constant=-4.66, least=0.4, behind=0.2
         ),
         Kind.REFERENCE: Calibration(
             meaning=5.51, lead=6.15, words=0.74, overlap=6.33, constant=-4.76, least=0.45, behind=0.2
@@ -81,8 +81,13 @@ BY_WORDS: Mapping[Kind, Calibration] = {
 """Without vectors, or with those of a model that nobody has judged pairs for."""
 
 
-DUPLICATES: Mapping[str, float] = {"all-MiniLM-L6-v2": 0.8}
-"""Model -> similarity in meaning from which an item may be the same; of others, equal titles alone tell."""
+SURE_DUPLICATE = 0.97
+"""Probability from which the likest item is called a duplicate ..."""
+LIKELY_DUPLICATE, AHEAD = 0.9, 0.6
+"""... or from which it is if it is so far ahead of the next one, in log-odds: on three trackers with known duplicates
+four of five such items are (docs/evaluation.md)."""
+VERBATIM = 0.93
+"""Similarity in meaning from which any item is: its text is nearly the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,11 +140,31 @@ def likely_documents(found: SearchResults, kind: Kind, question: frozenset[str])
     return [one for one in ranked if one.probability >= max(model.least, holds - model.behind)]
 
 
-def is_duplicate(one: LikelyDocument, model: str, title: str) -> bool:
-    """Whether an item may be the very same as one of this title."""
-    least = DUPLICATES.get(model_of(model))
-    same = bool(title) and single_line(one.hit.document.title).casefold() == title.casefold()
-    return same or (least is not None and _meaning(one.hit) >= least)
+def likely_duplicates(ranked: Sequence[LikelyDocument], title: str) -> list[LikelyDocument]:
+    """Those of the likest items, best first, that may be the very same as one of this title.
+
+    Without vectors, or with those of a model that nobody has judged pairs for, equal titles alone tell.
+    """
+    return [one for place, one in enumerate(ranked) if _same_title(one, title) or _is_twin(place, ranked)]
+
+
+def _same_title(one: LikelyDocument, title: str) -> bool:
+    return bool(title) and single_line(one.hit.document.title).casefold() == title.casefold()
+
+
+def _is_twin(place: int, ranked: Sequence[LikelyDocument]) -> bool:
+    first, *others = ranked[place:]
+    if first.by != "meaning":
+        return False
+    ahead = _log_odds(first.probability) - max(
+        (_log_odds(one.probability) for one in others), default=-math.inf
+    )
+    likest = first.probability >= SURE_DUPLICATE or (first.probability >= LIKELY_DUPLICATE and ahead >= AHEAD)
+    return _meaning(first.hit) >= VERBATIM or (place == 0 and likest)
+
+
+def _log_odds(probability: float) -> float:
+    return math.log(max(probability, 1e-9) / max(1.0 - probability, 1e-9))
 
 
 def _meaning(hit: Hit) -> float:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.documents import Json, Kind
 from pipeline.enrichment.enricher import Enricher
-from pipeline.enrichment.found import CANDIDATES, DUPLICATES, LikelyDocument, is_duplicate, likely_documents
+from pipeline.enrichment.found import CANDIDATES, LikelyDocument, likely_documents, likely_duplicates
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.text import stems
 from pipeline.search import Hit, SearchRequest, SearchResults
@@ -290,23 +290,43 @@ def test_a_hit_without_a_vector_is_compared_by_words_and_changes_nothing_for_oth
 # What may be the very same --------------------------------------------------------------------------
 
 
-def one_likely(similarity: float | None, title: str = "Other", *, by: str = "meaning") -> LikelyDocument:
-    return LikelyDocument(hit=hit(title=title, told=explained(similarity)), probability=0.9, by=by)
+def one_likely(
+    probability: float, title: str = "Other", *, by: str = "meaning", similarity: float = 0.7
+) -> LikelyDocument:
+    return LikelyDocument(hit=hit(title=title, told=explained(similarity)), probability=probability, by=by)
 
 
-def test_the_same_is_what_has_the_title_or_of_a_measured_model_the_likeness() -> None:
-    least = DUPLICATES[MINILM]
-    for model in (MINILM, f"{MINILM}+parts"):
-        assert is_duplicate(one_likely(least + 0.01), model, "Export")
-        assert not is_duplicate(one_likely(least - 0.01), model, "Export")
-        assert is_duplicate(one_likely(0.0, "Export  as\tCSV"), model, "export as csv")
-    assert not is_duplicate(one_likely(1.0), MODEL, "Export")
-    assert is_duplicate(one_likely(1.0, "Export"), MODEL, "Export")
-    assert not is_duplicate(one_likely(None, by="words"), MINILM, "Export")
+@pytest.mark.parametrize(
+    ("ranked", "twins"),
+    [
+        ([one_likely(0.98), one_likely(0.975)], [0]),
+        ([one_likely(0.93), one_likely(0.8)], [0]),
+        ([one_likely(0.93), one_likely(0.91)], []),
+        ([one_likely(0.93)], [0]),
+        ([one_likely(0.88), one_likely(0.5)], []),
+        ([one_likely(0.9, similarity=0.95), one_likely(0.9, similarity=0.94), one_likely(0.9)], [0, 1]),
+        ([one_likely(0.99, by="words"), one_likely(0.5, by="words")], []),
+        ([one_likely(0.6), one_likely(0.55, "Export  as\tCSV")], [1]),
+        ([one_likely(0.6, "Export as CSV", by="words")], [0]),
+        ([], []),
+    ],
+)
+def test_the_same_is_the_likest_if_sure_or_far_ahead_and_what_has_the_title_or_nearly_the_text(
+    ranked: list[LikelyDocument], twins: list[int]
+) -> None:
+    assert likely_duplicates(ranked, "export as csv") == [ranked[n] for n in twins]
+
+
+def test_an_item_that_is_very_like_and_no_duplicate_says_why() -> None:
+    text = "Export invoices as CSV for the tax office."
+    hits = [hit(n, text, title=f"Export invoices {n}", told=explained(0.9 - n / 1000)) for n in (1, 2)]
+    first, second = Stock(hits).answer({"title": "Export invoices as CSV for the tax office"})["similar_work"]
+    assert min(first["similarity"], second["similarity"]) >= 90
+    assert second["why"].endswith("not called a duplicate, since others are as close")
 
 
 def test_two_items_without_a_title_are_not_the_same_for_that() -> None:
-    assert not is_duplicate(one_likely(0.5, title=" "), MINILM, "")
+    assert likely_duplicates([one_likely(0.5, title=" ")], "") == []
 
 
 def test_likely_duplicates_are_of_the_first_five_and_more_than_are_shown() -> None:
