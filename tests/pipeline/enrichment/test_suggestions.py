@@ -216,7 +216,7 @@ def test_a_page_that_no_longer_holds_is_not_to_be_linked() -> None:
 
 
 def hints(**facts: Any) -> list[tuple[str, str, str]]:
-    found = stock(hit(1, "Exports.", title="Export", told=explained(0.66), **facts))
+    found = stock(hit(1, "Exports.", title="Export", told=explained(0.42), **facts))
     texts = suggested(found, "risk")
     assert texts == [hint["message"] for hint in found["risk_hints"][:1]]
     numbers = {citation["n"]: citation["ref"] for citation in found["citations"]}
