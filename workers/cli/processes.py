@@ -445,7 +445,7 @@ def flower(
 
         state = supervisor.read_state(context.settings.data) or {}
         if "flower" not in supervisor.living_processes(state):
-            what = f"no Flower runs with {context.settings.data}"
+            what = f"no Flower of yours runs with {context.settings.data}"
             raise ConfigurationError(what, fix="larder up --detach, without --no-flower")
         names = {"address": "url", "user": "user", "password": "password"}
         told = {label: state[f"flower_{name}"] for label, name in names.items()}

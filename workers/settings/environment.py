@@ -117,7 +117,7 @@ def _secret_file(name: str, path: str) -> str:
         return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
-    found = f"a file in {name}_FILE that cannot be used ({reason})"
+    found = f"{name}_FILE names {path!r}, which cannot be read ({reason})"
     allowed, fix = "a readable file with nothing but the value", f"mount the file or set {name}"
     raise SettingsError([SettingsProblem(found=found, allowed=allowed, fix=fix)])
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from inspect import signature
 from typing import Annotated, Any, Literal, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import annotated_types
 from croniter import CroniterBadCronError, CroniterBadDateError, croniter
@@ -60,6 +61,27 @@ def _scheme(*allowed: str) -> AfterValidator:
     return AfterValidator(checked)
 
 
+def _known_options(value: SecretStr) -> SecretStr:
+    """Refuse what no client of Redis knows: each fails at it with a traceback, and only when it connects."""
+    url = urlsplit(value.get_secret_value())
+    given = [name for name, _ in parse_qsl(url.query, keep_blank_values=True)]
+    if given and url.scheme.startswith("redis"):
+        from redis import connection
+
+        clients = (
+            getattr(connection, name) for name in ("AbstractConnection", "Connection", "SSLConnection")
+        )
+        known = {
+            "virtual_host",
+            "max_connections",
+            *(name for c in clients for name in signature(c).parameters),
+        }
+        if unknown := next((name for name in given if name not in known), None):
+            near = next(iter(get_close_matches(unknown, known, 1)), "db")
+            raise refusal(f"an address without the option {unknown!r}", f"did you mean {near}?")
+    return value
+
+
 _Masked = PlainSerializer(lambda secret: without_secrets(secret.get_secret_value()), when_used="json")
 Separators = Annotated[
     tuple[Text, ...], BeforeValidator(_separators), annotated_types.MinLen(1), Expected("a list of texts")
@@ -84,11 +106,13 @@ ValkeyUrl = Annotated[
     SecretStr,
     _Masked,
     _scheme("redis", "rediss", "redis+socket"),
+    AfterValidator(_known_options),
     Expected("a URL such as redis://:PASSWORD@HOST:6379/0"),
 ]
 BrokerUrl = Annotated[
     SecretStr,
     _Masked,
     _scheme("redis", "rediss", "redis+socket", "amqp", "amqps"),
+    AfterValidator(_known_options),
     Expected("a URL such as redis://:PASSWORD@HOST:6379/0, or amqp://USER:PASSWORD@HOST:5672/VHOST"),
 ]

@@ -94,7 +94,7 @@ def test_taken(kind: str, value: object, result: object) -> None:
         ("web", ["", "example.com", "ftp://x", "https://", "https://u:p@h", "https://u@h", "http://[x", 5]),
         ("secret", ["", 5, None]),
         ("database", ["", "db", "mysql://h/x", "postgresql:", "postgresql://h:x/y", "host=h password=p"]),
-        ("broker", ["", "localhost:6379", "http://h", "redis://h:port"]),
+        ("broker", ["", "localhost:6379", "http://h", "redis://h:port", "rediss://h/0?ssl_ca_cert=/ca.pem"]),
     ],
 )
 def test_refused(kind: str, values: list[object]) -> None:
@@ -113,6 +113,8 @@ def test_refused(kind: str, values: list[object]) -> None:
         ("broker", "redis://:p@h:6379/0"),
         ("broker", "rediss://h"),
         ("broker", "redis+socket:///run/valkey.sock"),
+        ("broker", "redis+socket:///run/valkey.sock?virtual_host=2"),
+        ("broker", "rediss://h/0?ssl_ca_certs=/ca.pem&ssl_cert_reqs=required&socket_timeout=3"),
     ],
 )
 def test_addresses_of_servers(kind: str, url: str) -> None:
@@ -129,6 +131,11 @@ def test_no_value_of_any_kind_causes_anything_but_a_refusal(value: object) -> No
             adapter.validate_python(value)
         except ValidationError as error:
             assert error.errors()  # noqa: PT017
+
+
+def test_an_unknown_option_of_a_broker_is_named_with_the_one_that_is_meant() -> None:
+    with pytest.raises(ValidationError, match=r"'ssl_ca_cert' did you mean ssl_ca_certs"):
+        ADAPTERS["broker"].validate_python("rediss://:p@h/0?ssl_ca_cert=/ca.pem")
 
 
 def test_one_of_ignores_case_and_names_what_is_known() -> None:
