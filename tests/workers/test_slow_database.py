@@ -169,3 +169,15 @@ def test_a_frozen_broker_costs_one_request_its_time_and_not_each(
     monkeypatch.setattr(callers, "QUEUE_SECONDS", 0.3)
     with pytest.raises(RateLimited):
         asyncio.run(entered(2))
+
+
+def test_a_frozen_valkey_beside_rabbitmq_is_an_error_of_the_broker(
+    behind: Runtime, proxies: tuple[TcpProxy, TcpProxy]
+) -> None:
+    beside = replace(behind.addresses, broker="amqp://127.0.0.1:1//", valkey_url=behind.addresses.broker)
+    parts = Runtime(behind.settings, beside)
+    assert status.broker_facts(parts, {})["broker"] == "ok"
+    proxies[1].freeze()
+    told = status.broker_facts(parts, {})
+    assert told["broker"] == "error"
+    assert told["broker_error"].startswith("has a Valkey beside it that takes connections and says nothing")

@@ -76,7 +76,7 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
     found["backlog"]["queues"] = queues = broker.lengths(parts.addresses.broker, QUEUES)
     # A silent broker takes its time for each question.
     found["backlog"]["set_aside"] = None if queues is None else broker.aside_total(parts.addresses.broker)
-    found |= _broker_facts(parts, queues)
+    found |= broker_facts(parts, queues)
     return found | {"next": next_steps(found)}
 
 
@@ -98,7 +98,7 @@ def without_database(parts: Runtime, error: LarderError) -> Json:
         "alerts": [],
         "degradation_level": STORE_DOWN_LEVEL,
         "database": "refused" if isinstance(error, StoreRefused) else "error",
-        **_broker_facts(parts, queues),
+        **broker_facts(parts, queues),
         "disk_free": disk_free(parts),
         "error": error.to_json(),
     }
@@ -166,13 +166,21 @@ def _with_lateness(source: Json) -> Json:
     return source | {"late_seconds": max(0.0, (now - due).total_seconds())}
 
 
-def _broker_facts(parts: Runtime, queues: dict[str, int] | None) -> Json:
+def broker_facts(parts: Runtime, queues: dict[str, int] | None) -> Json:
     """`broker`: ok, error or refused; `broker_error`: why, as the end of a sentence; `broker_memory`: its share."""
+    where = parts.addresses
     if queues is not None:
-        told = broker.facts(parts.addresses.valkey)
+        told = broker.facts(where.valkey)
+        beside = broker.connect_problem(where.valkey) if told is None and where.valkey != where.broker else ""
+        if beside:  # that of a RabbitMQ, without which limits and answers to callers stand still
+            return {
+                "broker": "error",
+                "broker_error": f"has a Valkey beside it that {beside}",
+                "broker_memory": None,
+            }
         share = told.used / told.limit if told and told.limit else None
         return {"broker": "ok", "broker_error": "", "broker_memory": share}
-    why = broker.connect_problem(parts.addresses.broker) or "does not answer"
+    why = broker.connect_problem(where.broker) or "does not answer"
     state = "refused" if why in broker.REFUSALS else "error"
     return {"broker": state, "broker_error": why, "broker_memory": None}
 
