@@ -112,13 +112,13 @@ class Weights:
     and what each weight is worth on a set that had no part in choosing it.
     """
 
-    vector: float = 0.6
+    vector: float = 0.5
     """Of the similarity in meaning."""
     keyword: float = 0.3
     """Of the rare words in common (`overlap` of `Explanation`)."""
     title: float = 0.25
     """Of those that stand in title or headings."""
-    covered: float = 0.0
+    covered: float = 0.1
     """Of a question all of whose words are there."""
     centroid: float = 0.4
     """Share of the whole document in the similarity of meaning, 0 to 1; the rest is the chunk's own."""

@@ -220,7 +220,7 @@ def test_what_no_longer_holds_ranks_lower_and_stays_in_the_answer() -> None:
 def test_a_replaced_decision_comes_after_the_one_that_holds(shared_database: Database) -> None:
     depot = Depot(shared_database, exact_below=10_000)
     old = {"decision_status": "superseded", "superseded_by": "ADR-7"}
-    depot.put("queues run on kestrel brokers", title="ADR-3", kind=Kind.DECISION, metadata=old)
+    depot.put("queues of the port run on kestrel brokers", title="ADR-3", kind=Kind.DECISION, metadata=old)
     depot.put("kestrel brokers were replaced for queues by otters", title="ADR-7", kind=Kind.DECISION)
     depot.put("a kestrel and nothing else of this " + "or that " * 20, title="other")
     depot.count()
