@@ -191,7 +191,7 @@ def _attention(status: Json) -> Iterator[Diagnosis]:
     if not sources:
         yield warning(
             "no source has been synced yet",
-            "larder index, after larder config init where none is configured",
+            "larder index, or first larder config init",
             "sources",
         )
     for s in _scheduled(status):
