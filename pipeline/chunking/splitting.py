@@ -206,6 +206,10 @@ _FENCE = re.compile(r"([ \t]*(?:>[ \t]?)*)((?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?)(`{3
 _RULE = re.compile(r"[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t|:-]*)?$")
 
 
+_PADDING, _DASHES = re.compile(r"(?<=\S)[ \t]{2,}"), re.compile("-{4,}")
+"""What makes the columns of a table as wide as each other; a head that is repeated says nothing by it."""
+
+
 def holds_fence(text: str) -> bool:
     """True if a line of the text opens a block of code."""
     return ("```" in text or "~~~" in text) and any(map(_FENCE.match, text.splitlines()))
@@ -224,7 +228,7 @@ def framed_rows(text: str) -> Iterator[tuple[Piece, Frame]]:
             indent, fence = opening[1] + " " * len(opening[2]), opening[3]
             frame = Frame(indent + line[opening.start(3) :], indent + fence)
         elif number == 1 and "|" in before and "|" in line and _RULE.match(line):
-            frame = Frame(f"{before}\n{line}")
+            frame = Frame(f"{_PADDING.sub(' ', before)}\n{_PADDING.sub(' ', _DASHES.sub('---', line))}")
         before = line
         yield row, frame
 

@@ -8,7 +8,8 @@ from pipeline.chunking.splitting import ChunkingOptions
 from pipeline.chunking.strategies import open_chunker
 from pipeline.documents import Document, Kind, SourceType
 
-HEAD = "| Port | Owner |\n|------|-------|"
+HEAD = "| Port | Owner |\n|---|---|"
+WIDE = "| Port   | Owner     |\n|--------|-----------|"
 ROWS = [f"| {port} | team {port} |" for port in range(8000, 8040)]
 FRAMING = ["structure", "semantic", "pbi_aware"]
 
@@ -31,6 +32,13 @@ def test_each_piece_of_a_table_has_its_head(strategy: str) -> None:
     assert all(piece.startswith(f"{HEAD}\n| 80") for piece in pieces)
     assert [row for piece in pieces for row in piece.split("\n")[2:]] == ROWS
     assert max(map(len, pieces)) <= 200
+
+
+def test_a_head_is_repeated_without_what_makes_its_columns_wide() -> None:
+    first, *others = contents("\n".join([WIDE, *ROWS]))
+
+    assert first.startswith(WIDE)
+    assert all(piece.startswith(f"{HEAD}\n| 80") for piece in others)
 
 
 def test_a_row_that_is_too_long_is_cut_below_the_head() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -72,6 +73,10 @@ def squeeze(text: str) -> str:
     return "".join(text.split())
 
 
+def narrow(squeezed: str) -> str:
+    return re.sub("-{4,}", "---", squeezed)
+
+
 def covers(text: str, contents: list[str], overlap: int) -> bool:
     """True if the contents are the text in order, each beginning at most `overlap` before the last one's end.
 
@@ -94,7 +99,8 @@ def covers(text: str, contents: list[str], overlap: int) -> bool:
 def bodies(content: str, before: str) -> set[str]:
     """A content as it is, and without what may be repeated around it: lines that stand `before`, and a closing mark."""
     lines = content.split("\n")
-    heads = [n for n in range(3) if squeeze("".join(lines[:n])) in before]
+    # The head of a table is repeated without what makes its columns wide.
+    heads = [n for n in range(3) if narrow(squeeze("".join(lines[:n]))) in narrow(before)]
     last = lines[-1].strip("> \t")
     tails = [0, 1] if len(last) > 2 and not last.strip(last[0]) and last[0] in "`~" else [0]
     return {squeeze("".join(lines[n : len(lines) - m])) for n in heads for m in tails}
