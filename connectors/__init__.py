@@ -1,4 +1,4 @@
-"""What knows one kind of foreign system each: `open_source` picks by the configured type, and protects what is read."""
+"""Connectors, one package per kind of foreign system; `open_source` picks one by type and redacts its output."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class SourceKind(NamedTuple):
     """A type of source."""
 
     options: type[SourceOptions]
-    """Its section of the configuration."""
+    """Class of the source's section of the configuration."""
     connector: str
-    """Where its class is, which takes the options; loaded on first use, for clients of services are large."""
+    """`module:class` of the connector, called with the options; imported on first use: service clients are large."""
 
 
 SOURCES: Mapping[str, SourceKind] = {
@@ -58,37 +58,38 @@ def open_source(options: SourceOptions) -> Source:
     """The source of one configured entry; nothing is read yet.
 
     Raises:
-        ConfigurationError: the type is unknown, or what it is told is wrong.
+        ConfigurationError: the type is unknown, or an option has a wrong value.
     """
     if options.type not in SOURCES:
-        known = ", ".join(SOURCES)
+        type_names = ", ".join(SOURCES)
         raise ConfigurationError(
-            f"source {options.name} has the unknown type {options.type!r}", fix=f"known are {known}"
+            f"source {options.name} has the unknown type {options.type!r}",
+            fix=f"the known types are {type_names}",
         )
     return ProtectedSource(source_class(options.type)(options), options)
 
 
 def source_class(kind: str) -> Any:
-    """The class of a type of source, imported with the client of its service."""
+    """Connector class of a source type; imports the client library of its service."""
     return pkgutil.resolve_name(SOURCES[kind].connector)
 
 
-# -- what the documents of every source go through before anything of them is stored -------------------
+# -- redaction and rights of every document, before it is stored -----------------------------------------
 
 PEOPLE = ("author", "authors", "created_by", "assigned_to", "assignee", "deciders")
-"""Metadata with names of people."""
+"""Metadata keys that hold names of people."""
 AS_IT_IS: Mapping[str, Callable[[str], str]] = {"acl": str, "source_path": redact, "links": redact}
-"""Metadata that lead somewhere or let somebody in: they lose secrets at most."""
+"""Metadata keys exempt from redaction of personal data: links and paths still lose secrets, `acl` nothing."""
 SHORTEST_NAME, LONGEST_NAME, MOST_NAMES = 3, 80, 200
 _HEADS = re.compile(
-    # As the connectors write who said or did something.
+    # Lines in which connectors name the author of a comment or a change.
     r"^(?: *- \*\*|### )([^\n,*]{1,80}), \d{4}-\d\d-\d\d|^- (?:Created|Resolved|Closed) [\d-]{10} by ([^\n:]{1,80})",
     re.MULTILINE,
 )
 
 
 class ProtectedSource:
-    """A source whose documents have their level and were redacted, as its options say."""
+    """A source whose documents are redacted and get their security level, by the options."""
 
     def __init__(self, source: Source, options: SourceOptions) -> None:
         self._source = source
@@ -98,11 +99,11 @@ class ProtectedSource:
         self.skip_unchanged = source.skip_unchanged
 
     def pages(self, since: Cursor | None) -> Iterator[Page]:
-        """Those of the source."""
+        """Pages of the source since the cursor, with protected documents."""
         return map(self._page, self._source.pages(since))
 
     def read(self, ids: Sequence[str]) -> Iterator[Page]:
-        """Those of the source."""
+        """Pages with the documents of these ids, protected."""
         return map(self._page, self._source.read(ids))
 
     def _page(self, page: Page) -> Page:
@@ -116,10 +117,10 @@ class ProtectedSource:
 
 
 def protected(document: Document, options: SourceOptions) -> Document:
-    """The document as it may be stored; who may read it and where it is are told as before.
+    """The document redacted, with canonical rights and its security level; `acl` and addresses stay.
 
     Raises:
-        DocumentRejected: it asks for a security level that does not exist.
+        DocumentRejected: its metadata name a security level that does not exist.
     """
     document = replace(document, metadata=canonical_rights(document.metadata))
     names = list(map(composed, names_in(document))) if NAMES in options.redact else []
@@ -139,17 +140,17 @@ def protected(document: Document, options: SourceOptions) -> Document:
 
 
 def names_in(document: Document) -> list[str]:
-    """Names of people that its metadata tell, and those that connectors write above comments."""
+    """Names of people in the metadata and in the heads of comments that connectors write."""
     texts: list[str] = []
     _each([document.metadata.get(key) for key in PEOPLE], texts.append)
-    told = [name for text in texts for name in re.split(r"[,;<>]|\s(?:and|&)\s", text)]
-    told += [name for found in _HEADS.findall(document.text) for name in found]
-    names = dict.fromkeys(name.strip() for name in told)
+    candidates = [name for text in texts for name in re.split(r"[,;<>]|\s(?:and|&)\s", text)]
+    candidates += [name for groups in _HEADS.findall(document.text) for name in groups]
+    names = dict.fromkeys(name.strip() for name in candidates)
     return [name for name in names if SHORTEST_NAME <= len(name) <= LONGEST_NAME][:MOST_NAMES]
 
 
 def _each(value: Any, change: Callable[[str], object]) -> Any:
-    """The value with every text in it changed; keys stay."""
+    """The value with `change` applied to every text in it; keys of mappings stay."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):

@@ -28,7 +28,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
-from pipeline.documents import Mismatch as Mismatch  # noqa: PLC0414 - who writes a section has it from here
+from pipeline.documents import Mismatch as Mismatch  # noqa: PLC0414 - exported for modules that define sections
 from pipeline.documents import is_metadata_service
 
 MASK = "***"
@@ -56,24 +56,24 @@ class ConfigSection(BaseModel):
 
 @dataclass(frozen=True)
 class Expected:
-    """How messages and the reference name a kind of value."""
+    """Description of a kind of value, for messages and the configuration reference."""
 
     text: str
 
 
-def refusal(expected: str, fix: str = "", found: str = "nothing") -> PydanticCustomError:
-    """The error of a value that is not what `expected` says; `found` speaks for a key left out."""
-    context = {"expected": expected, "fix": fix, "found": found}
+def refusal(expected: str, fix: str = "", actual: str = "nothing") -> PydanticCustomError:
+    """The error of a value that is not as `expected`; `actual` describes the value of a key left out."""
+    context = {"expected": expected, "fix": fix, "found": actual}
     return PydanticCustomError("larder", "expected {expected} {fix}", context)
 
 
 def mismatched(mismatches: Iterable[Mismatch], section: ConfigSection | None = None) -> ValidationError:
-    """The error of all mismatches, each at its key; `section` tells the defaults of keys left out."""
+    """One error for all mismatches, each at its key; `section` supplies the defaults of keys left out."""
     lines = []
     for m in mismatches:
         default = getattr(section, m.key, None)
-        found = "nothing" if default is None else f"the default {default}"
-        error = refusal(m.expected, m.fix, found)
+        actual = "nothing" if default is None else f"the default {default}"
+        error = refusal(m.expected, m.fix, actual)
         lines.append(InitErrorDetails(type=error, loc=(to_camel(m.key),), input=None))
     return ValidationError.from_exception_data("section", lines, hide_input=True)
 
@@ -90,22 +90,22 @@ def refuse(section: ConfigSection, mismatches: Sequence[Mismatch]) -> None:
 
 @dataclass(frozen=True)
 class OneOf:
-    """Marks a text that is a key of a table or a member of a list; upper and lower case are alike."""
+    """Marks a text that must be one of `choices`; upper and lower case are equal."""
 
-    known: Iterable[str]
+    choices: Iterable[str]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_before_validator_function(self._known, handler(source))
+        return core_schema.no_info_before_validator_function(self._choice, handler(source))
 
-    def _known(self, value: Any) -> str:
-        if isinstance(value, str) and value.lower() in self.known:
+    def _choice(self, value: Any) -> str:
+        if isinstance(value, str) and value.lower() in self.choices:
             return value.lower()
         raise refusal(self.text)
 
     @property
     def text(self) -> str:
-        """The words for a message."""
-        return "one of " + ", ".join(self.known)
+        """Description of the choices, for a message."""
+        return "one of " + ", ".join(self.choices)
 
 
 def _no_flag(value: Any) -> Any:
@@ -131,10 +131,10 @@ def _name(value: str) -> str:
 
 
 def time_zone(value: str) -> str:
-    """The name of a time zone, if it is one.
+    """The value itself, if it names a time zone.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it does not.
     """
     try:
         ZoneInfo(value)
@@ -147,10 +147,10 @@ _SIZES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 
 def _size(value: Any) -> int:
-    found = re.fullmatch(r"(\d{1,12})([kmg]?)b?", str(value).strip().lower())
-    if isinstance(value, bool) or not isinstance(value, str | int) or not found or not int(found[1]):
+    match = re.fullmatch(r"(\d{1,12})([kmg]?)b?", str(value).strip().lower())
+    if isinstance(value, bool) or not isinstance(value, str | int) or not match or not int(match[1]):
         raise ValueError
-    return int(found[1]) * _SIZES[found[2]]
+    return int(match[1]) * _SIZES[match[2]]
 
 
 def _web(value: str) -> str:
@@ -170,13 +170,13 @@ def host_of(url: str) -> str:
     with suppress(OSError, ValueError):
         host = socket.inet_ntoa(socket.inet_aton(host))
     with suppress(ValueError):
-        found = ip_address(host)
-        host = str(getattr(found, "ipv4_mapped", None) or found)
+        address = ip_address(host)
+        host = str(getattr(address, "ipv4_mapped", None) or address)
     return host
 
 
 def no_metadata_service(url: str) -> str:
-    """The address itself, unless it is one by which clouds hand their keys to any program of a machine.
+    """The address itself, unless it is a cloud's metadata service, which hands keys to any program on the machine.
 
     Raises:
         PydanticCustomError: it is.
@@ -192,12 +192,12 @@ def no_metadata_service(url: str) -> str:
 
 
 def without_secrets(address: str) -> str:
-    """A URL without its password and the values of its options: host and database help in the search for errors."""
+    """A URL with password and option values masked; host and database stay, to help find errors."""
     url = urlsplit(address)
     user, at, host = url.netloc.rpartition("@")
     if ":" in user:
         user = f"{user.partition(':')[0]}:{MASK}"
-    # Options such as sslpassword are secrets too; which ones are is not ours to know.
+    # Options such as sslpassword are secrets too, and there is no list of those that are.
     query = urlencode([(key, MASK) for key, _ in parse_qsl(url.query)], safe="*")
     return urlunsplit((url.scheme, f"{user}{at}{host}", url.path, query, ""))
 
@@ -237,8 +237,8 @@ def secrets_in(value: object) -> Iterator[str]:
     inner = (
         vars(value).values() if isinstance(value, BaseModel) else value if isinstance(value, tuple) else ()
     )
-    for one in inner:
-        yield from secrets_in(one)
+    for member in inner:
+        yield from secrets_in(member)
 
 
 def secret_value(secret: SecretStr | None) -> str:

@@ -1,1 +1,1 @@
-"""Storage format of Confluence and the HTML of Azure DevOps boards, made Markdown."""
+"""Converts the storage format of Confluence and the HTML of Azure DevOps boards to Markdown."""

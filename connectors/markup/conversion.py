@@ -1,4 +1,4 @@
-"""The walk over a page's elements, and the lines of Markdown it leaves."""
+"""Conversion of a page's elements to lines of Markdown."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from connectors.markup.parsing import BLOCKS, HIDDEN, Element
 
 MOST_COLUMNS_SPANNED = 50
 MOST_REPEATED = 1_000_000
-"""Characters of one table that are there only because a cell spans several; beyond, the repeats stay empty."""
+"""Most characters of one table that repeat the text of spanning cells; beyond, the repeated cells are empty."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """What one `td` or `th` holds."""
+    """One `td` or `th`: its text as Markdown, and how many columns and rows it spans."""
 
     text: str
     heads: bool
@@ -37,21 +37,21 @@ class Cell:
 
 @dataclass(slots=True)
 class Table:
-    """The rows of one table, as they are found."""
+    """The rows of one table, in the order of the markup."""
 
     rows: list[list[Cell]] = field(default_factory=list)
     has_head: bool = False
-    """True if its first row stands in a `thead`."""
+    """True if the first row is in a `thead`."""
 
     def flat(self) -> str:
-        """All in one line, for a table within a cell."""
+        """The table on one line, for a table within a cell."""
         rows = (", ".join(cell.text for cell in row if cell.text) for row in self.rows)
         return " / ".join(row for row in rows if row)
 
     def lines(self) -> list[str]:
-        """A Markdown table; nothing if no cell holds anything.
+        """Lines of a Markdown table; an empty list if all cells are empty.
 
-        The first row is the head if it stands in a `thead` or has nothing but `th`; else the head is empty.
+        The first row is the head if it is in a `thead` or consists of `th` only; else the head is empty.
         """
         rows = [(row, texts) for row, texts in zip(self.rows, self._texts(), strict=True) if any(texts)]
         if not rows:
@@ -63,15 +63,17 @@ class Table:
         return ["| " + " | ".join(text.replace("|", "\\|") for text in line) + " |" for line in lines]
 
     def _texts(self) -> list[list[str]]:
-        """By row and column; a row may be shorter than the others."""
-        found: list[list[str]] = []
+        """Texts by row and column, with spans repeated; rows may differ in length."""
+        grid: list[list[str]] = []
         room = MOST_REPEATED
         above: dict[int, tuple[str, int]] = {}
-        """By column, the text of a cell that reaches down, and how many rows are still to come."""
+        """By column: text of a cell that spans further rows, and the number of these rows."""
         for row in self.rows:
             line = {column: text for column, (text, _) in above.items()}
             room -= sum(map(len, line.values())) + 3 * len(line)
-            below = {column: (text, left - 1) for column, (text, left) in above.items() if left > 1}
+            below = {
+                column: (text, rows_left - 1) for column, (text, rows_left) in above.items() if rows_left > 1
+            }
             column = 0
             for cell in row:
                 while column in line:
@@ -85,16 +87,16 @@ class Table:
             width = max(line, default=-1) + 1
             room -= 3 * (width - len(line))
             above = below if room > 0 else {}
-            found.append([line.get(column, "") for column in range(width)])
-        return found
+            grid.append([line.get(column, "") for column in range(width)])
+        return grid
 
 
 LINE, PARAGRAPH = 1, 2
-"""What lies between two blocks: a line end, or a blank line."""
+"""Gap between two blocks: a line end, or a blank line."""
 MOST_INDENT = 40
-"""Quotes, lists and items within each other that are shown as such."""
+"""Nesting depth of quotes, lists and items that is indented; deeper ones are not."""
 MOST_PARAMETER = 10_000
-"""Characters of a macro's parameter."""
+"""Most characters of a macro's parameter."""
 _NO_LANGUAGE = frozenset({"none", "text", "plain", "plaintext", "noformat"})
 
 
@@ -107,37 +109,37 @@ class Macro:
 
     @property
     def inline(self) -> bool:
-        """True if it stands within a line."""
+        """True if the macro is part of a line of text."""
         return self.first("atlassian-macro-output-type").upper() == "INLINE"
 
     def first(self, *names: str) -> str:
-        """The first parameter of these names that holds anything."""
+        """The first parameter of these names that is not blank; empty if there is none."""
         return next((value for name in names if (value := self.parameters.get(name, "").strip())), "")
 
 
 @dataclass(slots=True, kw_only=True)
 class _Container:
-    """The page, a cell, or a quote, list, item or definition: lines, and what stands before them."""
+    """The page, a cell, a quote, a list, an item or a definition: its lines and their prefixes."""
 
     kind: str
     prefix: str = ""
-    """Of every line but the first."""
+    """Prefix of every line but the first."""
     marker: str = ""
-    """Of its first line."""
+    """Prefix of the first line."""
     depth: int = 0
     indent: int = 0
-    """Characters of all prefixes of a line."""
+    """Characters before a line, with the prefixes of outer containers."""
     lines: list[str] = field(default_factory=list)
     gap: int = 0
-    """Before its first line."""
+    """Gap before the first line."""
     begin: int | None = None
     number: int | None = None
-    """Of a list's first and next item."""
+    """Numbers of a list's first and next item; None for bullets."""
     style: str = ""
     width: int = 0
-    """Of the marker of a list's last item."""
+    """Characters of the marker of a list's last item."""
     ended: str = ""
-    """Style of a list that ended last in here, with nothing behind it yet."""
+    """Style of the list that is the container's last block so far; empty if it is another block."""
 
     def add(self, lines: Iterable[str], gap: int, *, blank: bool) -> None:
         if not self.lines:
@@ -148,7 +150,7 @@ class _Container:
         self.ended = ""
 
     def add_all_of(self, inner: _Container) -> None:
-        """Items of one list, and a list and the item it is in, stand close together."""
+        """Appends a finished inner container; no blank line between items of a list, or an item and its list."""
         if not inner.lines:
             return
         blank = inner.gap >= PARAGRAPH
@@ -156,41 +158,41 @@ class _Container:
             blank = False
         elif inner.kind == "list" and self.kind in ("item", "list") and not self.ended:
             blank = inner.begin not in (None, 1)  # such a list cannot interrupt a paragraph
-        head, *rest = inner.lines
-        bare = inner.prefix.rstrip()
-        lines = [inner.marker + head, *(inner.prefix + line if line else bare for line in rest)]
+        first, *later_lines = inner.lines
+        blank_line = inner.prefix.rstrip()
+        lines = [inner.marker + first, *(inner.prefix + line if line else blank_line for line in later_lines)]
         self.add(lines, inner.gap, blank=blank)
         self.ended = inner.style
 
 
 class Conversion:
-    """The state of one page's conversion, for the handlers of elements to work on."""
+    """State of one page's conversion, which the handlers of elements change."""
 
     def __init__(self, handlers: Mapping[str, Handler], links: LinkResolver, most_characters: int) -> None:
         self.links = links
         self.inline = Inline()
         self.heading = 0
-        """The level of the heading that is open, or 0."""
+        """Level of the open heading; 0 if none is open."""
         self.words = 0
-        """Grows with every piece of visible text: compare before and after."""
+        """Number of visible pieces of text so far; an unchanged number means that nothing was written."""
         self.code: list[str] | None = None
-        """Pieces of the code block that is open."""
+        """Pieces of the open code block; None if none is open."""
         self.table: Table | None = None
         self.macro = Macro()
         self.full = False
         self._handlers = handlers
         self._room = most_characters
-        self._here = _Container(kind="page")
+        self._container = _Container(kind="page")
         self._gap = 0
         self._in_cell = False
 
     def result(self) -> str:
-        """All that was written."""
+        """The page as Markdown."""
         self.flush(0)
-        return "\n".join(self._here.lines).rstrip()
+        return "\n".join(self._container.lines).rstrip()
 
     def render(self, nodes: Iterable[Element | str]) -> None:
-        """Writes what these say; within code, elements of HTML are but colours and line ends."""
+        """Writes the nodes; within code, elements of HTML give line ends only, no formatting."""
         for node in nodes:
             if self.full:
                 return
@@ -213,7 +215,7 @@ class Conversion:
     # -- running text ------------------------------------------------------------------------------------
 
     def text(self, data: str) -> None:
-        """Takes text as the markup holds it."""
+        """Appends text as it is in the markup."""
         if self.code is not None:
             self.code.append(data)
             self.words += 1
@@ -221,7 +223,7 @@ class Conversion:
             self.words += 1
 
     def literal(self, markdown: str) -> None:
-        """Takes a piece of a line that is Markdown already."""
+        """Appends a piece of a line that is Markdown already."""
         if self.code is not None:
             self.text(markdown)
         elif markdown:
@@ -229,18 +231,18 @@ class Conversion:
             self.words += 1
 
     def link(self, label: str, url: str | None) -> None:
-        """A link within the line."""
+        """Appends a link within the line."""
         with self.inline.mark(LINK, lambda body: link(body, url)):
             self.text(label)
 
     def box(self, text: str) -> None:
-        """A piece of the line in a box of its own, such as a status."""
+        """Appends a text that pages show in a box, such as a status, apart from the words beside it."""
         if text.strip():
             with self.inline.box():
                 self.text(text.strip())
 
     def formula(self, tex: str, *, block: bool = False) -> None:
-        """A formula as TeX, in the line or as a block of its own."""
+        """Appends a formula as TeX, in the line or as a block."""
         tex = " ".join(tex.split()).strip("$ ").removeprefix("\\(").removesuffix("\\)")
         if not tex:
             return
@@ -252,7 +254,7 @@ class Conversion:
             self.flush(PARAGRAPH)
 
     def flush(self, gap: int) -> None:
-        """Ends the block, within code the line; at least `gap` lies before the next block."""
+        """Ends the block, within code the line; the next block follows after at least `gap`."""
         if self.code is not None:
             if self.code and not self.code[-1].endswith("\n"):
                 self.code.append("\n")
@@ -268,7 +270,7 @@ class Conversion:
         self._gap = max(self._gap, gap)
 
     def line_break(self) -> None:
-        """One ends the line, a second one the paragraph."""
+        """Ends the line; at the start of a line, ends the paragraph."""
         if self.inline.at_line_start:
             self.flush(PARAGRAPH)
         else:
@@ -277,26 +279,26 @@ class Conversion:
     # -- blocks ------------------------------------------------------------------------------------------
 
     def block(self, element: Element, gap: int) -> None:
-        """What it holds, on lines of its own, `gap` away from what is around it."""
+        """Writes an element's content on separate lines, with at least `gap` before and after."""
         self.flush(gap)
         self.render(element.children)
         self.flush(gap)
 
     def bold_line(self, text: str) -> None:
-        """A line of its own, such as a panel's title."""
+        """Writes a bold paragraph, such as a panel's title."""
         self.flush(PARAGRAPH)
         with self.inline.mark(STRONG, around("**")):
             self.text(text)
         self.flush(PARAGRAPH)
 
     def rule(self) -> None:
-        """A line across; a cell has none."""
+        """Writes a horizontal rule; in a cell nothing."""
         self.flush(PARAGRAPH)
         if not self._in_cell:
             self._write(["---"], PARAGRAPH)
 
     def code_block(self, element: Element, language: str) -> None:
-        """All text in it, each blank as it was; one line end at its end belongs to the fence."""
+        """Writes an element's text as code, with its blanks; one line end at the end is dropped."""
         self.flush(PARAGRAPH)
         if self.code is not None:  # code within code is part of it
             self.render(element.children)
@@ -317,46 +319,46 @@ class Conversion:
             self._write([opening, *text.split("\n")], PARAGRAPH, last=fence)
 
     def write_table(self, table: Table) -> None:
-        """A table with its head; in a cell, all in one line."""
-        self._write([table.flat()] if self._in_cell else table.lines(), PARAGRAPH, whole=True)
+        """Writes a table with its head; in a cell, on one line."""
+        self._write([table.flat()] if self._in_cell else table.lines(), PARAGRAPH, by_line=True)
 
     def cell(self, element: Element) -> str:
-        """What it holds, on one line; ` / ` stands between its blocks."""
-        around = self._here, self.inline, self.heading, self._in_cell, self._gap
-        self._here, self.inline, self.heading = _Container(kind="cell"), Inline(), 0
+        """An element's content on one line, ` / ` between its blocks."""
+        around = self._container, self.inline, self.heading, self._in_cell, self._gap
+        self._container, self.inline, self.heading = _Container(kind="cell"), Inline(), 0
         self._in_cell = True
         self.render(element.children)
         self.flush(0)
-        text = " / ".join(filter(None, self._here.lines))
-        self._here, self.inline, self.heading, self._in_cell, self._gap = around
+        text = " / ".join(filter(None, self._container.lines))
+        self._container, self.inline, self.heading, self._in_cell, self._gap = around
         return text
 
     def quoted(self, element: Element, header: str = "") -> None:
-        """What it holds as a quote, below a bold line if there is a header."""
+        """Writes an element's content as a quote, below `header` as a bold line."""
         self.flush(PARAGRAPH)
         self._render_in(_Container(kind="quote", prefix="> ", marker="> "), element, PARAGRAPH, header)
 
     def definition(self, element: Element) -> None:
-        """It says what the term before means."""
+        """Writes the definition of the term before."""
         self.flush(LINE)
         self._render_in(_Container(kind="definition", prefix="  ", marker=": "), element, LINE)
 
     def listed(self, element: Element, begin: int | None = None) -> None:
-        """A list, with numbers if it has a `begin`; right behind one of its kind it takes the other marker."""
-        here = self._here
-        self.flush(LINE if here.kind in ("item", "list") else PARAGRAPH)
+        """Writes a list, numbered from `begin` if given; directly after a list of its style with the other marker."""
+        container = self._container
+        self.flush(LINE if container.kind in ("item", "list") else PARAGRAPH)
         style = "-" if begin is None else "."
-        if here.ended == style and not self._in_cell:  # else Markdown would read both lists as one
+        if container.ended == style and not self._in_cell:  # else Markdown would read both lists as one
             style = "*" if begin is None else ")"
         # A list right in a list, as old editors write it, belongs to the item before it.
-        inset = " " * here.width
+        inset = " " * container.width
         inner = _Container(kind="list", prefix=inset, marker=inset, begin=begin, number=begin, style=style)
         self._render_in(inner, element, PARAGRAPH)
 
     def item(self, element: Element, box: str = "", number: int | None = None) -> None:
-        """An item of a list. In a cell, a number or a box shows and a bullet does not."""
+        """Writes an item of a list; in a cell with its number or check box, without a bullet."""
         self.flush(LINE)
-        parent, marker = self._here, "" if self._in_cell else f"{self._here.style or '-'} "
+        parent, marker = self._container, "" if self._in_cell else f"{self._container.style or '-'} "
         if parent.number is not None:
             number = parent.number if number is None else number
             marker = f"{number}{parent.style} "
@@ -367,15 +369,15 @@ class Conversion:
         self._render_in(_Container(kind="item", prefix=prefix, marker=marker), element, LINE)
 
     def tick(self, box: str) -> None:
-        """A check box: of the item just opened, else where it stands."""
-        item = self._here
+        """Writes a check box: as part of the marker of an item just opened, else in the text."""
+        item = self._container
         if item.kind == "item" and not item.lines and self.inline.empty and "[" not in item.marker:
             item.marker += f"{box} "
         else:
             self.literal(f"{box} ")
 
     def _render_in(self, inner: _Container, element: Element, behind: int, header: str = "") -> None:
-        outer, self._here = self._here, inner
+        outer, self._container = self._container, inner
         inner.depth = outer.depth + 1
         if inner.depth > MOST_INDENT or (self._in_cell and inner.kind != "item"):
             inner.prefix = inner.marker = ""
@@ -384,26 +386,26 @@ class Conversion:
             self.bold_line(header)
         self.render(element.children)
         self.flush(behind)
-        self._here = outer
+        self._container = outer
         outer.add_all_of(inner)
 
-    def _write(self, lines: list[str], gap: int = LINE, *, last: str = "", whole: bool = False) -> None:
-        """One block; `last` ends it even if there is no room for all of it, a `whole` one is cut between lines."""
+    def _write(self, lines: list[str], gap: int = LINE, *, last: str = "", by_line: bool = False) -> None:
+        """Writes a block; `last` ends it even if it does not fit, `by_line` cuts it between lines only."""
         lines = lines if not self._in_cell else [line for line in lines if line]
         if self.full or not lines:
             return
         self._gap = max(self._gap, gap)
         self._room -= self._gap - 1
         for index, line in enumerate(() if self._in_cell else lines):
-            room = self._room - self._here.indent - 1
+            room = self._room - self._container.indent - 1
             if len(line) > room:
                 self.full = True
-                lines = lines[:index] + ([] if whole else [line[: max(0, room)]])
+                lines = lines[:index] + ([] if by_line else [line[: max(0, room)]])
                 break
             self._room = room - len(line)
-        self._here.add([*lines, last] if last else lines, self._gap, blank=self._gap >= PARAGRAPH)
+        self._container.add([*lines, last] if last else lines, self._gap, blank=self._gap >= PARAGRAPH)
         self._gap = gap
 
 
 Handler = Callable[[Conversion, Element], None]
-"""Writes one element."""
+"""Function that writes one element."""

@@ -1,4 +1,4 @@
-"""A page as Markdown: what each element of HTML means, and what Confluence's own do."""
+"""Handlers of the elements of HTML and of Confluence's storage format, and `to_markdown`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"\s*([0-9]{1,9})")
 
 
 def block(gap: int) -> Handler:
-    """The handler of an element that stands on lines of its own, `gap` away from what is around it."""
+    """Handler of a block element, with at least `gap` before and after it."""
     return lambda page, element: page.block(element, gap)
 
 
@@ -56,8 +56,8 @@ def _heading(page: Conversion, element: Element) -> None:
 
 def _pre(page: Conversion, element: Element) -> None:
     code = next((inner for inner in element.within() if inner.name == "code"), Element(""))
-    said = (element.get("class"), *code.attributes.values())
-    named = next(filter(None, map(_LANGUAGE.search, said)), None)
+    labels = (element.get("class"), *code.attributes.values())
+    named = next(filter(None, map(_LANGUAGE.search, labels)), None)
     page.code_block(element, named[1] if named else "")
 
 
@@ -71,7 +71,7 @@ def _anchor(page: Conversion, element: Element) -> None:
         page.render(element.children)
         if (
             page.words == before and "data-card-appearance" in element.attributes
-        ):  # its title is asked for later
+        ):  # browsers load its title later
             page.text(href)
 
 
@@ -101,7 +101,7 @@ def _time(page: Conversion, element: Element) -> None:
 
 
 def _drawing(page: Conversion, element: Element) -> None:
-    """The words of a drawing; a symbol has none."""
+    """Writes the texts of a drawing; of a symbol, which has none, nothing."""
     words = [one.content(1000) for one in element.within() if one.name in ("text", "foreignobject")]
     words = [word for word in map(str.strip, words) if word]
     if element.get("role") == "img" or words:
@@ -114,7 +114,7 @@ def _drawing(page: Conversion, element: Element) -> None:
 
 
 def _reading(page: Conversion, element: Element) -> None:
-    """How the characters before are read, behind them in brackets."""
+    """Writes the pronunciation of the characters before (ruby text) in brackets."""
     page.literal("(")
     page.render(element.children)
     page.literal(")")
@@ -222,7 +222,7 @@ _QUOTED = {
     **{name: name.capitalize() for name in ("note", "info", "tip", "warning", "success", "error")},
     **dict.fromkeys(("panel", "expand", "ui-expand", "custom"), ""),
 }
-"""What is shown as a quote, and the word that heads it."""
+"""Macros shown as a quote, and the word of its heading."""
 _WRITTEN_IN = frozenset({"mermaid", "plantuml", "html", "markdown", "sql"})
 """Macros whose plain text is in the language they are named after."""
 _TITLE = re.compile(r'"title"\s*:\s*"((?:[^"\\]|\\.){1,300})"')
@@ -232,12 +232,12 @@ _ADF_BOXES = {
     "status": ("text",), "mention": ("text",), "emoji": ("text", "short-name", "shortname"), "date": ("timestamp",),
     "inlinecard": ("url",), "inline-card": ("url",),
 }  # fmt: skip
-"""Nodes of the new editor that stand in the line, and where their words are."""
+"""Inline nodes of the new editor, and the attributes that hold their text."""
 _FILES = frozenset("drawio inc-drawio drawio-sketch gliffy view-file viewpdf viewdoc viewxls viewppt".split())  # noqa: SIM905 (a list of words)
 
 
 def _elements(element: Element, *names: str) -> list[Element]:
-    """Its children of these names, or all of them that are elements."""
+    """Child elements of these names; without names, all child elements."""
     return [c for c in element.children if isinstance(c, Element) and (not names or c.name in names)]
 
 
@@ -250,7 +250,7 @@ def _macro(page: Conversion, element: Element) -> None:
 
 
 def _in_macro(page: Conversion, element: Element, name: str) -> Macro:
-    """Writes what a macro holds; whatever its place, a parameter belongs to the whole macro."""
+    """Writes a macro's content; its parameters apply to all of it, also those that follow later."""
     parameters: dict[str, str] = {}
     for one in _elements(element, *_PARAMETERS):
         parameters.setdefault(one.get("ac:name", "key").lower(), one.content(MOST_PARAMETER))
@@ -288,7 +288,7 @@ def _plain_body(page: Conversion, element: Element) -> None:
 
 
 def _without_body(page: Conversion, element: Element, macro: Macro) -> None:
-    """What stands for a macro that is made when somebody looks at the page."""
+    """Writes the parameters that describe a macro whose content is built when the page is viewed."""
     first = macro.first
     if macro.name == "status":
         page.box(first("title"))
@@ -303,10 +303,10 @@ def _without_body(page: Conversion, element: Element, macro: Macro) -> None:
             page.text(title)
         page.flush(LINE)
     else:
-        _led_to(page, _target(page, element, macro), macro)
+        _macro_link(page, _target(page, element, macro), macro)
 
 
-def _led_to(page: Conversion, target: inline.Target, macro: Macro) -> None:
+def _macro_link(page: Conversion, target: inline.Target, macro: Macro) -> None:
     if target.label.startswith("@"):
         page.box(target.label)
         return
@@ -319,7 +319,7 @@ def _led_to(page: Conversion, target: inline.Target, macro: Macro) -> None:
 
 
 def _target(page: Conversion, element: Element, macro: Macro) -> inline.Target:
-    """Where such a macro leads: a link in it says so, else its parameters do."""
+    """Target of a macro without a body: from a link in it, else from its parameters."""
     target = page.links.target(element.within())
     if not target.label and macro.name in ("include", "excerpt-include"):
         space, colon, title = macro.first("", "default-parameter", "pagetitle", "page").rpartition(":")
@@ -330,7 +330,7 @@ def _target(page: Conversion, element: Element, macro: Macro) -> inline.Target:
 
 
 def _adf_extension(page: Conversion, element: Element) -> None:
-    """A node of the new editor, and the same once more for old readers: shown if the node shows nothing."""
+    """Writes a node of the new editor; its fallback for old readers only if the node writes nothing."""
     before, fallbacks = page.words, _elements(element, "ac:adf-fallback")
     hidden = set(fallbacks)
     page.render(child for child in element.children if child not in hidden)
@@ -413,7 +413,7 @@ class Rendered(NamedTuple):
     """A page as Markdown."""
 
     text: str
-    """No trailing blanks outside of code, no two blank lines in a row outside of code, no line end at the end."""
+    """Text without trailing blanks or double blank lines outside of code, and without a line end at the end."""
     capped: bool
     """True if text is missing because the page is too large."""
 
@@ -425,10 +425,10 @@ def to_markdown(
     most_characters: int = 5_000_000,
     content: Callable[[Element], Element] = lambda page: page,
 ) -> Rendered:
-    """The page as Markdown, with all text a reader of the page sees, in its order.
+    """Convert a page to Markdown, with all text that its readers see, in the same order.
 
     Takes any text without raising; only what `links` raises comes through. Broken markup is read as browsers
-    read it. `content` gives the part of the page that is wanted, and may change it.
+    read it. `content` returns the part of the page to convert, and may change it.
     """
     page, complete = parse(html)
     conversion = Conversion(_ELEMENTS, LinkResolver(links), most_characters)

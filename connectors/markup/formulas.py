@@ -1,4 +1,4 @@
-"""Formulas of pages: as TeX where the page says it, else on one line."""
+"""Formulas of pages: as TeX where the page has it, else on one line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from connectors.markup.conversion import MOST_PARAMETER, Conversion, Handler
 from connectors.markup.parsing import Element
 
 FORMULA = re.compile(r"math|latex|katex|\btex\b|equation")
-"""In the name of a macro that shows a formula; there are a dozen of several makers."""
+"""Pattern in the names of macros that show a formula; several makers have a dozen of them."""
 SOURCES = (
     "body",
     "equation",
@@ -23,7 +23,7 @@ SOURCES = (
 )
 """Parameters that hold the formula if its macro has no body."""
 _TYPESET = frozenset({"katex-html", "mathjax", "mathjax_svg", "mathjax_preview", "mathjax_display"})
-"""Classes of a formula as it is drawn, beside which its source stands."""
+"""Classes of drawn formulas, which are skipped because the source is beside them."""
 
 
 def _span(page: Conversion, element: Element) -> None:
@@ -32,10 +32,10 @@ def _span(page: Conversion, element: Element) -> None:
 
 
 def _typeset(page: Conversion, element: Element) -> None:
-    """What MathJax makes: glyphs, and the formula for those who cannot see them."""
-    formulas = [one for one in element.within() if one.name == "math"]
-    for one in formulas:
-        _math(page, one)
+    """Writes a formula drawn by MathJax from the MathML that it adds for screen readers."""
+    formulas = [inner for inner in element.within() if inner.name == "math"]
+    for formula in formulas:
+        _math(page, formula)
     if not formulas:
         page.render(element.children)
 
@@ -47,11 +47,11 @@ def _script(page: Conversion, element: Element) -> None:
 
 
 def _math(page: Conversion, element: Element) -> None:
-    """A formula: its TeX if it says it, else what it shows on one line."""
+    """Writes a formula of MathML: its TeX if it has one, else on one line."""
     sources = (
-        one.content(MOST_PARAMETER)
-        for one in element.within()
-        if one.name == "annotation" and "tex" in one.get("encoding").lower()
+        inner.content(MOST_PARAMETER)
+        for inner in element.within()
+        if inner.name == "annotation" and "tex" in inner.get("encoding").lower()
     )
     tex = next(filter(str.strip, sources), "") or element.get("alttext")
     if tex.strip():

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from connectors.markup.parsing import Element
 
 MOST_LOOKED_AT = 1000
-"""Elements of a link, for what it leads to."""
+"""Most elements of a link that are searched for its target."""
 _INVISIBLE = re.compile("[\u200b\ufeff\u00ad]")
 _TYPED_CODE = re.compile(r"(`[^`\n]++`)")
 _MEANT_AS_TEXT = re.compile(
@@ -31,7 +31,7 @@ _BACKTICKS = re.compile("`+")
 
 
 def escape_text(text: str, *, in_emphasis: bool = False, in_label: bool = False) -> str:
-    """A piece of running text; code somebody typed between backticks stays code."""
+    """Escapes a piece of running text; code typed between backticks stays code."""
     if in_label and ("[" in text or "]" in text):
         pieces = re.split(r"([\[\]])", text)
         pieces[::2] = [escape_text(piece, in_emphasis=in_emphasis) for piece in pieces[::2]]
@@ -58,7 +58,7 @@ def _each_escaped(run: re.Match[str]) -> str:
 
 
 def paragraph_lines(text: str) -> list[str]:
-    """The lines of a paragraph, without blank ones, each readable as nothing but a line of a paragraph."""
+    """The lines of a paragraph without blank ones, escaped so that none starts another kind of block."""
     lines = filter(None, map(str.strip, text.split("\n")))
     return [
         f"\\{line}" if _BLOCK_START.match(line) else _NUMBERED.sub(r"\1\\", line, count=1) for line in lines
@@ -66,7 +66,7 @@ def paragraph_lines(text: str) -> list[str]:
 
 
 def escape_heading(text: str) -> str:
-    """One line; a last word of `#` is not taken for the heading's end mark."""
+    """A heading's text on one line, a last word of `#` escaped: it is no end mark."""
     line = " ".join(text.split())
     return re.sub(r"(?<= )(#+)$", r"\\\1", line)
 
@@ -82,7 +82,7 @@ def code_span(code: str) -> str:
 
 
 def code_fence(code: str) -> str:
-    """A fence that no run of backticks in `code` closes."""
+    """A fence longer than any run of backticks in `code`."""
     return "`" * max(3, _longest_run(code) + 1)
 
 
@@ -91,7 +91,7 @@ def _longest_run(text: str) -> int:
 
 
 Wrap = Callable[[str], str]
-"""What a mark makes of the text it is about: never blank, without blanks at its ends."""
+"""Function from a marked text, not blank and without blanks at its ends, to Markdown."""
 
 STRONG, EMPHASIS, STRUCK, CODE, LINK, RAISED, LOWERED = "strong", "em", "del", "code", "link", "sup", "sub"
 _MERGED = {STRONG: "**", EMPHASIS: "*", STRUCK: "~~"}
@@ -105,10 +105,10 @@ class _Mark:
 
 
 class Inline:
-    """Collects pieces of text until its block ends."""
+    """Pieces of text of one block, collected until it ends."""
 
     def __init__(self) -> None:
-        self._parts: list[str] = []
+        self._pieces: list[str] = []
         self._marks: list[_Mark] = []
         self._blank = True  # the last character is white space, or there is none
         self._ended = (0, "")  # length and kind after the last merged mark, for `<b>a</b><b>b</b>`
@@ -116,20 +116,20 @@ class Inline:
 
     @property
     def at_line_start(self) -> bool:
-        """True if nothing, or a line break, came last."""
-        return not self._parts or self._parts[-1].endswith("\n")
+        """True if the text is empty or ends with a line break."""
+        return not self._pieces or self._pieces[-1].endswith("\n")
 
     @property
     def empty(self) -> bool:
-        """True if nothing came yet."""
-        return not self._parts
+        """True if the block has no text yet."""
+        return not self._pieces
 
     def within(self, *kinds: str) -> bool:
         """True if a mark of one of these kinds is open."""
         return any(mark.kind in kinds for mark in self._marks)
 
     def text(self, data: str) -> bool:
-        """Takes text as it stands in the markup; True if there is anything to see."""
+        """Appends text as it is in the markup; returns whether any of it is visible."""
         words = data.split()
         if not words:
             if data and not self._blank:
@@ -143,44 +143,44 @@ class Inline:
         before = " " * (apart and not self._blank)
         self._boxed = False
         self._blank = data[-1].isspace()
-        self._parts.append(before + piece + " " * self._blank)
+        self._pieces.append(before + piece + " " * self._blank)
         return True
 
     def literal(self, markdown: str) -> None:
-        """Takes a piece that is Markdown already; a line end makes the next text begin a line."""
+        """Appends a piece that is Markdown already; after a line end the next text starts a line."""
         if markdown:
-            self._parts.append(markdown)
+            self._pieces.append(markdown)
             self._blank = markdown[-1].isspace()
             self._boxed = False
 
     @contextmanager
     def box(self) -> Iterator[None]:
-        """What is taken meanwhile is shown in a box of its own: a blank keeps it from words and boxes beside it."""
+        """Sets the text appended within apart from words and boxes beside it by a blank."""
         if self._boxed or self.ends_with_word():
             self.literal(" ")
-        before = len(self._parts)
+        before = len(self._pieces)
         yield
-        self._boxed = len(self._parts) > before and not self._blank
+        self._boxed = len(self._pieces) > before and not self._blank
 
     def ends_with_word(self) -> bool:
-        """True if a letter, digit or bracket came last, so that `2` behind it may be an exponent."""
-        last = self._parts[-1][-1:] if self._parts else ""
+        """True if the text ends with a letter, digit or bracket, so that a `2` after it may be an exponent."""
+        last = self._pieces[-1][-1:] if self._pieces else ""
         return last.isalnum() or last in (")", "]")
 
     @contextmanager
     def mark(self, kind: str, wrap: Wrap) -> Iterator[None]:
-        """All text taken meanwhile is marked. A mark within its own kind, or in code, is none."""
+        """Marks the text appended within; no effect within a mark of the same kind or in code."""
         if self.within(kind) or self.within(CODE):
             yield
             return
-        mark = _Mark(kind, wrap, len(self._parts))
+        mark = _Mark(kind, wrap, len(self._pieces))
         self._marks.append(mark)
         yield
         self._marks.remove(mark)
         self._apply(mark)
 
     def _apply(self, mark: _Mark) -> None:
-        content = "".join(self._parts[mark.start :])
+        content = "".join(self._pieces[mark.start :])
         body = content.strip()
         if not body:
             return
@@ -191,21 +191,21 @@ class Inline:
         alone = all(other.start < start for other in self._marks if other is not mark)
         if merged and alone and not lead and self._ended == (start, mark.kind):
             start -= 1
-            whole = self._parts[start][: -len(merged)] + body + merged
+            marked = self._pieces[start][: -len(merged)] + body + merged
         else:
-            whole = mark.wrap(body)
-        self._parts[start:] = [piece for piece in (lead, whole) if piece]
-        self._ended = (len(self._parts), mark.kind if merged else "")
+            marked = mark.wrap(body)
+        self._pieces[start:] = [piece for piece in (lead, marked) if piece]
+        self._ended = (len(self._pieces), mark.kind if merged else "")
         if tail:
-            self._parts.append(tail)
+            self._pieces.append(tail)
         self._blank = bool(tail)
 
     def take(self) -> str:
-        """The text of the block that ends here; marks still open go on in the next one."""
+        """Removes and returns the text of the block; open marks continue in the next one."""
         for mark in reversed(self._marks):
             self._apply(mark)
-        text = "".join(self._parts).strip()
-        self._parts.clear()
+        text = "".join(self._pieces).strip()
+        self._pieces.clear()
         for mark in self._marks:
             mark.start = 0
         self._blank, self._ended, self._boxed = True, (0, ""), False
@@ -213,12 +213,12 @@ class Inline:
 
 
 def around(sign: str) -> Wrap:
-    """The same sign on both sides, such as `**`."""
+    """Wraps a text in the same sign on both sides, such as `**`."""
     return lambda body: f"{sign}{body}{sign}"
 
 
 def superscript(body: str) -> str:
-    """A power: `10^5`; more than a word is held together by brackets."""
+    """A power, such as `10^5`; more than a word is put in brackets."""
     return f"^{body}" if body.isalnum() else f"^({body})"
 
 
@@ -228,7 +228,7 @@ def subscript(body: str) -> str:
 
 
 def link(body: str, url: str | None) -> str:
-    """Only the label if there is no address, only the address if the label repeats it."""
+    """A link as Markdown; without an address its label, and the address alone if the label repeats it."""
     if url is None:
         return body
     if body.replace("\\", "") == url:
@@ -237,7 +237,7 @@ def link(body: str, url: str | None) -> str:
 
 
 def picture(label: str, url: str | None) -> str:
-    """A picture as Markdown; nothing if nothing is known of it."""
+    """A picture as Markdown; empty if it has neither label nor address."""
     text = escape_text(" ".join(label.split()), in_label=True)
     return f"![{text}]({url})" if url else f"![{text}]" if text else ""
 
@@ -249,7 +249,7 @@ _IN_URL = str.maketrans({"(": "%28", ")": "%29", "<": "%3C", ">": "%3E", '"': "%
 
 
 class Links(Protocol):
-    """Finds addresses and names; each may return None, then only the label stays."""
+    """Resolver of addresses and names; where it returns None, only the label is written."""
 
     def page(self, title: str, space: str | None) -> str | None:  # noqa: ARG002 (None, unless there is such a thing)
         """The address of a page; `space` None is the space of the page that is converted."""
@@ -264,42 +264,42 @@ class Links(Protocol):
         return None
 
     def href(self, href: str) -> str | None:
-        """A relative address made absolute; None drops it."""
+        """The absolute address of a relative one; None drops the link."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What a link or a picture of the storage format points to."""
+    """Target of a link or a picture in the storage format."""
 
     label: str = ""
-    """Shown if there is no other; empty for users nobody knows."""
+    """Text of a link without one; empty for unknown users."""
     url: str | None = None
 
 
 @dataclass(frozen=True)
 class LinkResolver:
-    """Asks a page's `Links`, and keeps out what runs code."""
+    """Resolves targets by a page's `Links`, and drops addresses that run code."""
 
     links: Links | None
 
     def href(self, href: str) -> str | None:
-        """The address for a link's target; None if only the label may stay."""
+        """The safe address of a link; None if only its label may be written."""
         safe = _safe_url(href)
         return safe if safe is None or self.links is None else _safe_url(self.links.href(href.strip()))
 
     def page(self, title: str, space: str | None) -> Target:
-        """A page by its title."""
+        """Target of a link to a page by its title."""
         return Target(label=title, url=_safe_url(self.links.page(title, space) if self.links else None))
 
     def file(self, name: str, page_title: str | None = None) -> Target:
-        """A file attached to a page."""
+        """Target of a link to a file attached to a page."""
         url = self.links.attachment(name, page_title) if self.links else None
         return Target(label=name, url=_safe_url(url))
 
     def target(self, elements: Iterable[Element]) -> Target:
-        """What the first `ri:` element among these names."""
-        # It stands first; links in links would be read again and again.
+        """Target named by the first `ri:` element among these."""
+        # It comes first; without a bound, links within links would be read repeatedly.
         for element in islice(elements, MOST_LOOKED_AT):
             get = element.get
             if title := get("ri:content-title"):
@@ -319,7 +319,7 @@ class LinkResolver:
 
 
 def _safe_url(url: str | None) -> str | None:
-    """The address as it may stand in a link; None for an empty one, a mere `#place`, or one that runs code."""
+    """The address escaped for a link; None for an empty one, a mere `#place`, or one that runs code."""
     text = (url or "").strip()
     scheme = _SCHEME.match(_BLANKS_AND_CONTROLS.sub("", text[:200]))
     if not text or text.startswith("#") or (scheme and scheme[1].lower() in _RUNS_CODE):
@@ -328,13 +328,13 @@ def _safe_url(url: str | None) -> str | None:
 
 
 def file_name(href: str) -> str:
-    """The name of the file an address leads to: its `fileName`, or the last part of its path."""
+    """The file name in an address: its `fileName` option, or the last segment of its path."""
     try:
-        parts = urlsplit(href[:4000].strip())
+        url = urlsplit(href[:4000].strip())
     except ValueError:  # brackets that are no IPv6 address
         return ""
-    if parts.scheme.lower() == "data":
+    if url.scheme.lower() == "data":
         return ""
-    query = {key.lower(): values for key, values in parse_qs(parts.query).items()}
+    query = {key.lower(): values for key, values in parse_qs(url.query).items()}
     named = query.get("filename")
-    return named[0] if named else unquote(parts.path.rsplit("/", 1)[-1])
+    return named[0] if named else unquote(url.path.rsplit("/", 1)[-1])

@@ -1,7 +1,7 @@
-"""Markup as a tree of elements, as browsers read what is broken.
+"""Parser of markup into a tree of elements; broken markup is read as browsers read it.
 
 The standard library's parser is not used: on unclosed tags it takes quadratic time (80 kB of `<a ` take over
-a minute), and what it does with CDATA, scripts and odd attributes differs between releases of Python, so that
+a minute), and its treatment of CDATA, scripts and odd attributes differs between releases of Python, so that
 an upgrade of the interpreter would change texts and hashes.
 """
 
@@ -15,9 +15,9 @@ from html import unescape
 from typing import NamedTuple
 
 MOST_DEPTH = 150
-"""Open elements; deeper ones lose their structure and keep their text."""
+"""Most open elements; deeper ones lose their structure and keep their text."""
 MOST_PIECES = 1_000_000
-"""Tags and texts of one page, for each takes memory; what follows is left out."""
+"""Most tags and texts of one page, because each takes memory; the rest is left out."""
 
 BLOCKS = frozenset(
     "address article aside blockquote body center dd details dialog dir div dl dt fieldset "  # noqa: SIM905 (a list of words)
@@ -41,7 +41,7 @@ _SCOPES = frozenset({"table", "td", "th", "caption"})
 _LISTS = frozenset({"ul", "ol", "menu", "dir"})
 _CLOSES_PARAGRAPH = BLOCKS - {"body", "html", "option", "dd", "dt", "li", "td", "th", "tr"} | _LISTS
 
-# A start tag ends the open elements of these names, looking up to those.
+# By start tag: the open elements that it ends, and the elements beyond which it ends none.
 _IMPLIED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "li": (frozenset({"li", "p"}), _LISTS | _SCOPES),
     **dict.fromkeys(("dt", "dd"), (frozenset({"dt", "dd"}), _SCOPES | {"dl"})),
@@ -52,7 +52,7 @@ _IMPLIED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "tr": (_CELLS | {"tr", "caption", "colgroup"}, frozenset({"table"})),
     **dict.fromkeys(("tbody", "thead", "tfoot"), (_TABLE_PARTS, frozenset({"table"}))),
 }
-# An end tag looks for its start tag no further up than these.
+# By end tag: the elements beyond which its start tag is not searched.
 _ENDS_WITHIN: dict[str, frozenset[str]] = {
     "li": _LISTS,
     **dict.fromkeys(("dt", "dd"), frozenset({"dl"})),
@@ -72,25 +72,25 @@ _RAW_TEXT = {
 }
 _CDATA = "<![CDATA["
 _ENDLESS_NUMBER = re.compile(r"&#\d{100,}+;?")
-"""No character has such a number, and Python refuses to read one of more than 4,300 digits."""
+"""Character numbers too long to be valid; Python refuses to read one of more than 4,300 digits."""
 
 
 @dataclass(slots=True, eq=False)
 class Element:
-    """An element, or the whole page, which has no name."""
+    """An element, or the page, which has no name."""
 
     name: str
-    """In lower case."""
+    """Name in lower case."""
     attributes: dict[str, str] = field(default_factory=dict)
-    """By names in lower case."""
+    """Values by name in lower case."""
     children: list[Element | str] = field(default_factory=list)
 
     def get(self, *names: str) -> str:
-        """The first of these attributes that holds anything."""
+        """The first of these attributes that is not empty."""
         return next((value for name in names if (value := self.attributes.get(name))), "")
 
     def within(self) -> Iterator[Element]:
-        """All elements in this one, each before those it holds."""
+        """All descendants, each before its own children."""
         waiting = [child for child in reversed(self.children) if isinstance(child, Element)]
         while waiting:
             element = waiting.pop()
@@ -98,22 +98,24 @@ class Element:
             waiting += (child for child in reversed(element.children) if isinstance(child, Element))
 
     def content(self, most: int) -> str:
-        """All text in it, hidden or not, up to a length."""
-        pieces = (child for one in (self, *self.within()) for child in one.children if isinstance(child, str))
+        """All text of the element, hidden or not, cut at `most` characters."""
+        pieces = (
+            child for node in (self, *self.within()) for child in node.children if isinstance(child, str)
+        )
         return "".join(pieces)[:most]
 
 
 class _Tag(NamedTuple):
     name: str
-    rest: str
-    """What stands behind the name."""
+    attribute_text: str
+    """Text between the name and `>`."""
     ends: bool
     closed: bool
     """True for `<br/>`: no end tag follows."""
 
 
 def parse(html: str) -> tuple[Element, bool]:
-    """The page, and whether all of it is there. Comments, declarations, scripts and styles are left out."""
+    """Parse a page; returns it and whether it is complete. Comments, declarations, scripts and styles are left out."""
     tree = _Tree()
     for number, piece in enumerate(piece for piece in _pieces(html) if piece):
         if number >= MOST_PIECES:
@@ -128,20 +130,20 @@ def parse(html: str) -> tuple[Element, bool]:
 
 
 def resolved(text: str) -> str:
-    """`text` with its entities resolved; a number that is no character's shows as browsers show it."""
+    """`text` with its entities resolved; a number of no character becomes the replacement character, as in browsers."""
     return unescape(_ENDLESS_NUMBER.sub("\ufffd", text) if "&#" in text else text)
 
 
-def _attributes(rest: str) -> dict[str, str]:
+def _attributes(text: str) -> dict[str, str]:
     """Names with their values; the first of two equal names counts."""
-    found: dict[str, str] = {}
-    for name, double, single, bare in _ATTRIBUTE.findall(rest):
-        found.setdefault(name.lower(), resolved(double or single or bare))
-    return found
+    attributes: dict[str, str] = {}
+    for name, double, single, unquoted in _ATTRIBUTE.findall(text):
+        attributes.setdefault(name.lower(), resolved(double or single or unquoted))
+    return attributes
 
 
 def _pieces(html: str) -> Iterator[_Tag | str]:
-    """The markup's tags and texts in their order, entities resolved."""
+    """Tags and texts of the markup in order, entities resolved."""
     pattern, at, length = _TAG, 0, len(html)
     last_end, last_comment_end = html.rfind(">"), html.rfind("-->")
     while at < length:
@@ -150,11 +152,11 @@ def _pieces(html: str) -> Iterator[_Tag | str]:
         yield resolved(html[at:start])
         if html.startswith(_CDATA, start):
             end = html.find("]]>", start)
-            end = length if end < 0 else end  # cut off: all that is left is its text
+            end = length if end < 0 else end  # cut off: the remaining text belongs to it
             yield html[start + len(_CDATA) : end]
             at = end + 3
         elif html.startswith("<!--", start):
-            # An unclosed comment hides nothing but its own mark: text must not be lost.
+            # Of an unclosed comment only `<!--` is dropped: text must not be lost.
             at = html.find("-->", start + 2) + 3 if start + 2 <= last_comment_end else start + 4
         elif start > last_end:  # no tag ends any more
             yield resolved(html[start:])
@@ -162,53 +164,53 @@ def _pieces(html: str) -> Iterator[_Tag | str]:
         else:
             tag = pattern.match(html, start)
             if tag is None and pattern is _TAG and html[start + 1] not in "/!?":
-                # A value in quotes runs to the end of the text. Looking so far once is enough.
+                # A quoted value is not closed up to the end of the text. One search that far is enough.
                 pattern = _TAG_WITHOUT_QUOTES
                 tag = pattern.match(html, start)
             if tag is None:
                 at = html.find(">", start) + 1
                 continue
-            at, name, rest = tag.end(), tag[2].lower(), tag[3]
-            closed = rest.endswith("/") and not _UNQUOTED_SLASH.search(rest[-2000:])
-            yield _Tag(name, rest[:-1] if closed else rest, bool(tag[1]), closed)
+            at, name, attribute_text = tag.end(), tag[2].lower(), tag[3]
+            closed = attribute_text.endswith("/") and not _UNQUOTED_SLASH.search(attribute_text[-2000:])
+            yield _Tag(name, attribute_text[:-1] if closed else attribute_text, bool(tag[1]), closed)
             if name in _RAW_TEXT and not closed and not tag[1]:
                 raw_end = _RAW_TEXT[name].search(html, at)
                 begin, at = at, raw_end.start() if raw_end else length
-                if name == "script" and "math/tex" in rest[:200]:  # a formula, as MathJax keeps it
+                if name == "script" and "math/tex" in attribute_text[:200]:  # source of a formula for MathJax
                     yield html[begin:at]
 
 
 class _Tree:
-    """The page so far; few elements are open at once, so that looking through them costs little."""
+    """The page under construction; few elements are open at once, so that searching them is cheap."""
 
     def __init__(self) -> None:
         self.page = Element("")
         self._open = [self.page]
         self._left_out: Counter[str] = Counter()
-        """Elements that are too deep, by name, so that their end tags close nothing else."""
+        """Number of open elements left out as too deep, by name, so that their end tags close no others."""
 
     def append(self, child: Element | str) -> None:
-        """Puts it at the end of the innermost open element."""
+        """Appends to the innermost open element."""
         self._open[-1].children.append(child)
 
     def start(self, tag: _Tag) -> None:
-        """Opens an element, after closing what its start closes."""
+        """Opens an element, after closing those that its start tag ends."""
         name = tag.name
-        if name in _IMPLIED and not self._left_out:  # what it would close may be one that was left out
+        if name in _IMPLIED and not self._left_out:  # the element to close may be one that was left out
             self._close(*_IMPLIED[name], outermost=True)
-        lone = tag.closed or name in _VOID
-        if not lone and len(self._open) > MOST_DEPTH + 2 * (name in HIDDEN):
+        childless = tag.closed or name in _VOID
+        if not childless and len(self._open) > MOST_DEPTH + 2 * (name in HIDDEN):
             self._left_out[name] += 1
             if name in BLOCKS:
                 self.append(Element("div"))
             return
-        element = Element(name, _attributes(tag.rest))
+        element = Element(name, _attributes(tag.attribute_text))
         self.append(element)
-        if not lone:
+        if not childless:
             self._open.append(element)
 
     def end(self, name: str) -> None:
-        """Closes `name` and all within; a block that is not open here ends a line all the same."""
+        """Closes `name` and all elements within; the end tag of a block that is not open still ends the line."""
         if name in self._left_out:
             self._left_out[name] -= 1
             if not self._left_out[name]:
@@ -228,17 +230,17 @@ class _Tree:
         outermost: bool = False,
         across_extensions: bool = False,
     ) -> bool:
-        """Closes the innermost, or outermost, open element of these names; False if there is none."""
-        found = 0
+        """Closes the innermost, or outermost, open element of these names; False if none is open."""
+        closed_from = 0
         for index in range(len(self._open) - 1, 0, -1):
             name = self._open[index].name
             if name in names:
-                found = index
+                closed_from = index
                 if not outermost:
                     break
             elif name in stops or (name.startswith("ac:") and not across_extensions):
                 break
-        if found:
-            del self._open[found:]
-            self._left_out.clear()  # they stood within what ends now
-        return found > 0
+        if closed_from:
+            del self._open[closed_from:]
+            self._left_out.clear()  # they were within the closed element
+        return closed_from > 0
