@@ -1,1 +1,1 @@
-"""What connectors share to make documents: front matter, headings, decisions, times, JSON, redaction."""
+"""Code that connectors share to build documents: headings, decisions, times, JSON, rights, redaction."""

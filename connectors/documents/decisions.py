@@ -1,4 +1,4 @@
-"""Which documents are decisions, and what became of each decision."""
+"""Recognition of decisions, and their metadata: status, successor, day, deciders."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NO_RECORDS = frozenset(
         "adrs", "rfcs", "architecturedecisions", "architecturedecisionrecords", "decisionrecords",
     }
 )  # fmt: skip
-"""Names of pages about records, by their letters."""
+"""Names of pages about records that are no records themselves, reduced to their letters."""
 MAX_TITLE_LINE = 500
 MAX_FACT = 200
 MAX_NAME = 50
@@ -59,7 +59,7 @@ _ROLE = re.compile(
     r"|owners?|maintainers?|contributors?|reviewers?|everyone|community|staff|department|members?)\b[\s-]*)+",
     re.IGNORECASE,
 )
-"""Whoever holds an office, and nobody by name."""
+"""Roles and teams, which are not names of people."""
 _NUMBERED = re.compile(
     r"\d{1,5}(?!\d|-\d\d-\d\d)(?=[-_. ]|$)|(?:^|.*[-_ ])(?:adr|rfc|decision)[-_ ]?(?:[a-z]+[-_ ])?\d"
 )
@@ -67,11 +67,11 @@ _TITLE = re.compile(
     r"\W*(?:architectur(?:e|al) )?decision record(?: \(adr\))?\W*(?::|for\b|[-–])|\W*adr[\s#-]*\d"
 )
 _PROPOSALS = r"RF[CD]|(?!STEP|SHIP|SKIP|TRIP|CHIP|CLIP|ZIP|VIP|WIP)[A-Z]{1,3}[EI]P"
-"""RFC, and proposals to enhance or improve something, whoever makes them: PEP, KEP, BIP, EIP."""
+"""RFC, RFD, and enhancement or improvement proposals of any project: PEP, KEP, BIP, EIP."""
 _PROPOSAL_KEY = re.compile(rf"(?:{_PROPOSALS}|ADR)(?:NUMBER|NO|ID)?")
 _NUMBER = re.compile(r"\d{1,8}")
 _NO_RECORD = re.compile(rf"(?:{_PROPOSALS}|ADR)(?:NONE|NULL|N+|X+)")
-"""Letters of `KEP-None`, `ADR-XXXX`."""
+"""Placeholders of a record's number, reduced to their letters: `KEP-None`, `ADR-XXXX`."""
 _PROPOSAL_TITLE = re.compile(
     rf"\W*(?:\w[\w.-]* ){{0,2}}(?:(?:{_PROPOSALS})[ #-]*\d{{1,5}}|RFC)\b(?:\]|\s*[:–—]|\s+-\s|\W*$)"
 )
@@ -85,7 +85,7 @@ _TEMPLATE_FOLDERS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What is known of a document when its kind is asked for."""
+    """The facts about a document from which its kind is derived."""
 
     path: str
     text: str
@@ -93,22 +93,22 @@ class Evidence:
     tags: Sequence[str] = ()
     headings: Sequence[Heading] = ()
     above: str = ""
-    """The folders above `path` whose names may tell."""
+    """Last folders above `path`, whose names may mark decisions too."""
 
     @cached_property
     def fields(self) -> RecordFields:
-        """What the document says of itself."""
+        """Fields of the front matter and the head of the text."""
         return record_fields(self.front_matter, self.text, self.headings)
 
     @cached_property
     def title_line(self) -> str:
-        """The title as it is written, without its mark."""
+        """The title as written, without `#`."""
         first = self.text.split("\n")[self.headings[0].line] if self.headings else ""
         return (scalar_text(self.front_matter.get("title")) or first).lstrip("# ")[:MAX_TITLE_LINE]
 
     @cached_property
     def proposal_number(self) -> str:
-        """What the header says of a proposal's number: `20` of `eip: 20`; empty if it says none."""
+        """Number of a proposal from the header, such as `20` of `eip: 20`; empty if there is none."""
         front = self.front_matter.items()
         numbers = (
             scalar_text(value) for key, value in front if _PROPOSAL_KEY.fullmatch(letters(key).upper())
@@ -127,7 +127,7 @@ class Evidence:
 def kind_and_facts(
     rules: DecisionRules, evidence: Evidence, source_type: SourceType
 ) -> tuple[Kind, dict[str, str]]:
-    """The kind of a document and, for a decision, its `decision_facts`; for a page those that say that it has ended."""
+    """Kind of a document with its `decision_facts` if it is a decision, or status and successor of an outdated page."""
     if is_decision(rules, evidence):
         return Kind.DECISION, decision_facts(evidence)
     kind = DEFAULT_KIND[source_type]
@@ -135,14 +135,14 @@ def kind_and_facts(
 
 
 def is_decision(rules: DecisionRules, evidence: Evidence) -> bool:
-    """True if any of the rules holds; templates, and pages about records, are none unless a path names them."""
+    """True if any of the rules holds; a template or a page about records counts only if a path names it."""
     stem = PurePosixPath(evidence.path).stem.casefold()
     signs = any(_signs(rules, evidence, stem)) and not _template(evidence, stem)
     return signs or names_file(rules, evidence.path, evidence.above)
 
 
 def names_file(rules: DecisionRules, path: str, above: str = "") -> bool:
-    """True if one of the paths is this file's, and no pattern: whoever wrote it means this file and all it holds.
+    """True if a path without wildcards names this file: all its content is decisions then.
 
     Args:
         rules: the paths are below the root, or begin with folders above it.
@@ -155,13 +155,13 @@ def names_file(rules: DecisionRules, path: str, above: str = "") -> bool:
 
 
 def _signs(rules: DecisionRules, evidence: Evidence, stem: str) -> Iterator[object]:
-    """What each rule finds; true is a decision."""
+    """Result of each rule; any true value makes the document a decision."""
     front = evidence.front_matter
     named = {name for heading in evidence.headings for name in names_of(heading.text)}
     types = {scalar_text(front.get(key)).casefold() for key in ("type", "kind")}
     yield types.intersection(map(str.casefold, rules.frontmatter_types))
     if rules.frontmatter_types and evidence.headings:
-        # A head such as `status: accepted` with a date: pages and posts have drafts, but are not accepted.
+        # Front matter with `status: accepted` and a date: pages and posts may be drafts, but are never accepted.
         status = latest(statements_of_value(scalar_text(front.get("status")), lifecycle=False))
         settled = status and status.status not in ("proposed", "deprecated")
         yield settled and parse_day(scalar_text(front.get("date")))
@@ -179,13 +179,13 @@ def _signs(rules: DecisionRules, evidence: Evidence, stem: str) -> Iterator[obje
 
 
 def _has_status_and_people(evidence: Evidence) -> bool:
-    """True if it says what became of it, and when or by whom: a number alone is no sign of a record."""
-    told = evidence.fields.of((*DATE, *DECIDERS, *AUTHORS))
-    return any(told) and "decision_status" in decision_facts(evidence)
+    """True if it has a status, and a date or people: a number alone does not make a record."""
+    dates_and_people = evidence.fields.values_of((*DATE, *DECIDERS, *AUTHORS))
+    return any(dates_and_people) and "decision_status" in decision_facts(evidence)
 
 
 def decision_facts(evidence: Evidence) -> dict[str, str]:
-    """`decision_status`, `superseded_by`, `decided_at` (ISO day), `deciders`, each only if the document tells."""
+    """`decision_status`, `superseded_by`, `decided_at` (ISO day), `deciders`, each only if the document has it."""
     fields = evidence.fields
     history = statements_of_section(fields.history)
     statuses = [one for one in (*_field_statements(evidence), latest(history)) if one]
@@ -195,26 +195,26 @@ def decision_facts(evidence: Evidence) -> dict[str, str]:
         successors += map(banner, fields.head)
     successor = next(filter(None, successors), "")
     status = "superseded" if successor else status
-    days = (parse_day(plain_text(value)) for value in fields.of(DATE))
+    days = (parse_day(plain_text(value)) for value in fields.values_of(DATE))
     facts = {
         "decision_status": status,
         "superseded_by": successor,
         "decided_at": next(filter(None, days), "") or _decided_day([*history, *statuses], fields, status),
-        "deciders": _people(fields.of(DECIDERS)) or _people(fields.of(AUTHORS)),
+        "deciders": _people(fields.values_of(DECIDERS)) or _people(fields.values_of(AUTHORS)),
     }
     return {key: value[:MAX_FACT] for key, value in facts.items() if value}
 
 
 def _ended(evidence: Evidence) -> dict[str, str]:
-    """Status and successor of a page that no longer holds, as its head says beside its date or its authors.
+    """Status and successor of an outdated page, read from a head that has a date or authors as well.
 
-    A table of states alone is what a page tells of.
+    A table of states alone is the subject of a page, not its own status.
     """
     fields = evidence.fields
-    if not fields.of((*DATE, *DECIDERS, *AUTHORS)):
+    if not fields.values_of((*DATE, *DECIDERS, *AUTHORS)):
         return {}
     statement = next(
-        (latest(statements_of_value(value, lifecycle=False)) for value in fields.of(STATUS)), None
+        (latest(statements_of_value(value, lifecycle=False)) for value in fields.values_of(STATUS)), None
     )
     successor = next(_successors(fields), "") or (statement.successor if statement else "")
     status = "superseded" if successor else statement.status if statement else ""
@@ -224,7 +224,7 @@ def _ended(evidence: Evidence) -> dict[str, str]:
 
 def _field_statements(evidence: Evidence) -> Iterator[Statement]:
     for key in STATUS:
-        # The state of a work item is `Active` or `Done` whatever was decided; that of a proposal is a status.
+        # `state` of a work item is `Active` or `Done` whatever was decided; that of a proposal is a status.
         numbered = evidence.proposal_number or evidence.is_titled_proposal
         lifecycle = key != "state" or bool(numbered)
         for value in evidence.fields.values.get(key, ()):
@@ -233,14 +233,14 @@ def _field_statements(evidence: Evidence) -> Iterator[Statement]:
 
 
 def _successors(fields: RecordFields) -> Iterator[str]:
-    """What fields such as `Superseded by` name; one that tells of a part is no successor of the whole."""
-    for value in fields.of(SUCCESSOR):
+    """Names in fields such as `Superseded by`; a field about a part of the record names no successor."""
+    for value in fields.values_of(SUCCESSOR):
         if not _nothing(value) and not PARTLY_WORD.search(value):
             yield successor_name(value)
 
 
 def _place(rules: DecisionRules, evidence: Evidence, named: set[str], stem: str) -> bool:
-    """A path that a rule names; in a folder of records only with a sign that this is one."""
+    """True if a path rule matches; for a rule `folder/**` only if the document looks like a record as well."""
     path = _alike(evidence.path)
     rooted = f"{_alike(evidence.above)}/{path}" if evidence.above else path
     fit = [
@@ -252,7 +252,7 @@ def _place(rules: DecisionRules, evidence: Evidence, named: set[str], stem: str)
 
 
 def _template(evidence: Evidence, stem: str) -> bool:
-    """A form that nobody has filled in: by its name, its title, or choices that are still open."""
+    """True for a template that is not filled in, by its name, its title, or open choices."""
     folders = PurePosixPath(evidence.path.casefold()).parts[:-1]
     if _TEMPLATE_FOLDERS & set(folders) or (_TEMPLATE.match(stem) and not re.search(r"[1-9]", stem)):
         return True
@@ -260,27 +260,27 @@ def _template(evidence: Evidence, stem: str) -> bool:
         return True
     fields = evidence.fields
     unfilled = any(value.casefold() == key for key, values in fields.values.items() for value in values)
-    open_choice = any(map(offers_choices, (*fields.of(STATUS), *fields.history)))
+    open_choice = any(map(offers_choices, (*fields.values_of(STATUS), *fields.history)))
     return unfilled or (open_choice and "decision_status" not in decision_facts(evidence))
 
 
 def _decided_day(statements: Sequence[Statement], fields: RecordFields, status: str) -> str:
-    """The day beside the decision itself; the day of its draft or of its replacement is another one."""
+    """Day of the decision; days of its draft or its replacement do not count."""
     of_others = {"superseded", "deprecated", *({"proposed"} - {status})}
     days = [one.day for one in statements if one.day and one.status not in of_others]
-    beside_nothing = map(parse_day, fields.history) if status != "superseded" and not statements[-1:] else ()
-    return next(reversed(days), "") or next(filter(None, beside_nothing), "")
+    undated_status = map(parse_day, fields.history) if status != "superseded" and not statements[-1:] else ()
+    return next(reversed(days), "") or next(filter(None, undated_status), "")
 
 
 def _people(values: Sequence[str]) -> str:
-    """Names and handles of people, each once; offices, teams and addresses of mail are dropped."""
+    """Names and handles of people, each once; roles, teams and mail addresses are dropped."""
     names: dict[str, None] = {}
     for value in values:
         if not _nothing(value):
-            # A link to an address is read as its words first; an address may be all that stands between two names.
-            parts = _BETWEEN_NAMES.split(_MAIL.sub(",", plain_text(value)))
-            bare = (part.strip(" .:;()<>[]*-–|\\") for part in parts)
-            people = (name for name in bare if 1 < len(name) <= MAX_NAME and not _ROLE.fullmatch(name))
+            # Links are reduced to their words first; a mail address may be the only separator of two names.
+            pieces = _BETWEEN_NAMES.split(_MAIL.sub(",", plain_text(value)))
+            stripped = (part.strip(" .:;()<>[]*-–|\\") for part in pieces)
+            people = (name for name in stripped if 1 < len(name) <= MAX_NAME and not _ROLE.fullmatch(name))
             names |= dict.fromkeys(people)
     return ", ".join(names)
 

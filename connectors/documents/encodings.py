@@ -1,4 +1,4 @@
-"""Text out of bytes: by byte order mark, as UTF-8, by what the file declares, else by what its letters look like."""
+"""Decoding of files: by byte order mark, as UTF-8, by the declared encoding, else by detection."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 BOMS: tuple[tuple[bytes, str, str], ...] = (
     (codecs.BOM_UTF8, "utf-8", "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le", "utf-32"),  # begins like UTF-16, so it is asked for first
+    (codecs.BOM_UTF32_LE, "utf-32-le", "utf-32"),  # begins like UTF-16, so it is tested first
     (codecs.BOM_UTF32_BE, "utf-32-be", "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16-le", "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16-be", "utf-16"),
 )
-"""Byte order mark, codec of what follows, name of the encoding."""
+"""Byte order mark, codec of the bytes after it, name of the encoding."""
 CONTROLS = bytes({*range(32), 127} - {*b"\t\n\r\f\b\x1b"})
 CONTROL_SHARE = 0.1
-"""A text with more control characters than this is a binary file."""
+"""Share of control characters above which a file is binary."""
 DECLARED_WITHIN = 4096
-"""Bytes at the beginning of a file in which it may declare its encoding; browsers look at 1,024."""
+"""Bytes at the beginning of a file that are searched for a declared encoding; browsers read 1,024."""
 SAMPLE = 65_536
-"""Bytes by which an encoding is detected."""
+"""Most bytes used to detect an encoding."""
 
 _CODECS: dict[str, tuple[str, str]] = {
     "utf-8": ("utf-8", "utf8 utf-16 utf-16le utf-16be unicode unicode-1-1-utf-8"),
@@ -84,34 +84,34 @@ _RIVALS = [
     "iso8859_7", "cp1254", "cp1255", "cp1256", "cp1257", "iso8859_5", "iso8859_15", "cp866", "mac_roman",
     "mac_cyrillic", "cp437", "cp850",
 ]  # fmt: skip
-"""Codecs among which is chosen. Some are here so that their letters are taken for no other's."""
+"""Codecs to choose from; some only so that their texts are not detected as another one."""
 _MULTIBYTE = frozenset({"gb18030", "big5hkscs", "cp932", "euc_jp", "cp949"})
 _FEWEST_LETTERS = 4
-"""Of several bytes each, below which it is chance that they can be read."""
+"""Fewest letters of several bytes each for a sure reading; fewer may be decodable by chance."""
 _CLOSE = 0.02
-"""Two readings that are as likely as this are both possible."""
+"""Difference of likelihood below which two readings are both possible."""
 _MUCH = 0.1
 _WESTERN = frozenset("éèêëàâäáãåæçíìîïñóòôöõøœúùûüÿßÉÈÊÀÂÄÁÃÅÆÇÍÎÑÓÔÖÕØŒÚÛÜ")
 _ODD = re.compile(
     r"[^\W\d_][\u201a\u201e\u2039\u02c7\xa4\xa1\xbf\xab\x80-\x9f]|[\u2020\u2021\u20ac](?=[^\W\d_])"
     r"|[^\W\d_][\xa7\xb6\xb9\xb3\xa9\xae\xb1\u2020\u2021\u2030](?=[^\W\d_])"
 )
-"""Signs where none stands in any language: right behind a letter, before one, or between two."""
+"""Signs next to letters in a way that no language has: a sure mark of a wrong codec."""
 _SURE = frozenset("éëàáäâçíîïóôöúüßåÉÀÁÄÇÖÜÅ")
-"""Those of Western Europe whose bytes are no usual letters of Central Europe."""
+"""Western European letters whose bytes are no usual letters in Central European codecs."""
 _WORD = re.compile(r"[^\W\d_]+")
 _FOREIGN = re.compile(r"[^\W\d_\x00-\x7f]")
 
 
 class Unreadable(Exception):
-    """These bytes are no text; the message says why. Never leaves the connectors."""
+    """The bytes are no text; the message says why. Never leaves the connectors."""
 
 
 def decode(data: bytes) -> tuple[str, str]:
     """Text and encoding of a file's bytes; all line ends are line feeds.
 
     Raises:
-        Unreadable: they are binary or in no encoding that is sure; the message says where or which.
+        Unreadable: they are binary, or the encoding is not sure; the message says where or why.
     """
     for bom, codec, name in BOMS:
         if data.startswith(bom):
@@ -145,21 +145,21 @@ def _without_mark(data: bytes) -> tuple[str, str]:
 
 
 def _declared(head: bytes) -> Iterator[str]:
-    """The encodings that a file declares: XML and HTML as browsers look for it, else in a cookie of an editor."""
+    """Encodings that a file declares: as XML or HTML, or in an editor's `coding:` comment."""
     labels: list[bytes] = []
     if head.lstrip().startswith(b"<"):
-        labels += (found[1] for found in [_XML.match(head)] if found)
+        labels += (declaration[1] for declaration in [_XML.match(head)] if declaration)
         for tag in _META.findall(_COMMENT.sub(b"", head)):
             if _CONTENT_TYPE.search(tag) or b"content" not in tag.lower():
                 labels += _CHARSET.findall(tag)
-    labels += (one or other for one, other in _COOKIE.findall(head))
+    labels += (coding or asciidoc for coding, asciidoc in _COOKIE.findall(head))
     for label in labels:
         if name := _LABELS.get(label.decode("ascii", "replace").lower().replace("_", "-")):
             yield name
 
 
 def _detected(data: bytes, position: int) -> tuple[str, str]:
-    """Text and encoding by the letters.
+    """Text and encoding, detected by the letters.
 
     Raises:
         Unreadable: several encodings are possible, or none.
@@ -181,21 +181,21 @@ def _detected(data: bytes, position: int) -> tuple[str, str]:
         name = _NAMES[codec]
         return data.decode(codec), name
     raise Unreadable(
-        f"is not valid UTF-8 at byte {position}, and which encoding it has is not sure; save it as UTF-8"
+        f"is not valid UTF-8 at byte {position}, and its encoding cannot be told for sure; save it as UTF-8"
     )
 
 
 def _is_sure(reading: CharsetMatch) -> bool:
-    """Whether the letters speak for this encoding, and not only none of them against it."""
+    """Whether there is evidence for this encoding, not merely none against it."""
     if reading.encoding not in _MULTIBYTE:
         return reading.coherence > 0
     return sum(map(str.isalpha, _FOREIGN.findall(str(reading)))) >= _FEWEST_LETTERS
 
 
 def _is_western(reading: CharsetMatch, most: float) -> bool:
-    """Whether its words are of ASCII with some letters of Western Europe in between, as in most of such files.
+    """Whether the words are ASCII with a few Western European letters, as in most files of old encodings.
 
-    What is too short to be a language's has only letters that are sure; short words such as `à` count as chaos.
+    A text too short for its language to be detected may only have letters of `_SURE`.
     `most` is the coherence of the likeliest reading.
     """
     text, letters = str(reading), _WESTERN if reading.coherence > 0 else _SURE

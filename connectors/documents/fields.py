@@ -1,6 +1,6 @@
-"""What a record says of itself in its head: status, successor, date and people, wherever they stand.
+"""Fields of a record from its front matter and head: status, successor, date and people, in any notation.
 
-Keys are compared by their letters: `Superseded-By` and `superseded_by` are `supersededby`.
+Keys are reduced to their letters: `Superseded-By` and `superseded_by` are `supersededby`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from connectors.documents.headings import Heading, code_lines, letters, names_of
 from connectors.documents.values import parse_day, scalar_text
 
-# The surest first.
+# Keys by their letters, the most reliable first.
 STATUS = (
     "status", "decisionstatus", "adrstatus", "rfcstatus", "state", "stand", "statut", "état", "estado", "durum",
     "situação", "situacao", "stato", "статус", "状态", "狀態", "状態", "ステータス", "stage",
@@ -43,7 +43,7 @@ KEYS = frozenset((*STATUS, *SUCCESSOR, *DATE, *DECIDERS, *AUTHORS))
 HEAD_LINES = 60
 LIST_LINES = 12
 MAX_LINE = 500
-"""Of a line that is searched; a longer one is cut."""
+"""Most characters of a line that are searched; a longer one is cut."""
 _FIELD = re.compile(r"[^\w|#]*([^\W\d_][\w ()/-]{1,24}?)[*_`]*(?:\s*[:：=]|\s+[–—-]\s)[*_`]*(.*)")
 _KEY_ALONE = re.compile(r"(\s*[*_]{2})?([^\W\d_][\w ]{1,24})(?(1)[*_]{2}\s*)$")
 _HEADING_FIELD = re.compile(r"[^\w]*([^\W\d_][\w ()]{1,24}?)\s*(?:[:：]|\s[–—-]\s)\s*(.+)")
@@ -55,7 +55,7 @@ _BADGE = re.compile(
     re.IGNORECASE,
 )
 _BADGE_OF_STATUS = re.compile(rf"{_BADGE.pattern}|badge/-?((?:(?!-)\w|%20|--)+)[-/][a-z]+\b", re.IGNORECASE)
-"""Below a heading `Status` a badge needs no label."""
+"""Badges below a heading `Status`, which need no label."""
 _MARKUP = (
     (re.compile(r"<!--.*?(?:-->|\Z)|~~[^~\n]+~~", re.DOTALL), ""),
     (re.compile(r"\s*</t[dh]>\s*", re.IGNORECASE), "|"),
@@ -67,19 +67,19 @@ _MARKUP = (
 
 @dataclass(frozen=True, kw_only=True)
 class RecordFields:
-    """Values by the letters of their key, the lines of the head and those of the section on the status."""
+    """Values by key, the lines of the head, and the lines of the section `Status`."""
 
     values: Mapping[str, Sequence[str]]
     head: Sequence[str]
     history: Sequence[str]
 
-    def of(self, keys: Sequence[str]) -> list[str]:
+    def values_of(self, keys: Sequence[str]) -> list[str]:
         """The values of several keys, in the order of the keys."""
         return [value for key in keys for value in self.values.get(key, ())]
 
 
 def record_fields(front_matter: Mapping[str, Any], text: str, headings: Sequence[Heading]) -> RecordFields:
-    """Front matter first, then tables, lines and badges of the head, then headings and sections called so."""
+    """Fields of a record: of the front matter, of tables, lines and badges in the head, of headings and sections."""
     lines, marks = text.split("\n"), code_lines(text)
     clean = [line[:MAX_LINE] * (not mark) for line, mark in zip(lines, marks, strict=True)]
     below_title = (heading.line for heading in headings[1:] if heading.level > 1)
@@ -102,7 +102,7 @@ def record_fields(front_matter: Mapping[str, Any], text: str, headings: Sequence
 
 
 def _values(pairs: Iterable[tuple[str, Any]]) -> dict[str, list[str]]:
-    """Texts by the letters of their key; other keys are left out."""
+    """Texts by key, reduced to its letters; only of `KEYS`."""
     values: defaultdict[str, list[str]] = defaultdict(list)
     for key, value in pairs:
         texts = map(scalar_text, value if isinstance(value, list | tuple) else [value])
@@ -117,7 +117,7 @@ def _badges(pattern: re.Pattern[str], lines: Sequence[str]) -> list[str]:
 
 
 def _fields(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Keys and values of tables and of lines such as `* Status: accepted`."""
+    """Keys and values from tables and from lines such as `* Status: accepted`."""
     for index, line in enumerate(lines):
         cells = _cells(line)
         below = lines[index + 1 : index + 1 + LIST_LINES]
@@ -130,10 +130,10 @@ def _fields(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _line_fields(line: str, pieces: Sequence[str], below: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The field that a line is, or those that all of its pieces are; a key without a value has the list below it."""
-    if alone := _KEY_ALONE.match(line):
-        if alone[1] or _is_definition(below):
-            yield alone[2], _status_below(alone[2], below)
+    """Fields of a line, one or one per piece; a key without a value takes the list below it."""
+    if key_line := _KEY_ALONE.match(line):
+        if key_line[1] or _is_definition(below):
+            yield key_line[2], _status_below(key_line[2], below)
         return
     matches = [*map(_FIELD.match, pieces)]
     for match in filter(None, matches if all(matches) else [_FIELD.match(line)]):
@@ -143,13 +143,13 @@ def _line_fields(line: str, pieces: Sequence[str], below: Sequence[str]) -> Iter
 
 
 def _columns(cells: Sequence[str], below: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Pairs of a table with a row of names: those of its first row, of a history with days those of the latest."""
+    """Pairs of a table with a head row: of its first row, or of the latest row if all rows have days."""
     rows: list[str] = []
     for line in below:
         if "|" not in line:
             break
         rows.append(line)
-    if len(cells) == 2 and letters(cells[-1]) not in KEYS:  # noqa: PLR2004 - the first row may be a pair like the others
+    if len(cells) == 2 and letters(cells[-1]) not in KEYS:  # noqa: PLR2004 - the head may be a pair like the rows below
         yield from _pairs(cells)
         if letters(cells[0]) not in STATUS:
             return
@@ -171,13 +171,13 @@ def _is_definition(below: Sequence[str]) -> bool:
 
 
 def _status_below(key: str, below: Sequence[str]) -> str:
-    """A status whose key stands alone on its line: the line below it, or the one below a blank line."""
+    """The status below a line with its key only, directly or after one blank line."""
     text = next(filter(str.strip, below[:2]), "") if letters(key) in STATUS else ""
     return "" if _FIELD.match(text.lstrip(": ")) or text.startswith("#") else text.lstrip(" \t:-*+>")
 
 
 def _plain(lines: Sequence[str]) -> list[str]:
     text = "\n".join(lines)
-    for pattern, instead in _MARKUP:
-        text = pattern.sub(instead, text)
+    for pattern, replacement in _MARKUP:
+        text = pattern.sub(replacement, text)
     return text.split("\n")

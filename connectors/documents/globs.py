@@ -1,4 +1,4 @@
-"""Patterns of paths, and which files of a folder they name."""
+"""Glob patterns of paths, and their matching."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ ANY_FOLDERS = "**"
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """A parsed glob; `parts` are its path segments, `**` standing for any number of folders.
+    """A parsed glob; a segment `**` matches any number of folders.
 
-    The ending of the last one, what follows its last dot, holds in any case: `*.md` takes `C.MD`.
+    The ending, after the last dot, matches in any case: `*.md` matches `C.MD`.
     """
 
     text: str
-    parts: tuple[str, ...]
+    segments: tuple[str, ...]
     folders_only: bool = False
-    """Holds for folders with all that is in them, not for a file of that name."""
+    """True if it matches folders with all their content, but no file of that name."""
 
     @property
     def fixed(self) -> bool:
         """True if the pattern names exactly one path."""
-        return not any(map(_wild, self.parts))
+        return not any(map(_wild, self.segments))
 
     @property
     def prefix(self) -> str:
-        """The folders before the first wildcard, as a relative path; the last part is never among them."""
-        return "/".join(takewhile(lambda part: not _wild(part), self.parts[:-1]))
+        """The folders before the first wildcard, as a relative path, without the last segment."""
+        return "/".join(takewhile(lambda segment: not _wild(segment), self.segments[:-1]))
 
     @property
     def any_ending(self) -> bool:
-        """True if it says of no file how its name ends: `docs/**/*`."""
-        return not self.parts[-1].rpartition(".")[2].strip("*?")
+        """True if the pattern fixes no file ending, such as `docs/**/*`."""
+        return not self.segments[-1].rpartition(".")[2].strip("*?")
 
     def matches(self, relative: str) -> bool:
         """True if the whole relative path matches."""
         path = _with_small_ending(unicodedata.normalize("NFC", relative))
-        return len(self.parts) in _reached(self._small_ending_parts, path)
+        return len(self.segments) in _reached(self._small_ending_segments, path)
 
     @cached_property
-    def _small_ending_parts(self) -> tuple[str, ...]:
-        return (*self.parts[:-1], _with_small_ending(self.parts[-1]))
+    def _small_ending_segments(self) -> tuple[str, ...]:
+        return (*self.segments[:-1], _with_small_ending(self.segments[-1]))
 
     def may_match_below(self, folder: str) -> bool:
-        """True if something in that folder, or in one below it, may match."""
-        reached = _reached(self.parts, unicodedata.normalize("NFC", folder))
-        return not reached <= {len(self.parts)}
+        """True if a path in that folder, or in one below it, may match."""
+        reached = _reached(self.segments, unicodedata.normalize("NFC", folder))
+        return not reached <= {len(self.segments)}
 
 
 def _with_small_ending(path: str) -> str:
@@ -63,45 +63,45 @@ def _with_small_ending(path: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _reached(parts: tuple[str, ...], path: str) -> frozenset[int]:
-    """How far into a pattern's parts a path has come; several places at once because of `**`."""
+def _reached(segments: tuple[str, ...], path: str) -> frozenset[int]:
+    """Numbers of leading segments that can match the whole path; several because of `**`."""
     reached = {0}
     if path:
         folder, _, name = path.rpartition("/")
         reached = set()
-        for at in _reached(parts, folder):
-            part = parts[at] if at < len(parts) else ""
-            if part == ANY_FOLDERS:
+        for at in _reached(segments, folder):
+            segment = segments[at] if at < len(segments) else ""
+            if segment == ANY_FOLDERS:
                 reached.add(at)
-            elif part and (part == name or fnmatchcase(name, part)):
+            elif segment and (segment == name or fnmatchcase(name, segment)):
                 reached.add(at + 1)
-    # `**` may stand for no folder at all, so whoever stands before it stands behind it too.
-    return frozenset(reached | {at + 1 for at in reached if parts[at : at + 1] == (ANY_FOLDERS,)})
+    # `**` may match no folder at all, so that it can be skipped.
+    return frozenset(reached | {at + 1 for at in reached if segments[at : at + 1] == (ANY_FOLDERS,)})
 
 
 @lru_cache(maxsize=256)
 def include_pattern(text: str) -> Pattern:
-    """A glob of `paths`.
+    """Parse a glob of `paths`.
 
     Raises:
         ConfigurationError: it is empty, absolute, or climbs out of the root.
     """
-    parts = _parts(text)
-    return Pattern(text=text, parts=(*parts, "*") if parts[-1] == ANY_FOLDERS else parts)
+    segments = _segments(text)
+    return Pattern(text=text, segments=(*segments, "*") if segments[-1] == ANY_FOLDERS else segments)
 
 
 def exclude_pattern(text: str) -> Pattern:
-    """A glob of `exclude`: without a slash it holds in every folder, as in an ignore file.
+    """Parse a glob of `exclude`; without a slash it matches in every folder, as in an ignore file.
 
     Raises:
         ConfigurationError: it is empty, absolute, or climbs out of the root.
     """
-    parts = _parts(text)
-    if len(parts) == 1 and "/" not in text.rstrip("/"):
-        parts = (ANY_FOLDERS, *parts)
-    if len(parts) > 1 and parts[-1] == ANY_FOLDERS:
-        return Pattern(text=text, parts=parts[:-1], folders_only=True)
-    return Pattern(text=text, parts=parts, folders_only=text.endswith("/"))
+    segments = _segments(text)
+    if len(segments) == 1 and "/" not in text.rstrip("/"):
+        segments = (ANY_FOLDERS, *segments)
+    if len(segments) > 1 and segments[-1] == ANY_FOLDERS:
+        return Pattern(text=text, segments=segments[:-1], folders_only=True)
+    return Pattern(text=text, segments=segments, folders_only=text.endswith("/"))
 
 
 _ENDINGS = (
@@ -110,11 +110,11 @@ _ENDINGS = (
     ".sass .scala .scss .sh .so .sql .svelte .svg .swift .tcl .tf .ts .tsx .vb .vue .zsh"
 )
 _PROGRAMS = tuple(_ENDINGS.split())
-"""Ends of files for machines, whose comments are no prose: read only by a pattern that names the ending."""
+"""Endings of program files, which only a pattern with that ending reads."""
 
 
 class Globs:
-    """The include and exclude patterns of one source, asked about one path after the other of a walk.
+    """The include and exclude patterns of one source.
 
     Raises:
         ConfigurationError: one of them is empty, absolute, or climbs out of the root.
@@ -125,41 +125,41 @@ class Globs:
         self.exclude = tuple(map(exclude_pattern, exclude))
 
     def included(self, file: str) -> tuple[int, ...]:
-        """Indices of the include patterns a file matches that lies in no excluded folder; none if it is excluded."""
+        """Indices of the include patterns that match a file; empty if it is excluded. Its folders are not checked."""
         if any(p.matches(file) and not p.folders_only for p in self.exclude):
             return ()
         program = file.lower().endswith(_PROGRAMS)
-        wanted = enumerate(self.include)
-        return tuple(index for index, p in wanted if not (program and p.any_ending) and p.matches(file))
+        patterns = enumerate(self.include)
+        return tuple(index for index, p in patterns if not (program and p.any_ending) and p.matches(file))
 
     def may_hold(self, folder: str) -> bool:
-        """True if a folder that lies in no excluded one can hold something to read."""
+        """True if a folder may hold files to read and is not excluded itself. Folders above it are not checked."""
         inside = any(p.may_match_below(folder) for p in self.include)
         return inside and not any(p.matches(folder) for p in self.exclude)
 
     def excludes(self, relative: str) -> bool:
-        """True if a path or a folder it lies in is left out."""
+        """True if a path, or a folder above it, is excluded."""
         paths = list(accumulate(relative.split("/"), "{}/{}".format))
         return any(p.matches(path) for p in self.exclude for path in paths)
 
 
-def _parts(text: str) -> tuple[str, ...]:
+def _segments(text: str) -> tuple[str, ...]:
     path = unicodedata.normalize("NFC", text.strip())
     if path.startswith(("/", "~", "\\")) or re.match(r"[A-Za-z]:[\\/]", path):
         fix = "write it relative to the source's root, such as ./docs/**/*.md"
         raise ConfigurationError(f"the glob {text!r} is absolute", fix=fix)
-    parts: list[str] = []
-    for part in path.split("/"):
-        if part not in ("", ".") and (part != ANY_FOLDERS or parts[-1:] != [ANY_FOLDERS]):
-            parts.append(part)
-    if ".." in parts:
+    segments: list[str] = []
+    for segment in path.split("/"):
+        if segment not in ("", ".") and (segment != ANY_FOLDERS or segments[-1:] != [ANY_FOLDERS]):
+            segments.append(segment)
+    if ".." in segments:
         fix = "move the root up, or copy the files below it"
         raise ConfigurationError(f"the glob {text!r} leaves the source's root", fix=fix)
-    if not parts:
+    if not segments:
         fix = "write a glob such as ./docs/**/*.md"
         raise ConfigurationError(f"the glob {text!r} names no file", fix=fix)
-    return tuple(parts)
+    return tuple(segments)
 
 
-def _wild(part: str) -> bool:
-    return any(mark in part for mark in "*?[")
+def _wild(segment: str) -> bool:
+    return any(mark in segment for mark in "*?[")

@@ -1,4 +1,4 @@
-"""Headings and titles of Markdown text, and its lines without marks."""
+"""Headings, titles and code lines of Markdown."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ AROUND = frozenset(
         "文脈", "結果", "影響", "代替案", "検討した選択肢",
     }
 )  # fmt: skip
-"""What MADR, Nygard and others ask for; a decision with two of these is a record wherever it lies."""
+"""Headings of the templates of MADR, Nygard and others; with a heading of DECISION, two of these make a record."""
 SECTIONS = DECISION | AROUND | {
     "summary", "executivesummary", "abstract", "tldr", "motivation", "proposal", "zusammenfassung", "résumé", "resumen",
     "resumo", "özet",
 }  # fmt: skip
-"""Names of parts, by their letters."""
+"""Names of sections, reduced to their letters."""
 
 FIRST_SECTIONS = frozenset(
     {
@@ -47,11 +47,11 @@ FIRST_SECTIONS = frozenset(
         "purpose", "quickstart", "requirements", "scope", "setup", "tableofcontents", "toc", "usage", "übersicht",
     }
 )  # fmt: skip
-"""Names of first parts of a text whose title stands elsewhere, by their letters."""
-FEWEST_PARTS = 2
-"""Headings of one level that name parts: the title stands elsewhere."""
+"""Names of first sections in texts whose title is not a heading, reduced to their letters."""
+FEWEST_SECTIONS = 2
+"""Fewest headings of one level with names of sections that show that none is the title."""
 _WRITTEN_NAME = re.compile(r"[^\x21-\x7f]")
-"""A blank or a letter of another alphabet, as only people give files."""
+"""Characters that only people put into file names: a blank, or a letter of another alphabet."""
 _NAME_OF_NOTE = re.compile(r"(?!(?:Home|Index|Readme)$)[A-Z][a-z]+|\d{4}-\d\d-\d\d")
 _ATX = re.compile(r" {0,3}(#{1,6})((?:[ \t]+.*)?)$")
 _DEEPER = re.compile(r"( {0,3})(#{1,6})(?=[ \t]|$)")
@@ -64,30 +64,30 @@ _NO_PARAGRAPH = re.compile(r" {4}|\t|\s*$| {0,3}(?:[-*+>|]|=+[ \t]*$|\d+[.)][ \t
 
 @dataclass(frozen=True, kw_only=True)
 class Heading:
-    """One heading and where it is."""
+    """A heading of a text."""
 
     level: int
     source: str
-    """As it is written, without its own marks."""
+    """The heading as written, without its own marks."""
     line: int
     """Index of the heading's last line, from 0."""
 
     @cached_property
     def text(self) -> str:
-        """Without marks for emphasis, code and links."""
+        """Text of the heading, without emphasis, code marks, links and brackets."""
         return plain_text(self.source)
 
     @property
     def title(self) -> str:
-        """The same with brackets that are no link's: `fill(value[, offset])`."""
+        """Text of the heading with brackets that are no link, such as `fill(value[, offset])`."""
         return plain_words(self.source)
 
 
 @lru_cache(maxsize=1)
 def code_lines(text: str) -> Sequence[bool]:
-    """For each line, whether it belongs to a fenced code block or an HTML comment.
+    """Flags, one per line: true within a fenced code block or an HTML comment.
 
-    Asked for several times of each document in turn.
+    Cached for one text, because each document needs it several times in a row.
     """
     lines = text.split("\n")
     if not any(map(text.__contains__, ("```", "~~~", "<!--"))):
@@ -119,7 +119,7 @@ def headings_of(text: str) -> Iterator[Heading]:
     """All headings in order, `# ATX` and underlined ones; those in code blocks are none."""
     lines, flags = text.split("\n"), code_lines(text)
     for index, line in enumerate(lines):
-        # Most lines begin with none of these; a look at one character is cheaper than two patterns.
+        # Most lines begin with none of these; testing one character is cheaper than two patterns.
         if flags[index] or line.lstrip(" ")[:1] not in _HEADING_STARTS:
             continue
         atx = _ATX.match(line)
@@ -132,10 +132,10 @@ def headings_of(text: str) -> Iterator[Heading]:
 
 
 def title_of(headings: Sequence[Heading], *, text: str = "", file_stem: str = "") -> str:
-    """The first heading of level 1, else the first of all; empty if there is none, or it names a part among others.
+    """The title: the first heading of level 1, else the first of all; empty if there is none or it names a section.
 
-    A name that a person gave the file as its title goes before headings, unless a single one is of level 1: notes
-    hold parts. So does a single word with a capital, or a day, where no heading is of level 1.
+    A file name that reads like a title goes before headings, unless exactly one is of level 1: headings of notes are
+    sections. So does a capitalized word, or a day, if no heading is of level 1.
 
     Args:
         headings: of the text, in order.
@@ -152,25 +152,25 @@ def title_of(headings: Sequence[Heading], *, text: str = "", file_stem: str = ""
     if _WRITTEN_NAME.search(file_stem) or (not top and _NAME_OF_NOTE.fullmatch(file_stem)):
         return file_stem
     above = "".join(text.split("\n")[: max(0, first.line - 1)]).strip()
-    return "" if _is_part(alike, below_text=bool(above)) else first.title
+    return "" if _is_section(alike, below_text=bool(above)) else first.title
 
 
-def _is_part(alike: Sequence[Heading], *, below_text: bool) -> bool:
-    """Whether the first heading of a level names a part: the title stands elsewhere."""
+def _is_section(alike: Sequence[Heading], *, below_text: bool) -> bool:
+    """Whether the first heading of a level names a section, so that it is not the title."""
     names, top = [letters(heading.text) for heading in alike], alike[0].level == 1
-    several = sum(map(SECTIONS.__contains__, names)) >= FEWEST_PARTS
+    several = sum(map(SECTIONS.__contains__, names)) >= FEWEST_SECTIONS
     if names[0] in FIRST_SECTIONS or (names[0] in SECTIONS and (several or not top)):
         return True
     return not top and below_text and len(names) > 1
 
 
 def plain_text(text: str) -> str:
-    """The same as `plain_words`, also without brackets that are no link's."""
+    """Text without emphasis, code marks and links, as of `plain_words`, and without other brackets."""
     return plain_words(text, link=LINK_OR_BRACKETS)
 
 
 def nested(text: str, depth: int) -> str:
-    """Markdown with its headings so much deeper that they lie below ours."""
+    """Markdown with its headings `depth` levels deeper, at most 6."""
     if "#" not in text:
         return text
     lines = text.split("\n")
@@ -187,7 +187,7 @@ def letters(text: str) -> str:
 
 
 def names_of(text: str) -> tuple[str, ...]:
-    """The letters of a heading, and of what stands before its brackets: `1. Karar (Decision)` is `karar` as well."""
+    """Letters of a heading, whole and up to a bracket or a slash: `1. Karar (Decision)` is `karar` as well."""
     return tuple(
         dict.fromkeys((letters(text), letters(text.split("(", 1)[0]), letters(text.split("/", 1)[0])))
     )

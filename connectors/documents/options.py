@@ -1,4 +1,4 @@
-"""What every source is told: the keys of its section, and what the rest of the configuration adds."""
+"""Options of every source: the keys of its section, and the context that the rest of the configuration adds."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ from pipeline.documents import LEVEL, LEVELS, Cursor, Document, Json, SourceType
 from pipeline.errors import ConfigurationError, DocumentRejected
 
 if TYPE_CHECKING:
-    # The clients of services cost 30 MB and a quarter of a second: only who opens such a source pays.
+    # The clients of services cost 30 MB and 0.25 s: they are imported only when such a source is opened.
     from connectors.web.limiter import RequestLimiter
     from connectors.web.session import Access
 
 
 LINKED_PATH = "linked_path"
-"""Metadata of a file found through a link: where it lies itself, for rules that name paths."""
+"""Metadata key of a file found through a link: its real path below the root, for rules that name paths."""
 
 
 class DecisionRules(ConfigSection):
-    """Which documents are decisions; one match is enough, an empty list switches a rule off."""
+    """Rules that make a document a decision; one match is enough, an empty list switches a rule off."""
 
     frontmatter_types: Texts = (
         "adr", "decision", "decision-record", "architecture-decision-record", "rfc",
     )  # fmt: skip
-    """Values of `type` in the front matter; a date with a status such as accepted will do as well."""
+    """Values of `type` in the front matter; a date with a status such as accepted is enough as well."""
     paths: Texts = (
         "**/adr/**", "**/adrs/**", "**/*decisions/**", "**/*decision-record*/**", "**/rfcs/**", "**/*adr-[0-9]*",
     )  # fmt: skip
@@ -68,9 +68,9 @@ class DecisionRules(ConfigSection):
     number, a status, a heading. A path without a pattern, such as docs/decision-log.md, is a decision
     whatever it is called; one with several entries, below headings or in a table, is a document for each."""
     tags: Texts = ("decision", "adr", "rfc")
-    """Tags or labels."""
+    """Tags or labels of decisions."""
     headings: Texts = ("Decision", "Status")
-    """Headings a document has, all of them; those of MADR and Nygard will do as well."""
+    """Headings that a document must all have; those of MADR and Nygard are enough as well."""
 
 
 KnownSourceType = Annotated[
@@ -83,7 +83,7 @@ KnownSourceType = Annotated[
 NAMES = "names"
 KINDS = (*PERSONAL, NAMES)
 USUAL = ("email", "iban", "card", "phone")
-"""Addresses of the network are left in, for most of what looks like one is a version; so are names."""
+"""Kinds redacted by default; without network addresses, because most matches are versions, and without names."""
 
 
 def _kinds(value: Any) -> Any:
@@ -110,14 +110,14 @@ Level = Annotated[str, OneOf(LEVELS)]
 
 
 class LevelRule(ConfigSection):
-    """Documents for which all of its keys hold get its level; of each list one entry is enough."""
+    """Security level of documents that match all its keys; of each list one entry is enough."""
 
     level: Level
-    """Their security level."""
+    """Security level of matching documents."""
     labels: Texts = ()
     """Labels or tags, in any case."""
     tags: Texts = ()
-    """The same as labels."""
+    """Alias of labels."""
     spaces: Texts = ()
     """Keys of spaces of Confluence."""
     area_paths: Texts = ()
@@ -138,16 +138,16 @@ class LevelRule(ConfigSection):
     """A title with `*` for any text, in any case."""
 
     def fits(self, document: Document, source: str) -> bool:
-        """True if all that the rule names holds for this document of a source."""
-        told, title = document.metadata, document.title.casefold()
-        labels = {str(label).casefold() for label in (*document.tags, *told.get("labels", ()))}
-        above = [str(part).replace("/", "-") for part in (*told.get("breadcrumb", ()), document.title)]
-        own = (str(told[key]) for key in ("source_path", LINKED_PATH) if key in told)
-        paths = ["/".join([str(told["space"]), *above])] if "space" in told else [*own] or [""]
-        area = f"{told.get('area', '')}\\".casefold()
+        """True if the document of this source matches every key of the rule."""
+        metadata, title = document.metadata, document.title.casefold()
+        labels = {str(label).casefold() for label in (*document.tags, *metadata.get("labels", ()))}
+        above = [str(part).replace("/", "-") for part in (*metadata.get("breadcrumb", ()), document.title)]
+        file_paths = (str(metadata[key]) for key in ("source_path", LINKED_PATH) if key in metadata)
+        paths = ["/".join([str(metadata["space"]), *above])] if "space" in metadata else [*file_paths] or [""]
+        area = f"{metadata.get('area', '')}\\".casefold()
         tests: tuple[tuple[Sequence[str], Callable[[str], bool]], ...] = (
             ((*self.labels, *self.tags), lambda label: label.casefold() in labels),
-            (self.spaces, lambda space: space == told.get("space")),
+            (self.spaces, lambda space: space == metadata.get("space")),
             (self.area_paths, lambda top: area.startswith(top.rstrip("\\").casefold() + "\\")),
             (self.paths, lambda glob: any(map(include_pattern(glob).matches, paths))),
             (self.types, lambda kind: kind == document.source_type),
@@ -157,11 +157,11 @@ class LevelRule(ConfigSection):
                 lambda glob: fnmatchcase(title, glob.casefold()),
             ),
         )
-        return all(not wanted or any(map(holds, wanted)) for wanted, holds in tests)
+        return all(not required or any(map(holds, required)) for required, holds in tests)
 
 
 class SourceMetadata(ConfigSection):
-    """Fixed facts that every document of a source carries; keys of your own are welcome."""
+    """Fixed metadata of every document of a source; other keys of your own are allowed."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -174,7 +174,7 @@ class SourceMetadata(ConfigSection):
     """A word of your own to filter by."""
 
     def fixed(self) -> dict[str, Any]:
-        """What goes into each document's metadata: the category and the keys of your own."""
+        """Metadata for each document: the category and keys of your own."""
         return self.model_dump(mode="json", exclude={"source_type"}, exclude_none=True)
 
 
@@ -186,129 +186,131 @@ def _no_limiter() -> RequestLimiter:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceContext:
-    """What the configuration says of a source outside of its section."""
+    """Settings of a source from outside of its section."""
 
     folder: Path = Path()
-    """What relative paths of the section are relative to."""
+    """Folder that relative paths of the section start at."""
     closed: Path | None = None
-    """A folder that is never read, whatever the patterns say: where passwords of ours lie."""
+    """Folder that is never read, whatever the patterns say, because it holds Larder's passwords."""
     decisions: DecisionRules = field(default_factory=DecisionRules)
     levels: Sequence[LevelRule] = ()
-    """Which documents have which security level; the first that fits."""
+    """Rules of security levels; the first that fits counts."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Added to the fixed metadata of every document."""
+    """Metadata added to the fixed metadata of every document."""
     limiter: Callable[[], RequestLimiter] = _no_limiter
-    """Asked for by services only."""
+    """Factory of the limiter, called for services only."""
     max_pause: float = 0.0
-    """Seconds of pauses a service may ask for in all before its reader goes away."""
+    """Most seconds of pauses, in all, that a service may ask for before the read stops."""
 
 
 class SourceOptions(ConfigSection):
-    """What every source is told."""
+    """Options of every source."""
 
     name: Name
-    """How commands and reports call the source; unique."""
+    """Name of the source in commands and reports; unique."""
     type: Text
-    """What kind of source it is."""
+    """Type of the source."""
     metadata: SourceMetadata = SourceMetadata()
-    """Fixed facts of every document of this source."""
+    """Fixed metadata of every document of this source."""
     security_level: Level | None = None
-    """Of documents that no rule of rag.security.levels fits. Empty: internal."""
+    """Security level of documents that no rule of rag.security.levels fits. Empty: internal."""
     redact: Redacted = USUAL
-    """Personal data that are taken out before anything is stored: email, iban, card, phone, ip, and names (of the
-    authors and assignees that the source tells). true: the first four; false: none. Secrets always are."""
+    """Personal data redacted before a document is stored: email, iban, card, phone, ip, and names (of authors and
+    assignees that the source states). true: the first four; false: none. Secrets are always redacted."""
 
     example: ClassVar[Mapping[str, Any]] = {}
-    """Keys of a source as `larder config init` shows it; none: it is not shown."""
+    """Keys of the source that `larder config init` shows as an example; empty: none is shown."""
     variables: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Key of a service -> usual names of the environment variable that holds its value, the surest first."""
+    """Key of a service -> usual environment variables of its value, the most reliable first."""
     required_variables: ClassVar[Sequence[Sequence[str]]] = ()
-    """Sets of these keys; one whole set is enough for a source that can be read."""
+    """Sets of keys of `variables`; one complete set is enough to read the source."""
     strategy: ClassVar[str | None] = None
     """The chunking strategy this type of source prefers over the global one."""
     groups: ClassVar[tuple[str, ...]] = ()
-    """Keys whose own keys mean the same one level higher, such as `auth`."""
+    """Keys whose mappings may also be written one level higher, such as `auth`."""
     _context: SourceContext = PrivateAttr(default_factory=SourceContext)
 
     @model_validator(mode="before")
     @classmethod
     def _ungrouped(cls, value: Any) -> Any:
-        """The keys of all groups beside the others; one that stands in both places is refused."""
-        given = value if isinstance(value, dict) else {}
-        for key in [key for key in given if to_camel(str(key)) in cls.groups]:
+        """The section with the keys of all groups one level higher; a key in both places is refused."""
+        section = value if isinstance(value, dict) else {}
+        for key in [key for key in section if to_camel(str(key)) in cls.groups]:
             group, inner = str(key), value[key] or {}
             if not isinstance(inner, dict):
                 raise mismatched([Mismatch(key=group, expected="a mapping")])
             if twice := [key for key in inner if key in value]:
-                fix = f"it stands beside {group} as well"
+                fix = f"it is in {group} and beside it"
                 raise mismatched([Mismatch(key=key, expected="each key once", fix=fix) for key in twice])
             value = {key: item for key, item in value.items() if key != group} | inner
         return value
 
     def with_context(self, context: SourceContext) -> Self:
-        """The same, told what the rest of the configuration says."""
-        told = self.model_copy()
-        told._context = context  # noqa: SLF001 (a copy of our own)
-        return told
+        """A copy of the options with this context."""
+        copy = self.model_copy()
+        copy._context = context  # noqa: SLF001 (of this class)
+        return copy
 
     @property
     def place(self) -> str:
-        """The folder or the address that is read, for people."""
+        """Folder or address that is read, for messages."""
         return ""
 
     @property
     def source_type(self) -> SourceType | None:
-        """Replaces the connector's own source type."""
+        """Source type that replaces the connector's; None keeps it."""
         return self.metadata.source_type
 
     @property
     def fixed_metadata(self) -> dict[str, Any]:
-        """Of every document; what a document says of itself goes first."""
+        """Metadata of every document, which the document's own metadata override."""
         fixed: dict[str, Any] = json_able({**self.metadata.fixed(), **self._context.metadata})
         return fixed
 
-    def metadata_of(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """Of a document that says this of itself; it goes first, but its readers pass the source's `acl` as well."""
+    def metadata_of(self, document_metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Metadata of a document: its own override the fixed ones, but readers must pass both lists of `acl`."""
         fixed = self.fixed_metadata
-        both = [fixed["acl"], own["acl"]] if "acl" in fixed and "acl" in own else []
+        both = (
+            [fixed["acl"], document_metadata["acl"]] if "acl" in fixed and "acl" in document_metadata else []
+        )
         layers = [layer for acl in both for layer in reader_layers(acl)]
-        return {**fixed, **own, **({"acl": layers} if both else {})}
+        return {**fixed, **document_metadata, **({"acl": layers} if both else {})}
 
     @property
     def decisions(self) -> DecisionRules:
-        """What makes a document a decision."""
+        """Rules that make a document a decision."""
         return self._context.decisions
 
     def level_of(self, document: Document) -> str:
-        """The security level of a document of this source; it may ask for a higher one than it would have.
+        """Security level of a document of this source: by the rules, or a higher one from its metadata.
 
         Raises:
-            DocumentRejected: it asks for one that does not exist.
+            DocumentRejected: its metadata name an unknown level.
         """
         fitting = (rule.level for rule in self._context.levels if rule.fits(document, self.name))
         level = next(fitting, self.security_level or "internal")
-        asked = str(document.metadata.get(LEVEL, level)).strip().lower()
-        if asked not in LEVELS:
-            found = f"{document.external_id}: its {LEVEL} is none that exists"
-            raise DocumentRejected(found, fix=f"write one of {', '.join(LEVELS)}")
-        return max(level, asked, key=LEVELS.index)
+        stated_level = str(document.metadata.get(LEVEL, level)).strip().lower()
+        if stated_level not in LEVELS:
+            message = f"{document.external_id}: its {LEVEL} is unknown"
+            raise DocumentRejected(message, fix=f"write one of {', '.join(LEVELS)}")
+        return max(level, stated_level, key=LEVELS.index)
 
-    def _hash_with(self, *parts: Any) -> str:
-        """A short hash over these and over what becomes of any document: tells whether what was noted still holds."""
-        made = [*parts, self.fixed_metadata, self.source_type, self.decisions.model_dump(), self.redact]
-        made += [self.security_level, *(rule.model_dump() for rule in self._context.levels)]
-        text = json.dumps(made, sort_keys=True, default=str)
+    def _hash_with(self, *inputs: Any) -> str:
+        """A short hash over `inputs` and all options that shape documents; another one makes stored results stale."""
+        hashed = [*inputs, self.fixed_metadata, self.source_type, self.decisions.model_dump(), self.redact]
+        hashed += [self.security_level, *(rule.model_dump() for rule in self._context.levels)]
+        text = json.dumps(hashed, sort_keys=True, default=str)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 class ServiceOptions(SourceOptions):
-    """What every service is told."""
+    """Options of every service."""
 
     max_concurrency: Positive = 4
-    """Requests at once to the service's host, over all workers."""
+    """Most concurrent requests to the service's host, over all workers."""
     requests_per_minute: Positive | None = Field(default=None, examples=[300])
-    """Requests a minute to the service's host, over all workers, at most 30 of them one right after the other. Empty:
-    only what the service says."""
+    """Most requests a minute to the service's host, over all workers, at most 30 of them in a burst. Empty:
+    only limits of the service."""
     connect_timeout: Number = Field(default=10, gt=0)
     """Seconds to wait for a connection."""
     read_timeout: Number = Field(default=60, gt=0)
@@ -320,7 +322,7 @@ class ServiceOptions(SourceOptions):
 
     @cached_property
     def access(self) -> Access:
-        """Where the service is, and how gently it is asked."""
+        """Address of the service, with the limits and timeouts of requests."""
         from connectors.web.limiter import RequestLimits
         from connectors.web.session import Access
 
@@ -337,24 +339,24 @@ class ServiceOptions(SourceOptions):
 
 Record = TypeVar("Record")
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
-"""Making one takes a millisecond, and each page of a walk has a cursor."""
+"""Adapter of a type, cached: building one takes a millisecond, and each page of a walk has a cursor."""
 
 
 def read_cursor(kind: type[Record], stored: Cursor | None, selection: str) -> Record | None:
-    """The record a stored cursor holds; None if there is none, it is broken, or it is of another selection.
+    """Parse a stored cursor; None if there is none, it is broken, or it is of another selection.
 
     `selection` is a hash over the options that decide what is read: after a change of them a source starts over.
     """
     if not stored or stored.get("selection") != selection:
         return None
     try:
-        found: Record = _adapter(kind).validate_python(dict(stored))
+        record: Record = _adapter(kind).validate_python(dict(stored))
     except ValidationError:
         return None
-    return found
+    return record
 
 
 def cursor_json(record: Any) -> Json:
-    """What `read_cursor` reads; fields with their default value are left out."""
-    found: Json = _adapter(type(record)).dump_python(record, mode="json", exclude_defaults=True)
-    return found
+    """The cursor of a record, as `read_cursor` reads it; fields with their default value are left out."""
+    stored: Json = _adapter(type(record)).dump_python(record, mode="json", exclude_defaults=True)
+    return stored

@@ -1,4 +1,4 @@
-"""Secrets, and what tells who or where somebody is, taken out of text before anything is stored."""
+"""Redaction of secrets and personal data in text, before it is stored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import chain
 
 REDACTED = "REDACTED"
-"""Stands inside addresses, where brackets would end a link. Elsewhere stands what it was: `[secret]`, `[email]`."""
+"""Replacement within addresses, where brackets would end a link; elsewhere it names the kind: `[secret]`, `[email]`."""
 
 # Words that mean a secret also at the end of a longer name: `private_token`, `X-Amz-Signature`, `clientSecret`.
 _STRONG = (
@@ -41,7 +41,7 @@ _QUERY_WORDS = tuple(
         "code", "sig", "auth", "authorization", "pass", "]", "\\",
     )
 )  # fmt: skip
-"""How whatever stands before its value ends."""
+"""Ends of the names before a secret value, for a quick test."""
 _SIGNED = re.compile(r"(SharedAccessSignature[= ])(?:s[rvgep]|sig|se|skn|st)=[^\s\"'<>;`]+", re.IGNORECASE)
 _LOGIN = re.compile(r"(:\\?/\\?/)([^\s/?#\"'<>`]+)@")
 _PLACEHOLDER = re.compile(r"(?i:password|passwd|secret)|[A-Z_]+|\{.*\}|\$\{?\w+\}?|\*+|\.{3}", re.ASCII)
@@ -50,7 +50,7 @@ _TOKEN_AS_NAME = re.compile(r"(?=[^\d]*\d)[\w.~-]{20,}", re.ASCII)
 
 _PEM = re.compile(
     r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
-    # Up to its end, else as far as there is base64.
+    # Up to the end mark, else as far as base64 goes.
     r"(?:(?:(?!-----)[\s\S]){0,20000}+-----END [A-Z ]{0,40}-----|(?:\s{0,4}[A-Za-z0-9+/=]{40,99}+){1,999}+)"
 )
 _TOKEN = re.compile(
@@ -87,7 +87,7 @@ _ASSIGNED = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+|\.{0,2}/\S*|\w+://\S*", re.ASCII)
-"""An attribute, a file or an address: where the secret is, not what it is."""
+"""An attribute, a file or an address: the place of a secret, not the secret."""
 _EMAIL = re.compile(
     # No login of an address (`//git@host`, `git@host:path`), principal (`nn/host@REALM`) or version (`pkg@1.2.x`).
     r"(?=[\w.+%])(?<![\w.+/@%-])(?!git@)[\w.+%-][\w.+%'-]{0,63}+@(?!\d+x\.|v?\d+\.\d)"
@@ -96,7 +96,7 @@ _EMAIL = re.compile(
 _NOBODY = re.compile(
     r"(?:.*\.)?example\.\w+|.*\.(?:test|invalid|localhost|example|local|png|jpe?g|gif|svg|service)"
 )
-"""Hosts that no mail reaches, and names of files."""
+"""Hosts without mail, and endings of file names."""
 _IBAN = re.compile(r"([A-Z](?<!\w.)[A-Z])\d\d(?: ?[A-Z0-9]){11,28}", re.ASCII)
 _IBAN_LENGTHS = (
     "AD24AE23AL28AT20AZ28BA20BE16BG22BH22BR29BY28CH21CR22CY28CZ24DE22DK18DO28EE20EG29ES24FI18FO18FR27GB22GE22GI23GL18"
@@ -133,8 +133,8 @@ _IP = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _VERSION = re.compile(r"(?:v|version|release|build|section|chapter|§)\W{0,3}$", re.IGNORECASE)
-_NO_PLACE = re.compile(r"0\.|127\.|192\.0\.2\.|198\.51\.100\.|203\.0\.113\.|255\.|2001:0?db8:", re.IGNORECASE)
-"""This machine, networks of documentation, and masks."""
+_NO_HOST = re.compile(r"0\.|127\.|192\.0\.2\.|198\.51\.100\.|203\.0\.113\.|255\.|2001:0?db8:", re.IGNORECASE)
+"""Loopback and documentation networks, and masks."""
 SHORTEST_IP = 7
 
 
@@ -142,56 +142,56 @@ def _reachable(mail: re.Match[str]) -> bool:
     return not _NOBODY.fullmatch(mail[1].lower())
 
 
-def _is_card(found: re.Match[str]) -> bool:
-    digits = re.sub(r"\D", "", found[0])
+def _is_card(match: re.Match[str]) -> bool:
+    digits = re.sub(r"\D", "", match[0])
     doubled = [int(digit) * (1 + n % 2) for n, digit in enumerate(reversed(digits))]
     return bool(_ISSUER.fullmatch(digits)) and sum(n // 10 + n % 10 for n in doubled) % 10 == 0
 
 
-def _is_ip(found: re.Match[str]) -> bool:
-    before = found.string[max(0, found.start() - 12) : found.start()]
-    if len(found[0]) < SHORTEST_IP or _NO_PLACE.match(found[0]) or _VERSION.search(before):
+def _is_ip(match: re.Match[str]) -> bool:
+    before = match.string[max(0, match.start() - 12) : match.start()]
+    if len(match[0]) < SHORTEST_IP or _NO_HOST.match(match[0]) or _VERSION.search(before):
         return False
     with suppress(OSError):
-        return bool(socket.inet_pton(socket.AF_INET6 if ":" in found[0] else socket.AF_INET, found[0]))
+        return bool(socket.inet_pton(socket.AF_INET6 if ":" in match[0] else socket.AF_INET, match[0]))
     return False
 
 
-def _iban(found: re.Match[str]) -> str:
-    """The number ends where its country says; what looks like more of it are the next words."""
-    length = int(_IBAN_LENGTHS.partition(found[1])[2][:2] or 99)
-    number = re.match(rf"(?:\w ?){{{length - 1}}}\w(?!\w)", found[0])
+def _iban(match: re.Match[str]) -> str:
+    """Redacts a valid IBAN, cut at its country's length; the words after it stay."""
+    length = int(_IBAN_LENGTHS.partition(match[1])[2][:2] or 99)
+    number = re.match(rf"(?:\w ?){{{length - 1}}}\w(?!\w)", match[0])
     digits = number[0].replace(" ", "") if number else ""
     if not number or int("".join(str(int(c, 36)) for c in digits[4:] + digits[:4])) % 97 != 1:
-        return found[0]
-    return "[iban]" + found[0][number.end() :]
+        return match[0]
+    return "[iban]" + match[0][number.end() :]
 
 
-def _assigned(found: re.Match[str]) -> str:
-    """A value that is none, such as a variable, a call or a path, stays."""
-    name, value = found.groups()
-    after = found.string[found.end() : found.end() + 1]
+def _assigned(match: re.Match[str]) -> str:
+    """Redacts an assigned secret; a variable, a call or a path stays."""
+    name, value = match.groups()
+    after = match.string[match.end() : match.end() + 1]
     letters = any(map(str.isalpha, value)) or "pass" in name.lower()
     real = letters and any(map(str.isdigit, value)) and not (after and after in "([{$%*")
-    return f"{name}[secret]" if real and not _PATH.fullmatch(value) else found[0]
+    return f"{name}[secret]" if real and not _PATH.fullmatch(value) else match[0]
 
 
-def _login(found: re.Match[str]) -> str:
-    """A name alone is kept (`ssh://git@host`), unless it is a token in disguise, and so is `USER:PASSWORD`."""
-    slashes, login = found.groups()
+def _login(match: re.Match[str]) -> str:
+    """Redacts a login with a password or a token; a name alone (`ssh://git@host`) and `USER:PASSWORD` stay."""
+    slashes, login = match.groups()
     _, colon, password = login.partition(":")
     if (colon and password and not _PLACEHOLDER.fullmatch(password)) or _TOKEN_AS_NAME.fullmatch(login):
         return f"{slashes}{REDACTED}@"
-    return found.group()
+    return match.group()
 
 
 def _if(real: Callable[[re.Match[str]], bool], mark: str) -> Change:
-    return lambda found: mark if real(found) else found[0]
+    return lambda match: mark if real(match) else match[0]
 
 
 Change = str | Callable[[re.Match[str]], str]
 Rule = tuple[Sequence[str], re.Pattern[str], Change]
-"""One of these words, in lower case, is in every text that it concerns; what it finds; what is put there."""
+"""Words in lower case of which a text must contain one, the pattern, and its replacement."""
 SECRETS: Sequence[Rule] = (
     (("://", r":\/", r":/\/"), _LOGIN, _login),
     (("sharedaccesssignature",), _SIGNED, rf"\1{REDACTED}"),
@@ -211,9 +211,9 @@ PERSONAL: Mapping[str, Sequence[Rule]] = {
 
 
 def redact(text: str, kinds: Collection[str] = (), names: Iterable[str] = ()) -> str:
-    """The text without secrets and without these kinds of personal data; twice changes nothing more.
+    """The text without secrets and without these kinds of personal data; idempotent.
 
-    Secrets are the login before a host, the values of telling names in addresses, settings and headers, private
+    Secrets are logins before a host, values of keys such as `token` in addresses, settings and headers, private
     keys and tokens of common services. Takes time linear in the length.
 
     Args:
@@ -227,5 +227,5 @@ def redact(text: str, kinds: Collection[str] = (), names: Iterable[str] = ()) ->
     ):
         if any(map(has, clues)):
             text = pattern.sub(change, text)
-    known = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-    return re.sub(rf"(?<!\w)(?:{known})(?!\w)", "[name]", text) if known else text
+    names_pattern = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    return re.sub(rf"(?<!\w)(?:{names_pattern})(?!\w)", "[name]", text) if names_pattern else text

@@ -1,6 +1,6 @@
-"""The status of a decision as people write it: one value, a sentence, or a history of several lines.
+"""Parser of a decision's status as people write it: a value, a sentence, or a history of several lines.
 
-A status leads: it is the first word of a value, of a sentence or of a clause. What stands elsewhere in a sentence is
+A status is the first word of a value, of a sentence or of a clause. A word elsewhere in a sentence is
 context (`Accepted. The draft was rejected twice`), and so is an adjective (`Rejected alternatives are below`).
 """
 
@@ -21,13 +21,13 @@ NOTHING = frozenset(
     }
 )  # fmt: skip
 MAX_LINE = 500
-"""Characters of a line that are searched; a longer one is cut."""
+"""Most characters of a line that are searched; a longer one is cut."""
 SHORT_LINE = 6
-"""Words of a line that its author ended; a longer one may be wrapped."""
+"""Most words of a line that is complete; a longer one may be wrapped."""
 SHORT_STATUS = 3
-"""Words of a sentence that is a status whatever follows its first word: `Draft proposal`."""
+"""Most words of a sentence that is a status whatever follows its first word: `Draft proposal`."""
 FEWEST_CHOICES = 3
-"""Statuses side by side that are a list to choose from."""
+"""Fewest statuses side by side that are a list to choose from."""
 
 LIFECYCLE: Mapping[str, tuple[str, ...]] = {
     "superseded": ("obsoleted by",),
@@ -61,11 +61,11 @@ LIFECYCLE: Mapping[str, tuple[str, ...]] = {
         "ativo", "ativa", "em vigor", "attivo", "actief", "yürürlükte", "действует", "有效", "生效", "有効",
     ),
 }  # fmt: skip
-"""Status -> words of other meanings that are a status only as a value, or at the start of the section on it."""
+"""Status -> ambiguous words that are a status only as a value, or at the start of the section `Status`."""
 
 
 _FIRST_IDEOGRAPH = "\u2e80"
-"""Scripts from here on put no blanks between words."""
+"""First character of scripts without blanks between words."""
 
 
 PARTLY_WORD = re.compile(
@@ -73,11 +73,11 @@ PARTLY_WORD = re.compile(
     re.IGNORECASE,
 )
 PARTLY = {"superseded": "accepted", "deprecated": "accepted", "implemented": "implementing"}
-"""Status -> what a record is of which only a part is that."""
+"""Status of a part of a record -> status of the record."""
 
 
 def _either(words: Mapping[str, Sequence[str]]) -> re.Pattern[str]:
-    """A pattern with a group for each status; of words that begin alike the longest goes first."""
+    """A pattern with a group for each status; longer words are tried first."""
     groups = []
     for status, several in words.items():
         ordered = sorted(set(several), key=len, reverse=True)
@@ -94,7 +94,7 @@ _ANY_WORD = _either(
     {status: (*words, *LIFECYCLE.get(status, ())) for status, words in DECISION_STATUSES.items()}
 )
 
-# Before a status word.
+# Words before a status word.
 _DAY = (
     r"(?:\d{4}[-/.]\d\d?[-/.]\d\d?(?:T[\d:.]+Z?)?|\d\d?[./-]\d\d?[./-]\d{4}|\d\d? [^\W\d_]{3,9}\.? \d{4}"
     r"|[^\W\d_]{3,9}\.? \d\d?,? \d{4})"
@@ -110,14 +110,14 @@ _FILLER = re.compile(
     r"|this [a-z]+|it|dieses? \w+|cet(?:te)? \w+|est[ea] \w+|quest[ao] \w+|we|wir|nous))(?!\w)",
     re.IGNORECASE,
 )
-_SAID_OF_IT = re.compile(
+_PREDICATE_VERB = re.compile(
     r"(?<!\w)(?:is|was|has|been|have|now|are|were|ist|wurde|est|été|fue|sido|foi|è)\s+", re.IGNORECASE
 )
 _STOP = re.compile(r"(?<! \d)(?<! \d\d)(?<! \d{3})(?<! \d{4})[.!?;]+(?= |$)|[。；]| [–—-]+ ")
 _CLAUSE = re.compile(r"[,，、(（]|(?<!\w)(?:and|then|und|dann|et|puis|y|e|luego|ve)(?= )", re.IGNORECASE)
 _ARROW = re.compile(r"-+>|=+>|→|⇒|➔|➜")
 
-# Behind it.
+# Words after a status word.
 _GOES_ON = re.compile(
     r"\W*$|\s*[^\w\s]|\s+[\d#\[A-ZÀ-Þ]|\s+\w+(?:ly|ment|mente)(?!\w)|[\u2e80-\uffff]"
     r"|\s+(?:by|in|on|at|as|for|from|with|without|after|since|until|to|of|and|but|or|because|due|per|via|pending|when|if"
@@ -129,7 +129,7 @@ _ONLY_FOR = re.compile(
     r"|teilweise|pour|en partie|para|parcialmente)(?!\w)",
     re.IGNORECASE,
 )
-"""Behind `superseded` when only a part of the record is."""
+"""Words after `superseded` that limit it to a part of the record."""
 _BY = re.compile(
     rf"\W*(?:(?:on|am|le|el|em)\s+{_DAY}\W*)?"
     r"(?:by|with|in favou?r of|durch|von|par|por|pel[oa]|da|dal|dalla|door|на)"
@@ -143,7 +143,7 @@ _BEFORE_THE_WORD = re.compile(
     r"|(?P<ja>[^\s、。]{1,100}(?: \d{1,5})?)\s*(?:に|により|によって)(?:置き換え|置換|代替))",
     re.IGNORECASE,
 )
-"""Languages that name the successor first."""
+"""Phrases in languages that name the successor before the status word."""
 _WHEN = re.compile(r"\s+(?:on|am|le|el|em|since|seit)\s+[\d.\-/]+.*$|\s*[(,]\s*[\d.\-/]{8,}.*$")
 _RECORD = re.compile(
     r"(?<!\w)(?:adr|rfc|pep|kep|decision)[\s_#-]*\d{1,6}(?!\w)|(?<!\w)\d{4}-[a-z][\w-]+|#\d+", re.IGNORECASE
@@ -154,7 +154,7 @@ _LINK = re.compile(
     r"\[\[([^\[\]|]*)(?:\\?\|([^\[\]]*))?\]\]|\[([^\[\]]{1,300})\](?:\([^()\s]*(?:\s\"[^\"]*\")?\)|\[[^\[\]]{0,100}\])"
 )
 _GLUE = "\ue000"
-"""Stands before a link and for its blanks: a link is one word for all that cuts a line."""
+"""Character before a link and in place of its blanks, so that a link is one word when a line is split."""
 _SHORTCODE = re.compile(r":[a-z][a-z0-9_+-]{2,40}:")
 _ITEM = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+")
 _OPEN_BOX = re.compile(r"\[ ?\]|[☐⬜]")
@@ -166,19 +166,19 @@ _BETWEEN_CHOICES = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """One status that a record names."""
+    """A status stated in a record."""
 
     status: str
-    """A key of `DECISION_STATUSES`."""
+    """Key of `DECISION_STATUSES`."""
     successor: str = ""
     day: str = ""
-    """ISO day that stands beside it."""
+    """ISO day stated with it; empty if there is none."""
 
 
 def latest(statements: Sequence[Statement]) -> Statement | None:
-    """The statement that holds: the latest by its day, else one that names a successor, else the last.
+    """The current statement: the latest by its day, else the last with a successor, else the last.
 
-    Without days no draft follows on something else: it tells of the past.
+    Without days, `proposed` counts only if there is no other: it is the past then.
     """
     if len(statements) > 1 and all(one.day for one in statements):
         return max(statements[::-1], key=lambda one: one.day)
@@ -188,7 +188,7 @@ def latest(statements: Sequence[Statement]) -> Statement | None:
 
 
 def statements_of_value(text: str, *, lifecycle: bool = True) -> list[Statement]:
-    """What a cell, a value of front matter or the rest of a line `Status: ...` says.
+    """Statements of a single value: a cell, a field of front matter, or the text after `Status:`.
 
     Args:
         text: one line.
@@ -198,7 +198,7 @@ def statements_of_value(text: str, *, lifecycle: bool = True) -> list[Statement]
 
 
 def statements_of_section(lines: Sequence[str]) -> list[Statement]:
-    """What the lines below a heading `Status` say: one for a sentence, several for a history."""
+    """Statements of the lines below a heading `Status`: one of a sentence, several of a history."""
     statements: list[Statement] = []
     for entry in _entries(lines):
         opens = not statements or parse_day(entry)
@@ -207,15 +207,15 @@ def statements_of_section(lines: Sequence[str]) -> list[Statement]:
 
 
 def banner(line: str) -> str:
-    """The record that a line names which says nothing else: `> Superseded by ADR-7`; empty if it names no record."""
-    shown = _shown(line[:MAX_LINE])
-    if not (_GLUE in shown or _RECORD.search(shown)):
+    """Successor named by a line such as `> Superseded by ADR-7`; empty if the line is no such banner."""
+    plain_line = _plain(line[:MAX_LINE])
+    if not (_GLUE in plain_line or _RECORD.search(plain_line)):
         return ""
     return next((one.successor for one in _statements(line, None) if one.status == "superseded"), "")
 
 
 def offers_choices(line: str) -> bool:
-    """True for a form that nobody has filled in: `[Draft/Final/...]`, `proposed | accepted | rejected`."""
+    """True for choices of which none is marked: `[Draft/Final/...]`, `proposed | accepted | rejected`."""
     text = _LINK.sub(_words_of_link, line[:MAX_LINE])
     matches = list(_ANY_WORD.finditer(text))
     run: list[str | None] = []
@@ -229,7 +229,7 @@ def offers_choices(line: str) -> bool:
 
 
 def _chosen(line: str) -> str:
-    """The one of several choices that is ticked or bold."""
+    """The choice that is ticked or bold; empty if none is, or several are."""
     if _OPEN_BOX.search(line):
         return " ".join(_TICKED.findall(line)[-1:])
     pieces = re.split("[|/]", line)
@@ -238,7 +238,7 @@ def _chosen(line: str) -> str:
 
 
 def _entries(lines: Sequence[str]) -> Iterator[str]:
-    """Lines as they were before they were wrapped; those with an empty box are left out."""
+    """Lines with wrapped ones joined; those with an empty check box are left out."""
     entry = ""
     for line in [*lines, ""]:
         text = line.strip().lstrip(">").strip()
@@ -253,7 +253,7 @@ def _entries(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _statements(text: str, words: re.Pattern[str] | None, *, value: bool = False) -> Iterator[Statement]:
-    """What one entry says. Its first words may be any of `words`, all others must lead and be no adjectives."""
+    """Statements of one entry. Its first status may be any of `words`; further ones must begin a sentence or clause."""
     text = text[:MAX_LINE]
     if offers_choices(text):
         return
@@ -264,26 +264,26 @@ def _statements(text: str, words: re.Pattern[str] | None, *, value: bool = False
                 Statement(status=s.status, successor=s.successor, day=day) for s in _statements(cell, words)
             )
         return
-    line = _shown(_chosen(text) or _ARROW.split(text)[-1])
+    line = _plain(_chosen(text) or _ARROW.split(text)[-1])
     if words and (successor := _BEFORE_THE_WORD.search(_sentence(line))):
         yield Statement(status="superseded", successor=successor_name(next(filter(None, successor.groups()))))
         return
     leads = [_lead(line, 0, words, value=value) or (words and _predicate(line, words))]
     leads += [_lead(line, at, sentence=stop) for at, stop in _boundaries(line)]
-    told: list[_Lead] = []
+    relevant: list[_Lead] = []
     for lead in filter(None, leads):
-        if not told or _follows(told[-1], lead):
-            told.append(lead)
-    for place, lead in enumerate(told):
-        end = told[place + 1].start if place + 1 < len(told) else len(line)
+        if not relevant or _follows(relevant[-1], lead):
+            relevant.append(lead)
+    for place, lead in enumerate(relevant):
+        end = relevant[place + 1].start if place + 1 < len(relevant) else len(line)
         if lead.partly and lead.status in PARTLY and (place or not words):
-            continue  # the whole has a status of its own
+            continue  # the record has a status of its own
         if statement := _statement(lead, line[:end]):
             yield replace(statement, day=parse_day(line[lead.start if place else 0 : end]))
 
 
 def _follows(before: _Lead, lead: _Lead) -> bool:
-    """True if a second status in one entry can be news: `Accepted (rejected: Kafka)` stays accepted."""
+    """True if a second status may replace the first: `Accepted (rejected: Kafka)` stays accepted."""
     return before.status == "proposed" or lead.status in ("superseded", "deprecated")
 
 
@@ -299,7 +299,7 @@ class _Lead:
 
 
 def _boundaries(line: str) -> Iterator[tuple[int, bool]]:
-    """Where the second and further sentences and clauses begin, and whether it is a sentence."""
+    """Start of each further sentence or clause, and whether it is a sentence."""
     stops = {match.end() for match in _STOP.finditer(line)}
     clauses = {match.end() for match in _CLAUSE.finditer(line)}
     yield from ((at, at in stops) for at in sorted(stops | clauses))
@@ -308,7 +308,7 @@ def _boundaries(line: str) -> Iterator[tuple[int, bool]]:
 def _lead(
     line: str, start: int, words: re.Pattern[str] | None = None, *, value: bool = False, sentence: bool = True
 ) -> _Lead | None:
-    """The status word that leads at `start`, behind marks, days and words such as `formally`."""
+    """The status word at `start`, after marks, days and words such as `formally`; None if there is none."""
     at, negated, partly = start, False, False
     while True:
         at = _MARKS.match(line, at).end()  # type: ignore[union-attr] # matches nothing, too
@@ -330,16 +330,16 @@ def _lead(
 
 
 def _predicate(line: str, words: re.Pattern[str]) -> _Lead | None:
-    """The status that the first sentence tells of the record without leading: `The board has accepted this`."""
+    """The status after a verb in the first sentence: `The board has accepted this`."""
     opening = _sentence(line)
-    for match in _SAID_OF_IT.finditer(opening):
+    for match in _PREDICATE_VERB.finditer(opening):
         if lead := _lead(opening, match.end(), words):
             return lead
     return None
 
 
 def _statement(lead: _Lead, line: str) -> Statement | None:
-    """What a lead says with all that follows it in `line`."""
+    """Statement of a status word with the text after it in `line`; None if it is negated."""
     by = _BY.match(_sentence(line[lead.end :]))
     if lead.negated or (by and letters(by["name"]) in NOTHING):
         return None
@@ -350,10 +350,10 @@ def _statement(lead: _Lead, line: str) -> Statement | None:
     return Statement(status="superseded" if successor else status, successor=successor)
 
 
-def _successor(status: str, rest: str) -> str:
-    """What took its place by the words behind `superseded`: `by ADR-7`, `(see [7](7.md))`, `: 0007-use-valkey`."""
-    by, record = _BY.match(rest), _RECORD.search(rest)
-    link = next((word for word in rest.split() if _GLUE in word), "")
+def _successor(status: str, text: str) -> str:
+    """Successor in the words after `superseded`: `by ADR-7`, `(see [7](7.md))`, `: 0007-use-valkey`; else empty."""
+    by, record = _BY.match(text), _RECORD.search(text)
+    link = next((word for word in text.split() if _GLUE in word), "")
     if status == "deprecated" and by and (record or link):
         return successor_name(by["name"])
     if status != "superseded":
@@ -362,8 +362,8 @@ def _successor(status: str, rest: str) -> str:
 
 
 def successor_name(text: str) -> str:
-    """The name of a successor without marks, and without the day and the reason that follow it."""
-    text = _WHEN.sub("", _shown(text))
+    """Name of a successor, without marks and the day and reason after it."""
+    text = _WHEN.sub("", _plain(text))
     if text.startswith(_GLUE):
         text = text.split(" ", 1)[0]
     return text.replace(_GLUE, " ").strip(" .,;:()|*_[]'\"")
@@ -373,7 +373,7 @@ def _sentence(text: str) -> str:
     return _STOP.split(text, maxsplit=1)[0]
 
 
-def _shown(text: str) -> str:
+def _plain(text: str) -> str:
     return plain_text(_SHORTCODE.sub("", _LINK.sub(_words_of_link, text)))
 
 

@@ -1,4 +1,4 @@
-"""Foreign values made safe and readable, and the bounds within which a document is read."""
+"""Conversion of foreign values to safe, readable ones, and limits on reading a document."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ MAX_TAGS = 100
 MAX_TAG = 100
 MAX_DEPTH = 12
 MAX_VALUES = 5000
-"""Of one metadata value. A few lines of YAML can refer to each other until they mean billions of values."""
+"""Most values within one metadata value: by references, a few lines of YAML can expand to billions."""
 
 
 def parse_json(text: str, name: str) -> Any:
-    """The value in `text`; `name` is the file for messages.
+    """Parse `text`; `name` is the file, for messages.
 
     Raises:
         DocumentRejected: it is no JSON; the message names file, line and column.
@@ -42,11 +42,11 @@ def parse_json(text: str, name: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        found = f"{name} is not valid JSON: {error.msg.removesuffix(' at')} at {place}"
-        raise DocumentRejected(found, fix="write the file again, or remove it") from None
+        message = f"{name} is not valid JSON: {error.msg.removesuffix(' at')} at {place}"
+        raise DocumentRejected(message, fix="write the file again, or remove it") from None
     except RecursionError:
-        found = f"{name} is nested too deeply to be read as JSON"
-        raise DocumentRejected(found, fix="flatten it, or exclude it") from None
+        message = f"{name} is nested too deeply to be read as JSON"
+        raise DocumentRejected(message, fix="flatten it, or exclude it") from None
     except ValueError:
         raise DocumentRejected(
             f"{name} holds a number with too many digits", fix="write it as text"
@@ -54,12 +54,12 @@ def parse_json(text: str, name: str) -> Any:
 
 
 def is_blank(text: str) -> bool:
-    """True if there is nothing to see: white space, byte order marks, zero-width spaces."""
+    """True if the text has no visible character: white space, byte order marks and zero-width spaces only."""
     return not text.strip("\ufeff\u200b \t\r\n") or not text.strip()
 
 
 def clean_text(text: str) -> str:
-    """`text` without NUL characters and half surrogate pairs, which PostgreSQL refuses, as `composed` leaves it."""
+    """`text` in composed form, without NUL characters and half surrogate pairs, which PostgreSQL refuses."""
     text = composed(text.replace("\0", ""))
     try:
         text.encode()
@@ -69,7 +69,7 @@ def clean_text(text: str) -> str:
 
 
 def json_able(value: Any) -> Any:
-    """`value` as plain JSON: dates as ISO text, sets as lists, no NaN; what is too deep or too much is cut."""
+    """`value` as plain JSON: dates as ISO text, sets as lists, no NaN; values too deep or too many are dropped."""
     return _plain(value, MAX_DEPTH, itertools.count())
 
 
@@ -94,7 +94,7 @@ def tags_of(value: Any) -> tuple[str, ...]:
 
 
 def number_of(value: Any) -> float | None:
-    """A number, or a text that is one; None for all else, true and false included. May be infinite or NaN."""
+    """A number, or a text that is one; None for others, also true and false. May be infinite or NaN."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -106,19 +106,19 @@ def number_of(value: Any) -> float | None:
 
 
 def number_within(number: float | None, most: float) -> float | None:
-    """`number` if it lies between 0 and `most`, a whole one without its `.0`; None if not."""
+    """`number` if it is between 0 and `most`, a whole one as int; None if not."""
     if number is None or not 0 <= number <= most:
         return None
     return int(number) if number == int(number) else number
 
 
-def _plain(value: Any, depth: int, seen: Iterator[int]) -> Any:
+def _plain(value: Any, depth: int, counter: Iterator[int]) -> Any:
     if isinstance(value, Mapping):
-        pairs = _within(value.items(), depth, seen)
-        return {clean_text(str(k)): _plain(v, depth - 1, seen) for k, v in pairs}
+        pairs = _within(value.items(), depth, counter)
+        return {clean_text(str(k)): _plain(v, depth - 1, counter) for k, v in pairs}
     if isinstance(value, list | tuple | set | frozenset):
         items = sorted(value, key=str) if isinstance(value, set | frozenset) else value
-        return [_plain(item, depth - 1, seen) for item in _within(items, depth, seen)]
+        return [_plain(item, depth - 1, counter) for item in _within(items, depth, counter)]
     if isinstance(value, bool | int | None):
         return value
     if isinstance(value, float):
@@ -128,13 +128,13 @@ def _plain(value: Any, depth: int, seen: Iterator[int]) -> Any:
     return clean_text(str(value))
 
 
-def _within(items: Iterable[Any], depth: int, seen: Iterator[int]) -> Iterator[Any]:
-    """The items for which there is room: none too deep, and MAX_VALUES of a whole value."""
-    return (item for item in items if depth and next(seen) < MAX_VALUES)
+def _within(items: Iterable[Any], depth: int, counter: Iterator[int]) -> Iterator[Any]:
+    """The items within the limits: MAX_DEPTH, and MAX_VALUES in all, counted by `counter`."""
+    return (item for item in items if depth and next(counter) < MAX_VALUES)
 
 
 MILLISECONDS_FROM = 10_000_000_000
-"""Epoch numbers from here on are milliseconds: as seconds they would lie in the year 2286."""
+"""Smallest epoch number read as milliseconds; as seconds it would be in the year 2286."""
 
 LAST_MONTH = 12
 MAX_LINE = 500
@@ -173,7 +173,7 @@ def parse_time(value: Any) -> datetime | None:
 
 
 def from_epoch(seconds: float) -> datetime | None:
-    """The time of a file system or program; None if it lies outside the calendar."""
+    """UTC time of an epoch number in seconds; None if it is outside the calendar."""
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):
@@ -181,7 +181,7 @@ def from_epoch(seconds: float) -> datetime | None:
 
 
 def _month(name: str) -> int:
-    """A number as it is; 1 to 12 by the first letters in English, German or French; 0 if it is no month."""
+    """Month of a number or of an English, German or French name; 0 if it is no month."""
     if name.isdecimal():
         return int(name)
     return next((n for n, start in enumerate(_MONTHS, 1) if re.match(start, name)), 0)
@@ -192,7 +192,7 @@ def _aware(value: datetime) -> datetime:
 
 
 def parse_day(text: str) -> str:
-    """The ISO day a text names in any usual spelling; empty if it names none, or day and month may be swapped."""
+    """ISO day in a text, in any usual spelling; empty if there is none, or day and month may be swapped."""
     if moment := parse_time(text):
         return moment.date().isoformat()
     for match in filter(None, (spelling.search(text.casefold()[:MAX_LINE]) for spelling in _SPELLINGS)):
@@ -209,13 +209,13 @@ def parse_day(text: str) -> str:
 
 
 MAX_SECTIONS = 5
-"""Objects become headings this deep; below they become indented lines."""
+"""Levels of objects that become headings; deeper ones become indented lines."""
 MAX_BULLETS = 12
 INDENT = "  "
 
 
 def json_text(value: Any) -> str:
-    """Keys as headings and `key: value` lines, lists as bullets; empty if the value holds nothing."""
+    """JSON as text: keys as headings and `key: value` lines, lists as bullets; empty if there are no values."""
     return "\n".join(_section(value, 1)).strip()
 
 
@@ -237,7 +237,7 @@ def _section(value: Any, level: int) -> Iterator[str]:
 
 
 def _lines(value: Any, depth: int) -> Iterator[str]:
-    """Indented lines; what is nested too deep for that stays JSON on one line."""
+    """A value as indented lines; beyond MAX_BULLETS levels as JSON on one line."""
     if depth > MAX_BULLETS:
         yield INDENT * depth + clean_text(json.dumps(value, ensure_ascii=False))
     elif isinstance(value, Mapping):
@@ -268,30 +268,30 @@ def _name(key: Any) -> str:
 
 
 MOST_SECONDS = 10.0
-"""Of processor time: what waits costs nothing, and a machine that is busy fails no document."""
+"""Most seconds of processor time for one document; waiting and a busy machine do not count."""
 MOST_BYTES = 512 * 1024**2
-"""By which the process may grow."""
+"""Most bytes by which the process may grow while reading one document."""
 LOOK_SECONDS = 0.05
 MOST_LEVELS = 100
-"""Of values in values."""
+"""Most levels of nested YAML values."""
 MOST_DIGITS = 100
-"""Of a whole number; a longer one stays text. Python refuses to show one of more than 4,300 digits."""
+"""Most characters of a YAML number; a longer one stays text. Python refuses to print over 4,300 digits."""
 EXCLUDE = "split it, or exclude it"
 
 
 class _TooMuch(BaseException):
-    """Time or memory is used up; no handler of errors on the way takes it for one of its own."""
+    """Time or memory is used up; a BaseException, so that no library's error handler catches it."""
 
 
 @contextmanager
 def bounded(name: str) -> Iterator[None]:
-    """Whatever goes wrong in reading one document is that document's problem; `name` is the document for messages.
+    """Turn any failure to read one document into its rejection; `name` is the document, for messages.
 
-    Time and memory are looked after in the main thread only, where signals arrive; bounds within bounds are one.
+    Time and memory are limited in the main thread only, where signals arrive; nested use counts as one.
 
     Raises:
-        DocumentRejected: the bounds are passed, or the reading failed; the text of the error is not repeated.
-        LarderError: what was raised as such.
+        DocumentRejected: a limit is passed, or the reading failed; the text of the error is not repeated.
+        LarderError: raised within, passed on.
     """
     try:
         with _alarm():
@@ -309,7 +309,7 @@ def bounded(name: str) -> Iterator[None]:
 
 
 def build_document(make: Callable[[], Document | None], name: str) -> Document | None:
-    """The document that `make` makes within the bounds, with the hash that the ledger will ask for.
+    """The document that `make` returns, built within the limits, with its content hash computed.
 
     Raises:
         DocumentRejected: as `bounded` does.
@@ -321,14 +321,20 @@ def build_document(make: Callable[[], Document | None], name: str) -> Document |
 
 
 def describe_error(error: BaseException) -> str:
-    """An error's class and the place of ours that raised it or called who did: `KeyError in values.py, line 3`."""
+    """Class of an error and the innermost line of this project: `KeyError in values.py, line 3`."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if "site-packages" not in frame.filename and frame.filename[0] == "/"]
-    place = f" in {Path(ours[-1].filename).name}, line {ours[-1].lineno}" if ours else ""
+    project_frames = [
+        frame for frame in frames if "site-packages" not in frame.filename and frame.filename[0] == "/"
+    ]
+    place = (
+        f" in {Path(project_frames[-1].filename).name}, line {project_frames[-1].lineno}"
+        if project_frames
+        else ""
+    )
     return type(error).__name__ + place
 
 
-_process = cache(psutil.Process)  # asking for the first time takes as long as reading a small file
+_process = cache(psutil.Process)  # creating one takes as long as reading a small file
 
 
 @contextmanager
@@ -361,15 +367,15 @@ def _alarm() -> Iterator[None]:
 
 
 class BoundedLoader(SafeLoader):  # type: ignore[misc, valid-type]
-    """YAML whose merge keys end, and without the values that would fail a whole file.
+    """YAML loader with limits on merge keys and nesting.
 
-    Dates, numbers and truth values that are impossible or too long stay text.
+    Dates, numbers and truth values that are impossible or too long stay text instead of failing the file.
     """
 
     merged = 0
 
     def __init__(self, stream: str) -> None:
-        """Refuse what is nested too deeply: libyaml makes values by recursion in C, which ends the process."""
+        """Refuse deep nesting: libyaml builds values by recursion in C, and an overflow ends the process."""
         depth = 0
         for event in yaml.parse(stream, Loader=SafeLoader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -379,7 +385,7 @@ class BoundedLoader(SafeLoader):  # type: ignore[misc, valid-type]
         super().__init__(stream)
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Take in what a mapping merges: each level may double it, and a few lines mean billions of values."""
+        """Merge the keys of `<<`, at most MAX_VALUES in all: each level may double them."""
         before = len(node.value)
         super().flatten_mapping(node)
         self.merged += max(0, len(node.value) - before)

@@ -372,7 +372,7 @@ def _kind_and_facts(
     """The kind that the source is given, else work by its header, else by the rules of decisions."""
     header = evidence.front_matter
     if options.kind is Kind.WORK or (options.kind is None and is_backlog_item(evidence.path, header)):
-        status = next(iter(evidence.fields.of(STATUS)), "")  # as its head says, where no header does
+        status = next(iter(evidence.fields.values_of(STATUS)), "")  # as its head says, where no header does
         stated = {"status": status} if status else {}
         return Kind.WORK, {**stated, **backlog_item_facts(evidence.path, header, evidence.text)}
     if options.kind is Kind.DECISION:

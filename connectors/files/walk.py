@@ -218,7 +218,7 @@ class _Walk:
 
     def _explain_absence(self, pattern: Pattern) -> None:
         """Says why nothing matches, where a person can do something about it."""
-        relative = "/".join(pattern.parts)
+        relative = "/".join(pattern.segments)
         path = f"{self._root}/{relative}"
         if pattern.fixed and not self._globs.excludes(relative):
             if not os.path.lexists(path):

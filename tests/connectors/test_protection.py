@@ -163,6 +163,6 @@ def test_a_document_that_asks_for_an_unknown_level_is_told_and_not_stored(tmp_pa
     (tmp_path / "b.md").write_text("---\nsecurity_level: restricted\n---\n# B\n\nText\n")
     documents, failed, _ = walk(file_options(name="a", type="markdown", root=tmp_path, paths=("*.md",)))
     assert {name: one.security_level for name, one in documents.items()} == {"b.md": "restricted"}
-    assert failed["a.md"].startswith("a.md: its security_level is none that exists")
+    assert failed["a.md"].startswith("a.md: its security_level is unknown")
     assert "restricted" in failed["a.md"]
     assert "top secret" not in failed["a.md"]

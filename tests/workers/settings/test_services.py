@@ -184,7 +184,7 @@ def test_projects_are_one_or_many(
         ),
         (
             CONFLUENCE + ", pageSize: 20, syncOptions: {pageSize: 30}",
-            "pageSize: found 30, expected each key once; it stands beside syncOptions as well",
+            "pageSize: found 30, expected each key once; it is in syncOptions and beside it",
         ),
         (CONFLUENCE + ", deployment: onprem", "deployment"),
         (CONFLUENCE + ", maxPages: 0", "a whole number, 1 or more"),
