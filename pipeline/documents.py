@@ -365,11 +365,11 @@ class Source(Protocol):
     def stamp(self) -> str | None:
         """Differs when something changed, at the cost of a directory listing; None if unknown."""
 
-    def skip_unchanged(self, known: Mapping[str, str]) -> int | None:
-        """Leave out of `pages` what shows the fingerprint that is `known` of it; how many items, or None if it cannot.
+    def skip_unchanged(self, fingerprints: Mapping[str, str]) -> int | None:
+        """Leave items with an unchanged fingerprint out of `pages`; returns their number, None if unsupported.
 
-        One look at all items tells, and from then on `ids` and `stamp` are of this look. `known` are fingerprints by
-        external id. Only a source that `walks_all` is asked.
+        Lists all items once; `ids` and `stamp` use that listing from then on. `fingerprints` are by external id.
+        Called for sources that `walks_all` only.
         """
 
 

@@ -301,7 +301,7 @@ class AzureDevOpsSource:
         """None: to know whether something changed costs as much as a sync without changes."""
         return None
 
-    def skip_unchanged(self, known: Mapping[str, str]) -> None:  # noqa: ARG002
+    def skip_unchanged(self, fingerprints: Mapping[str, str]) -> None:  # noqa: ARG002
         """None: its cursor tells what changed."""
         return
 

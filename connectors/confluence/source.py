@@ -334,7 +334,7 @@ class ConfluenceSource:
         """None: only a sync tells whether something changed."""
         return
 
-    def skip_unchanged(self, known: Mapping[str, str]) -> None:  # noqa: ARG002
+    def skip_unchanged(self, fingerprints: Mapping[str, str]) -> None:  # noqa: ARG002
         """None: its cursor tells what changed."""
         return
 

@@ -1,4 +1,4 @@
-"""AsciiDoc as Markdown: headings, lists, code, tables, labels of admonitions, and the attributes of the file."""
+"""AsciiDoc to Markdown: headings, lists, code, tables, labels of admonitions, attributes of the file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 MOST_ATTRIBUTE = 500
 MOST_FILLED = 4000
-"""Characters of a line in which names are filled in."""
+"""Longest line in which attributes are replaced, in characters."""
 MOST_COLUMNS = 50
 MOST_CELLS = 100_000
 SIGNS: Mapping[str, str] = {
@@ -18,13 +18,13 @@ SIGNS: Mapping[str, str] = {
     "backslash": "\\", "two-colons": "::", "two-semicolons": ";;", "apos": "'", "quot": '"', "ldquo": "“",
     "rdquo": "”", "lsquo": "‘", "rsquo": "’", "deg": "°",
 }  # fmt: skip
-"""What every file may name as `{name}`."""
+"""Predefined attributes, written as `{name}`."""
 
-_Shown = Callable[[re.Match[str]], str]
+_Rewrite = Callable[[re.Match[str]], str]
 _DROPPED = re.compile(
     r":!?[\w-]+!?:(?:\s.*)?$|//(?!/)|\[.*\]$|(?:={4,}|_{4,}|\*{4,}|--|\+|<{3,}|!===)$|(?!image|video|audio|ifn?def)\w+::\S*\[.*\]$"
 )
-_LINES: tuple[tuple[re.Pattern[str], _Shown], ...] = (
+_LINES: tuple[tuple[re.Pattern[str], _Rewrite], ...] = (
     (re.compile(r"(={1,6})[ \t]+(\S.*)"), lambda m: f"{'#' * len(m[1])} {m[2]}"),
     (re.compile(r"\.(?=[^\s.])(.+)"), lambda m: f"**{m[1]}**"),
     (re.compile(r"[ \t]*(?:\*{1,5}|\.{1,5}|-)[ \t]+(\S.*)"), lambda m: f"- {m[1]}"),
@@ -48,11 +48,11 @@ _MACRO = re.compile(
 _TITLE = re.compile(r"""\btitle=["']?([^"',]+)""")
 _ROLE = re.compile(r"\[\.[\w.-]{1,80}\](?:#([^#\n]{1,300})#|(?=[*_`]))")
 _UNKNOWN_TARGET = re.compile(r"(?<![\w:])\{\w[\w-]{0,60}\}[^\s\[\]{}]{0,300}\[([^\[\]\n]{1,300})\]")
-"""A link whose address begins with an attribute of another file."""
+"""A link whose address begins with an attribute that the file does not define."""
 _UNDER = "=-~^+"
 _FENCE = re.compile(r"(-{4,}|\.{4,}|/{4,}|`{3,})(?:(?<=`)\w[\w+-]*)?")
 _CODE = "-.`"
-"""Marks of blocks of code; `/` is that of a comment."""
+"""First characters of the marks around code; `/` marks a comment."""
 _TABLE = re.compile(r"([|,:]={3,})")
 _CELL = re.compile(
     r"(?:(?<!\S)(?:(\d{1,2})?(?:\.\d{1,2})?([*+]))?(?:[<^>]?(?:\.[<^>])?)?[aehlmdsv]?)?(?<!\\)\|"
@@ -61,55 +61,55 @@ _COLUMNS = re.compile(r"""cols=(?:"([^"]*)"|'([^']*)'|([\w*<^>.]+))""")
 
 
 def asciidoc_markdown(text: str, most: int) -> str:
-    """The Markdown of a page of AsciiDoc; of one that comes to more than `most` characters, more than these."""
+    """Convert a page of AsciiDoc to Markdown; a result longer than `most` characters means that it is too large."""
     lines = _WRAPPED.sub(lambda m: m[0].replace(" \\\n", " "), text).split("\n")
     page = _Page(names=_attributes(text))
     size = 0
     for index, line in enumerate(map(str.rstrip, lines)):
         before = lines[max(0, index - 2)] if index > 1 else ""
-        size += page.read(line, alone=not before.strip() or before.startswith(("[", "//", ":")))
+        size += page.read(line, below_break=not before.strip() or before.startswith(("[", "//", ":")))
         if size > most:
-            return "\n".join(page.shown).ljust(most + 1)
+            return "\n".join(page.output).ljust(most + 1)
     page.end_block()
-    return "\n".join(page.shown)
+    return "\n".join(page.output)
 
 
 def _attributes(text: str) -> dict[str, str]:
-    """Values by name as they are first set, for a title may name what stands below it."""
+    """Attributes by name with their first value, because a title may use an attribute set below it."""
     definitions = reversed(_ATTRIBUTE.findall(text))
     return {**{name.lower(): value[:MOST_ATTRIBUTE] for name, value in definitions}, **SIGNS}
 
 
 @dataclass(kw_only=True)
 class _Page:
-    """What has been read of a page."""
+    """State of the conversion of one page, line by line."""
 
     names: dict[str, str]
-    shown: list[str] = field(default_factory=list)
+    output: list[str] = field(default_factory=list)
     mark: str = ""
-    """The line that opened a block of code, a comment or a table; empty outside of them."""
+    """Line that opened the current code, comment or table; empty outside of them."""
     table: list[str] = field(default_factory=list)
     attributes: str = ""
-    """The latest line such as `[cols="1,2"]`."""
+    """Latest line of block attributes, such as `[cols="1,2"]`."""
     above: str = ""
-    """The line above if it may be a title that the next one underlines."""
+    """The line above, if it may be a title that the next line underlines; else empty."""
 
-    def read(self, source: str, *, alone: bool) -> int:
-        """Take one line, and say how long it has become; `alone` if the line above stands apart from those before."""
+    def read(self, source: str, *, below_break: bool) -> int:
+        """Convert one line; returns its length. `below_break`: the line above starts a paragraph, so may be a title."""
         as_written = self.mark and not _TABLE.fullmatch(self.mark)
         line = source if as_written else _filled(source, self.names)
         above, self.above = self.above, ""
         if self.mark:
             self._inside(line)
-        elif above.strip() and alone and line and line[0] in _UNDER and _underlines(above, line):
-            self.shown[-1] = f"{'#' * (_UNDER.index(line[0]) + 1)} {_inline(_filled(above, self.names))}"
+        elif above.strip() and below_break and line and line[0] in _UNDER and _underlines(above, line):
+            self.output[-1] = f"{'#' * (_UNDER.index(line[0]) + 1)} {_inline(_filled(above, self.names))}"
         elif opened := _TABLE.fullmatch(line) or _FENCE.fullmatch(line):
             self.mark = opened[1]
-            self.shown += ["", "```"] if line[0] in _CODE else []
+            self.output += ["", "```"] if line[0] in _CODE else []
         elif label := _LABEL.match(line):
-            self.shown += ["", f"**{label[1].title()}**", ""]
+            self.output += ["", f"**{label[1].title()}**", ""]
         elif not _DROPPED.match(line):
-            self.shown.append(_shown_line(line))
+            self.output.append(_shown_line(line))
             self.above = source
         elif attribute := _ATTRIBUTE.match(line):
             self.names[attribute[1].lower()] = attribute[2][:MOST_ATTRIBUTE]
@@ -123,18 +123,18 @@ class _Page:
         elif _TABLE.fullmatch(self.mark):
             self.table.append(line)
         elif self.mark[0] in _CODE:
-            self.shown.append(line)
+            self.output.append(line)
 
     def end_block(self) -> None:
-        """Show a table, which may be unclosed at the end of the page; close a block of code."""
+        """Write the current table, or close the current code; also at the end of the page."""
         if self.mark and self.mark[0] in _CODE:
-            self.shown.append("```")
-        self.shown += _table(self.table, self.mark, self.attributes)
+            self.output.append("```")
+        self.output += _table(self.table, self.mark, self.attributes)
         self.mark, self.table, self.attributes = "", [], ""
 
 
 def _filled(line: str, names: Mapping[str, str]) -> str:
-    """The line with the values of attributes, which may name others."""
+    """The line with attributes replaced by their values, which may use other attributes."""
     for _ in range(2):
         if "{" not in line or len(line) > MOST_FILLED:
             break
@@ -147,7 +147,7 @@ def _underlines(above: str, line: str) -> bool:
 
 
 def _inline(line: str) -> str:
-    """The line without anchors, its links and macros as Markdown or as their words."""
+    """The line without anchors, with links and macros as Markdown or plain words."""
     line = _MACRO.sub(_words_of_macro, _ANCHOR.sub("", line))
     line = _ROLE.sub(lambda m: m[1] or "", _UNKNOWN_TARGET.sub(r"\1", line))
     line = _LINK.sub(lambda m: f"[{m[2] or m[1]}]({m[1]})", line)
@@ -174,22 +174,22 @@ def _words_of_macro(macro: re.Match[str]) -> str:
 
 def _words_of_picture(macro: re.Match[str], first: str) -> str:
     title = _TITLE.search(macro[3])
-    shown = title[1] if title else "" if "=" in first else first
-    # Within a line, such as a tick in a cell: AsciiDoc shows the file's name where no words are given.
+    label = title[1] if title else "" if "=" in first else first
+    # Within a line, such as a tick in a cell, AsciiDoc shows the file's name if there is no text.
     in_line = f"{macro[1]}::" not in macro[0]
-    return shown or in_line * re.sub("[-_]", " ", macro[2].rsplit("/", 1)[-1].rsplit(".", 1)[0])
+    return label or in_line * re.sub("[-_]", " ", macro[2].rsplit("/", 1)[-1].rsplit(".", 1)[0])
 
 
 def _shown_line(line: str) -> str:
     line = _inline(line)
-    for pattern, shown in _LINES:
+    for pattern, rewrite in _LINES:
         if match := pattern.fullmatch(line):
-            return shown(match)
+            return rewrite(match)
     return line
 
 
 def _table(lines: Sequence[str], mark: str, block: str) -> list[str]:
-    """A table with its first row as the head, whatever is in its cells on one line each."""
+    """Lines of a Markdown table: first row as head, each cell on one line."""
     if not lines:
         return []
     if mark[0] == "|" and "format=" not in block:
@@ -201,12 +201,12 @@ def _table(lines: Sequence[str], mark: str, block: str) -> list[str]:
     if not rows:
         return []
     width = max(map(len, rows))
-    shown = [f"| {' | '.join(row + [''] * (width - len(row)))} |" for row in rows]
-    return ["", shown[0], "|" + " --- |" * width, *shown[1:], ""]
+    table_lines = [f"| {' | '.join(row + [''] * (width - len(row)))} |" for row in rows]
+    return ["", table_lines[0], "|" + " --- |" * width, *table_lines[1:], ""]
 
 
 def _cells(lines: Sequence[str]) -> tuple[list[str], int]:
-    """The cells of a table in their order, and how many of them stand in its first line."""
+    """Cells of a table in order, and the number of cells in its first line."""
     cells: list[list[str]] = []
     first = 0
     for line in lines:
@@ -216,9 +216,9 @@ def _cells(lines: Sequence[str]) -> tuple[list[str], int]:
         for mark, end in zip(marks, ends[1:], strict=True):
             cells.append([])
             _add_words(cells, line[mark.end() : end])
-            if mark[2] and len(cells) < MOST_CELLS:  # `3*|` is three alike, `3+|` one as wide as three
-                again = cells[-1] if mark[2] == "*" else []
-                cells += [list(again) for _ in range(int(mark[1] or 1) - 1)]
+            if mark[2] and len(cells) < MOST_CELLS:  # `3*|` is three equal cells, `3+|` one that spans three
+                copies = cells[-1] if mark[2] == "*" else []
+                cells += [list(copies) for _ in range(int(mark[1] or 1) - 1)]
         first = first or len(cells)
     return [" ".join(cell) for cell in cells], first
 
@@ -230,7 +230,7 @@ def _add_words(cells: list[list[str]], text: str) -> None:
 
 
 def _width(block: str) -> int:
-    """Columns that `[cols=...]` names: a number of each, `3*` is three of them."""
+    """Number of columns in `[cols=...]`, where `3*` counts as three; 0 if there is none."""
     columns = _COLUMNS.search(block)
     if columns is None:
         return 0
@@ -239,7 +239,7 @@ def _width(block: str) -> int:
 
 
 def _separated(lines: Sequence[str], separator: str) -> Iterator[list[str]]:
-    """Rows of values with a separator between them, as in CSV."""
+    """Rows of values with a separator, as in CSV."""
     filled = [line for line in lines if line.strip()]
     try:
         rows = [row for row in csv.reader(filled, delimiter=separator) if row]

@@ -1,4 +1,4 @@
-"""The documents that lie below a folder, by their names; what is no document, or somebody else's, is left out."""
+"""Listing of the documents below a folder by their names, without dependencies, build results and secrets."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from connectors.files.options import ENDINGS
 from pipeline.errors import ConfigurationError
 
 LOOK_SECONDS = 10.0
-"""For listing folders; what was not reached by then is said."""
+"""Most seconds for listing folders; an incomplete listing says so."""
 DEPENDENCIES = (
     "node_modules", "bower_components", "venv", "site-packages", "__pycache__", "vendor", "third_party", "htmlcov",
     "__snapshots__", "__fixtures__", "testdata",
 )  # fmt: skip
-"""Folders of other people's files and of what tools make or read, wherever they lie."""
+"""Folders of third-party files and of the files of tools, at any depth."""
 NO_DOCUMENTS = (
     "package.json", "package-lock.json", "npm-shrinkwrap.json", "composer.json", "tsconfig*.json", "*.min.html",
     "CMakeLists.txt", "requirements*.txt", "constraints*.txt", "robots.txt", "SOURCES.txt",
     "passwords.*", "secrets.*", "credentials.*", "token.txt", "tokens.txt", "id_rsa*", "id_ed25519*",
     "*recovery-codes*", "unseal-keys*", "service-account*.json", "client_secret*.json", "*.tfstate.json",
 )  # fmt: skip
-"""Files for tools, and files of passwords and keys, whose names end as those of documents."""
+"""Files of tools, passwords and keys that have the endings of documents."""
 _BUILT = frozenset({"build", "dist", "target", "out", "_build", "_site", "coverage"})
-"""Folders of what is built, where they lie beside one of these."""
+"""Folders of build results, if one of `_BUILD_FILES` is beside them."""
 _BUILD_FILES = (
     "package.json", "Cargo.toml", "pom.xml", "build.gradle", "build.gradle.kts", "setup.py", "pyproject.toml",
     "CMakeLists.txt", "Makefile", "go.mod", "conf.py", "_config.yml",
 )  # fmt: skip
 EXCLUDED: tuple[str, ...] = (".*", *(f"**/{name}/**" for name in DEPENDENCIES), *NO_DOCUMENTS)
-"""Patterns of what is no document in any folder."""
+"""Patterns of files and folders that are left out everywhere."""
 _NO_DOCUMENT = re.compile("|".join(map(fnmatch.translate, NO_DOCUMENTS)))
 _IGNORING = re.compile(r"[^#!\\][^\\]*")
-"""A line of a .gitignore that leaves something out, without an escape."""
+"""A line of a .gitignore that ignores paths, without an escape."""
 _WILD = re.compile(r"[*?\[]")
 _MOST_NAMED = 5
 _MOST_BYTES = 100_000
@@ -48,14 +48,14 @@ _MOST_BYTES = 100_000
 
 @dataclass(kw_only=True)
 class LeftOut:
-    """Files or folders that are not read for the same reason."""
+    """Files or folders left out for one reason."""
 
     count: int = 0
     examples: list[str] = field(default_factory=list)
-    """The first of their paths."""
+    """First paths, at most five."""
 
     def add(self, path: str) -> None:
-        """Count one more."""
+        """Count a path."""
         self.count += 1
         if len(self.examples) < _MOST_NAMED:
             self.examples.append(path)
@@ -63,43 +63,43 @@ class LeftOut:
 
 @dataclass(frozen=True, kw_only=True)
 class FolderContents:
-    """The documents of a folder by their names, none of them opened."""
+    """The documents of a folder, chosen by name without opening them."""
 
     root: Path
     files: Mapping[str, Mapping[str, Sequence[str]]]
-    """Type of source -> folder with slashes below the root, itself empty -> names of files."""
+    """Type of source -> folder relative to the root, with slashes, empty for the root -> names of files."""
     exclude: tuple[str, ...]
-    """Patterns beyond `EXCLUDED` of what was left out."""
+    """Patterns, beyond `EXCLUDED`, of the files and folders left out."""
     links: Mapping[str, str]
-    """Patterns of links to folders and documents -> the folder that their target lies in; `..` outside of the root."""
+    """Pattern of a link to a folder or document -> folder of its target relative to the root, or `..` if outside."""
     left_out: dict[str, LeftOut]
-    """Reason -> what was left out for it."""
-    others: Counter[str]
-    """End of the name -> number of files that are no documents; `no ending` for those without."""
+    """Reason -> files and folders left out for it."""
+    other_endings: Counter[str]
+    """Ending -> number of files that are no documents; `no ending` for names without one."""
     complete: bool
-    """False if the time was over before every folder was listed."""
+    """False if `LOOK_SECONDS` passed before every folder was listed."""
 
 
 class _IgnoreFile:
-    """The lines of a .gitignore, as patterns of `exclude`; none that a line with `!` may take back in part."""
+    """The lines of a .gitignore as patterns of `exclude`, without those that a line with `!` may revoke."""
 
     def __init__(self, folder: str, path: str) -> None:
         self._patterns: dict[str, list[Pattern]] = defaultdict(list)
-        """By the name that they leave out; under an empty one those with a wildcard."""
+        """Patterns by the last name in them; those with wildcards under an empty key."""
         lines: list[str] = []
         with suppress(OSError), open(path, "rb") as stream:  # noqa: PTH123 (strings as in the walk)
             lines = [line.strip() for line in stream.read(_MOST_BYTES).decode("utf-8", "ignore").splitlines()]
         taken_back = {key for line in lines if line.startswith("!") for key in ("", _last_name(line[1:]))}
-        here = f"./{glob_of(folder)}/" if folder else "./"
+        base = f"./{glob_of(folder)}/" if folder else "./"
         for line in lines:
             key = "" if _WILD.search(line) else _last_name(line)
             if _IGNORING.fullmatch(line) and key not in taken_back:
-                start = here if "/" in line.rstrip("/") else f"{here}**/" * bool(folder)
+                start = base if "/" in line.rstrip("/") else f"{base}**/" * bool(folder)
                 with suppress(ConfigurationError):
                     self._patterns[key].append(exclude_pattern(start + line.lstrip("/")))
 
     def pattern(self, relative: str, name: str, *, folder: bool) -> str:
-        """The pattern that leaves this path out; empty if none does."""
+        """The pattern that ignores this path; empty if none does."""
         candidates = (*self._patterns.get(name, ()), *self._patterns.get("", ()))
         fitting = (p.text for p in candidates if (folder or not p.folders_only) and p.matches(relative))
         return next(fitting, "")
@@ -110,13 +110,13 @@ def _last_name(path: str) -> str:
 
 
 def glob_of(path: str) -> str:
-    """The pattern that matches this path alone."""
-    # A byte that is no UTF-8 cannot be written into a file of settings, and a variable would be filled in.
+    """A pattern that matches exactly this path."""
+    # A byte that is no UTF-8 cannot be written into the configuration, and `${` would start a variable.
     return re.sub(r"[\udc80-\udcff]|\$(?=\{)", "?", re.sub(r"([*?\[])", r"[\1]", path))
 
 
 def look_into(root: Path, closed: Path | None = None) -> FolderContents:
-    """List the folders below `root` but those of dependencies, of tools, hidden, ignored, linked, or `closed`."""
+    """List the documents below `root`, except in folders of dependencies, tools, hidden, ignored or `closed` ones."""
     return _Look(str(root), str(closed or "")).contents()
 
 
@@ -128,7 +128,7 @@ class _Look:
         self._exclude: dict[str, None] = {}
         self._links: dict[str, str] = {}
         self._left_out: dict[str, LeftOut] = defaultdict(LeftOut)
-        self._others: Counter[str] = Counter()
+        self._other_endings: Counter[str] = Counter()
         self._folders: list[tuple[str, tuple[_IgnoreFile, ...]]] = [("", ())]
 
     def contents(self) -> FolderContents:
@@ -141,7 +141,7 @@ class _Look:
             exclude=tuple(self._exclude),
             links=self._links,
             left_out=self._left_out,
-            others=self._others,
+            other_endings=self._other_endings,
             complete=not self._folders,
         )
 
@@ -169,7 +169,7 @@ class _Look:
     def _leave_link(self, relative: str, entry: os.DirEntry[str]) -> None:
         folder = entry.is_dir()
         if entry.name[0] != "." and (folder or kind_of(entry.name)):
-            self._left_out["links; what they lead to is read where it lies"].add(relative)
+            self._left_out["links; their targets are read at their own paths"].add(relative)
             real = os.path.realpath(entry.path)
             target = os.path.relpath(real if folder else os.path.dirname(real), self._root)  # noqa: PTH120
             outside = target.split("/")[0] == ".."
@@ -184,7 +184,7 @@ class _Look:
         elif name.startswith(".") and name != ".backlog":
             self._left_out["hidden folders"].add(relative)
         elif builds and name in _BUILT:
-            self._left_out["folders of what is built"].add(relative)
+            self._left_out["folders of build results"].add(relative)
             self._exclude[f"./{glob_of(relative)}/**"] = None
         elif pattern := _ignoring(ignored, relative, name, folder=True):
             self._left_out["folders that .gitignore names"].add(relative)
@@ -196,7 +196,7 @@ class _Look:
     def _take(self, folder: str, relative: str, name: str, ignored: Sequence[_IgnoreFile]) -> None:
         kind = kind_of(name)
         if not kind:
-            self._others[ending_of(name) or "no ending"] += 1
+            self._other_endings[ending_of(name) or "no ending"] += 1
         elif name.startswith("."):
             self._left_out["hidden files"].add(relative)
         elif _NO_DOCUMENT.match(name):
@@ -214,11 +214,11 @@ def _ignoring(ignored: Sequence[_IgnoreFile], relative: str, name: str, *, folde
 
 
 def kind_of(name: str) -> str:
-    """The type of source that reads a file of this name; empty if none does."""
+    """Type of the source that reads files of this name; empty if none does."""
     ending = ending_of(name)
     return next((kind for kind, endings in ENDINGS.items() if ending in endings), "")
 
 
 def ending_of(name: str) -> str:
-    """The end of a file's name with its dot, in small letters."""
+    """Ending of a file name with its dot, in lower case; empty if it has none."""
     return os.path.splitext(name)[1].lower()  # noqa: PTH122 (no Path object for each of 100,000 names)

@@ -1,4 +1,4 @@
-"""The records of a decision log: a file that holds many decisions, each below a heading or in a row of a table."""
+"""Records of a decision log: a file with many decisions, each below a heading or in a row of a table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from connectors.documents.headings import (
 )
 
 FEWEST_RECORDS = 2
-"""Headings of one level, or rows, that are a log."""
+"""Fewest headings of one level, or rows, that make a log."""
 _TITLES = DECISION | {
     "title",
     "topic",
@@ -31,7 +31,7 @@ _TITLES = DECISION | {
     "título",
     "titolo",
 }
-"""Columns whose cells are the titles of records, by their letters."""
+"""Names of columns with the titles of records, reduced to their letters."""
 _RULE = re.compile(r"\s*\|?\s*:?-{2,}:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*$")
 _BETWEEN_CELLS = re.compile(r"(?<!\\)\|")
 
@@ -44,30 +44,32 @@ class LoggedRecord:
     text: str
     """Markdown that begins with the title as a heading."""
     anchor: str
-    """Its name within the file, as sites make it of a heading; each record has its own."""
+    """Anchor of the record within the file, as sites derive it from a heading; unique."""
 
 
 def records_of(text: str) -> list[LoggedRecord]:
-    """The records of a log in order; none of a text that is a single record, or no log."""
-    found = [*_below_headings(text)] or [*_in_rows(text)]
+    """Records of a log in order; empty for a single record or a text that is no log."""
+    entries = [*_below_headings(text)] or [*_in_rows(text)]
     anchors = Counter[str]()
     records = []
-    for title, body in found if len(found) >= FEWEST_RECORDS else ():
+    for title, body in entries if len(entries) >= FEWEST_RECORDS else ():
         anchor = re.sub(r"[^\w-]+", "-", title.casefold()).strip("-") or "record"
         anchors[anchor] += 1
-        again = anchors[anchor] - 1
-        records.append(LoggedRecord(title=title, text=body, anchor=f"{anchor}-{again}" if again else anchor))
+        repeats = anchors[anchor] - 1
+        records.append(
+            LoggedRecord(title=title, text=body, anchor=f"{anchor}-{repeats}" if repeats else anchor)
+        )
     return records
 
 
 def _below_headings(text: str) -> Iterator[tuple[str, str]]:
-    """Title and text of what stands below each heading of the outermost level with several."""
+    """Title and section of each heading of the outermost level that has several."""
     headings = [heading for heading in headings_of(text) if heading.text]
     levels = Counter(heading.level for heading in headings)
     level = next((level for level in sorted(levels) if levels[level] >= FEWEST_RECORDS), 0)
     begins = [heading for heading in headings if heading.level == level]
     if sum(not SECTIONS.isdisjoint(names_of(heading.text)) for heading in begins) >= FEWEST_RECORDS:
-        return  # the parts of one record
+        return  # the sections of one record
     lines = text.split("\n")
     starts = [_first_line(heading, lines) for heading in headings if heading.level <= level]
     for heading in begins:
@@ -77,7 +79,7 @@ def _below_headings(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _first_line(heading: Heading, lines: Sequence[str]) -> int:
-    """That of its words: an underlined heading ends a line later."""
+    """Line of a heading's text, one above the underline if it is underlined."""
     return heading.line if lines[heading.line].lstrip().startswith("#") else heading.line - 1
 
 
@@ -102,8 +104,8 @@ def _record_of_row(title: str, row: dict[str, str]) -> str:
     fields = "\n".join(
         f"- {name}: {cell}" for name, cell in row.items() if cell and letters(name) not in SECTIONS
     )
-    parts = (f"## {name}\n\n{cell}" for name, cell in row.items() if cell and letters(name) in SECTIONS)
-    return "\n\n".join(part for part in (f"# {title}", fields, *parts) if part)
+    sections = (f"## {name}\n\n{cell}" for name, cell in row.items() if cell and letters(name) in SECTIONS)
+    return "\n\n".join(part for part in (f"# {title}", fields, *sections) if part)
 
 
 def _cells(row: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""HTML, reStructuredText, AsciiDoc, PDF and DOCX as Markdown, so that titles, headings, decisions are found in them."""
+"""Conversion of HTML, reStructuredText, AsciiDoc, PDF and DOCX to Markdown."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ MOST_CHARACTERS = 5_000_000
 
 
 class NotReadable(Exception):
-    """The message continues a sentence that begins with the file's name; never leaves this file."""
+    """The file cannot be read; the message continues a sentence that begins with its name. Never leaves this module."""
 
 
 def markdown_of(name: str, text: str) -> str:
-    """The Markdown of a file of one of the `FORMATS`.
+    """Convert a file of one of the `FORMATS` to Markdown.
 
-    `text` of a PDF or DOCX are its bytes, one character each.
+    `text` of a PDF or DOCX is its bytes, one character each.
 
     Raises:
         DocumentRejected: it cannot be read; the message says why.
@@ -41,13 +41,13 @@ def markdown_of(name: str, text: str) -> str:
             f"{name} needs {library}, which is not installed", fix="install larder[office]"
         )
     try:
-        found = read(text)
+        markdown = read(text)
     except NotReadable as error:
         raise DocumentRejected(f"{name} {error}") from None
-    if len(found) > MOST_CHARACTERS:
-        much = f"{name} holds more than {MOST_CHARACTERS} characters of text"
-        raise DocumentRejected(much, fix="split it, or exclude it")
-    return found
+    if len(markdown) > MOST_CHARACTERS:
+        too_much = f"{name} holds more than {MOST_CHARACTERS} characters of text"
+        raise DocumentRejected(too_much, fix="split it, or exclude it")
+    return markdown
 
 
 # HTML -----------------------------------------------------------------------------------------------
@@ -56,10 +56,10 @@ def markdown_of(name: str, text: str) -> str:
 def _html(text: str) -> str:
     from connectors.files.web_page import page_markdown
 
-    found, capped = page_markdown(text, MOST_CHARACTERS)
+    markdown, capped = page_markdown(text, MOST_CHARACTERS)
     if capped:
         raise NotReadable("is too large to read; split it, or exclude it")
-    return found
+    return markdown
 
 
 # reStructuredText -----------------------------------------------------------------------------------
@@ -77,13 +77,13 @@ _CODE = frozenset({"code-block", "sourcecode", "code", "doctest", "testcode", "p
 _SILENT = frozenset(
     {"toctree", "index", "highlight", "currentmodule", "module", "literalinclude", "testsetup"}
 )
-"""Directives that say nothing to a reader of the page."""
+"""Directives without visible content."""
 _SINCE = frozenset({"versionadded", "versionchanged", "versionremoved", "deprecated"})
-"""Directives of a version, behind which a sentence may stand."""
+"""Directives with a version, which a sentence may follow."""
 
 
 def _without_mail_head(text: str) -> tuple[str, str]:
-    """The title that a head as of a mail tells, as PEPs begin, else none; and the text with that head as a list."""
+    """Title in a head like that of a mail, as PEPs have it, else empty; and the text with that head as a list."""
     head = _MAIL_HEAD.match(text)
     if head is None:
         return "", text
@@ -100,33 +100,33 @@ def _rst(text: str) -> str:
     from docutils.parsers.rst.languages import en
 
     title, text = _without_mail_head(text)
-    before = [(kept, dict(kept)) for kept in (directives._directives, roles._roles)]  # noqa: SLF001
+    saved = [(registry, dict(registry)) for registry in (directives._directives, roles._roles)]  # noqa: SLF001
     try:
         for name in {*map(str.lower, _DIRECTIVE.findall(text))} - {*en.directives} | _CODE:
             directives.register_directive(name, _foreign_directive())
         for image in (Image, Figure):
-            known = {
+            safe_options = {
                 name: kind for name, kind in image.option_spec.items() if name != "loading"
-            }  # it reads any file
+            }  # `loading` can read any file
             directives.register_directive(
-                image.__name__.lower(), type("Safe", (image,), {"option_spec": known})
+                image.__name__.lower(), type("Safe", (image,), {"option_spec": safe_options})
             )
         for pair in _ROLE.findall(text):
             name = "".join(pair).lower()
             if name not in en.roles:
                 roles.register_local_role(name, _foreign_role)
-        parts = publish_parts(text, writer="html5", settings_overrides=_RST_SAFE)
+        rendered = publish_parts(text, writer="html5", settings_overrides=_RST_SAFE)
     except ValueError:  # as for the number of an item with thousands of digits
-        raise NotReadable("has a number that nobody can read; shorten it, or exclude it") from None
+        raise NotReadable("has a number with too many digits; shorten it, or exclude it") from None
     finally:
-        for kept, was in before:  # what one file defines is nothing to the next
-            kept.clear()
-            kept.update(was)
-    return _html(f"<h1>{escape(title)}</h1>{parts['fragment']}" if title else parts["fragment"])
+        for registry, contents in saved:  # definitions of one file must not reach the next
+            registry.clear()
+            registry.update(contents)
+    return _html(f"<h1>{escape(title)}</h1>{rendered['fragment']}" if title else rendered["fragment"])
 
 
 def _foreign_directive() -> Any:
-    """A directive of Sphinx or another tool: what it is about as a line, and what it holds."""
+    """Directive class for Sphinx and other tools: writes its name and arguments as a line, then its content."""
     from docutils import nodes
     from docutils.parsers.rst import Directive, directives
 
@@ -135,23 +135,25 @@ def _foreign_directive() -> Any:
         option_spec: ClassVar[Any] = defaultdict(lambda: directives.unchanged, name=directives.unchanged)
 
         def run(self) -> list[Any]:
-            name, about = self.name.lower().rpartition(":")[2], " ".join(" ".join(self.arguments).split())
+            name, argument = self.name.lower().rpartition(":")[2], " ".join(" ".join(self.arguments).split())
             if name in _SILENT:
                 return []
             if name in _CODE:
                 code = "\n".join(self.content)
-                block = nodes.literal_block(code, code, classes=["code", f"lang-{about}"])
+                block = nodes.literal_block(code, code, classes=["code", f"lang-{argument}"])
                 caption = self.options.get("caption", "")
                 words = self.state.inline_text(caption, self.lineno)[0] if caption else []
                 return [*([nodes.paragraph("", "", *words)] if words else []), block]
-            found, said = nodes.container(), list[Any]()
+            container, description = nodes.container(), list[Any]()
             if name in _SINCE:
-                about, _, more = about.partition(" ")
-                said = self.state.inline_text(f" {more}" if more else "", self.lineno)[0]
+                argument, _, more = argument.partition(" ")
+                description = self.state.inline_text(f" {more}" if more else "", self.lineno)[0]
             if name != "only":
-                found += nodes.paragraph("", "", nodes.strong(text=f"{name} {about}".strip()), *said)
-            self.state.nested_parse(self.content, self.content_offset, found)
-            return [found]
+                container += nodes.paragraph(
+                    "", "", nodes.strong(text=f"{name} {argument}".strip()), *description
+                )
+            self.state.nested_parse(self.content, self.content_offset, container)
+            return [container]
 
     return Foreign
 
@@ -159,11 +161,11 @@ def _foreign_directive() -> Any:
 def _foreign_role(
     _name: str, raw: str, text: str, _line: int, _inliner: Any, _options: Any = None, _content: Any = None
 ) -> tuple[list[Any], list[Any]]:
-    """A reference of Sphinx or another tool: its words without its target."""
+    """A role of Sphinx or another tool: its text without its target."""
     from docutils import nodes, utils
 
-    shown = re.sub(r"\s*<[^<>]*>$", "", utils.unescape(text)) or text
-    return [nodes.inline(raw, shown.lstrip("!~"))], []
+    label = re.sub(r"\s*<[^<>]*>$", "", utils.unescape(text)) or text
+    return [nodes.inline(raw, label.lstrip("!~"))], []
 
 
 # AsciiDoc -------------------------------------------------------------------------------------------
@@ -178,27 +180,27 @@ def _asciidoc(text: str) -> str:
 # PDF and DOCX ---------------------------------------------------------------------------------------
 
 
-def _apart(kind: str, text: str) -> str:
+def _in_subprocess(kind: str, text: str) -> str:
     command = [sys.executable, "-I", office.__file__, kind]
     try:
-        done = subprocess.run(  # noqa: S603 (a file of ours)
+        done = subprocess.run(  # noqa: S603 (a module of this package)
             command, input=text.encode("latin-1"), capture_output=True, timeout=2 * MOST_SECONDS, env={},
             check=False,
         )  # fmt: skip
-        told = json.loads(done.stdout)
+        answer = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, ValueError):
         bounds = f"{MOST_SECONDS} seconds or {MOST_BYTES // 1024**2} MB of memory"
         raise NotReadable(f"takes more than {bounds} to read; split it, or exclude it") from None
-    if "why" in told:
-        raise NotReadable(told["why"])
-    return _html(told["html"]) if "html" in told else str(told["text"])
+    if "why" in answer:
+        raise NotReadable(answer["why"])
+    return _html(answer["html"]) if "html" in answer else str(answer["text"])
 
 
 READERS: Mapping[str, tuple[str, Callable[[str], str]]] = {
     "html": ("", _html),
     "rst": ("docutils", _rst),
     "asciidoc": ("", _asciidoc),
-    "pdf": ("pypdf", partial(_apart, "pdf")),
-    "docx": ("mammoth", partial(_apart, "docx")),
+    "pdf": ("pypdf", partial(_in_subprocess, "pdf")),
+    "docx": ("mammoth", partial(_in_subprocess, "docx")),
 }
-"""Format -> the library that it takes, and what reads it."""
+"""Format -> the library it needs, empty for none, and its reader."""

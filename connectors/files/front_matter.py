@@ -1,4 +1,4 @@
-"""Headers of files: YAML or TOML between fences, fields at the top of a text; read in part where they are broken."""
+"""Headers of files: YAML or TOML between fences, or fields at the top of a text; broken ones are read in part."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from connectors.documents.values import (
 from pipeline.documents import plain_key, plain_keys
 
 _LEAD = re.compile(r"\A(?:[\s\ufeff\u200b]|<!--(?!-->).*?-->)*", re.DOTALL)
-"""Blank lines, marks and comments before a header, such as that of a licence."""
+"""Blanks, byte order marks and comments, such as a licence, before a header."""
 _OPENING = re.compile(r"(---|\+\+\+)[ \t]*(?:#.*)?$")
 _CLOSING = {"---": re.compile(r"(?:---|\.\.\.)[ \t]*$"), "+++": re.compile(r"\+\+\+[ \t]*$")}
 _FIELD = re.compile(r"""(["']?)([^\W\d_][\w .-]{0,60}?)\1[ \t]*(?::(?=[ \t]|$)|=)[ \t]*(.*)$""")
 """`key: value` or `key = value`."""
 _ATTRIBUTE = re.compile(r":([^\W\d_][\w .-]{0,60}):[ \t]+(\S.*)$")
-"""`:key: value`, as AsciiDoc and reStructuredText have it."""
+"""`:key: value`, as in AsciiDoc and reStructuredText."""
 _PLACEHOLDER = re.compile(r"\{\{.*\}\}|<%.*%>|\{%.*%\}")
-"""What a program fills in: it says nothing."""
+"""Placeholders of a template engine."""
 MAIL_FIELD = re.compile(r"([A-Z][\w-]*(?: [\w-]+){0,2}):(?:[ \t]+|$)(.*)")
-"""`Key: value` or `Key:`, as the heads of mails, PEPs and BIPs have it."""
+"""`Key: value` or `Key:`, as in the heads of mails, PEPs and BIPs."""
 MAIL_LINES = 100
 _MAIL_END = re.compile(r"\s*$|```|</pre")
 FEWEST_MAIL_FIELDS = 3
 TOP_LINES = 30
-"""Of a text without fences, searched for fields."""
+"""Most lines of a text without fences that are searched for fields."""
 FEWEST_WORDS = 4
-"""A value of so many words is a sentence where its key is none that headers have."""
+"""Fewest words of a value that is a sentence, if its key is unusual in headers."""
 KNOWN_KEYS = frozenset(
     "acl aliases assignee author authors category categories class created createdat createddate cssclass date"  # noqa: SIM905 (a list of words)
     " deciders dependencies description draft excerpt id keywords kind labels lang language lastmod lastmodified"
@@ -50,34 +50,34 @@ KNOWN_KEYS = frozenset(
     " securitylevel sidebarlabel sidebarposition slug sources status summary tags template title type updated"
     " updatedat updateddate url version weight".split()
 )
-"""Keys of headers, by their letters."""
+"""Usual keys of headers, reduced to their letters."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrontMatter:
-    """What the header of a file says, and the text below it."""
+    """Header of a file, and the text below it."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Keys as text. Numbers, dates and truth values that YAML would spell otherwise are texts as written."""
+    """Values by key. Numbers, dates and truth values that YAML would respell stay text as written."""
     body: str
     note: str = ""
-    """What of the header could not be read; empty if all could."""
+    """Reason why a part of the header could not be read; empty if all could."""
     rights_unread: bool = False
-    """True if the note is about a header that says who may read the file."""
+    """True if the part that could not be read may hold rights, so that the file must be closed."""
 
 
 NO_HEADER = FrontMatter(body="")
 
 
 _ANY_RIGHTS = re.compile(r"security\W{0,3}_?level|(?<![^\W_])acl(?![^\W_])", re.IGNORECASE)
-"""A key about rights anywhere: what a header that cannot be read says of them must close its file."""
+"""A key about rights anywhere in a header; if that cannot be read, its file must be closed."""
 
 
 class _HeaderLoader(BoundedLoader):
-    """YAML whose values are never shown in another spelling: `NO`, `1.10`, `0010` and `12:30` stay text."""
+    """YAML loader that keeps values that would be respelled as text: `NO`, `1.10`, `0010` and `12:30`."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Refuse a second statement about rights: the weaker one would win if it came last."""
+        """Refuse a repeated key about rights: the last one would win, even if it is weaker."""
         names = [key.value for key, _ in node.value if right_of(key.value)]
         if len(names) != len({*names}):
             problem = "the same key about rights twice"
@@ -101,10 +101,10 @@ for _kind in ("timestamp", "int", "float", "bool"):
 
 
 def read_front_matter(text: str) -> FrontMatter:
-    """The header and the body of a file's text. A header that is not valid is read line by line, and noted.
+    """Split a file's text into header and body. An invalid header is read line by line, with a note.
 
-    A rule as the first line, with prose below it, is no header: the whole text is the body. Rights that the top of the
-    text states, and that are not among the values, close the file.
+    A rule as the first line, with prose below it, is no header: the whole text is the body. Rights stated at the top of
+    the text that are not among the values close the file.
     """
     lead = _LEAD.match(text)
     start = lead.end() if lead else 0
@@ -120,19 +120,19 @@ def read_front_matter(text: str) -> FrontMatter:
     unread = any(count > 1 or name not in front.values for name, count in stated.items())
     if front.rights_unread or not unread:
         return front
-    note = front.note or "rights at the top of the text cannot be read"
+    note = front.note or "the rights at the top of the text cannot be read"
     return replace(front, note=note, rights_unread=True)
 
 
 def _first_section(body: str) -> list[str]:
-    """The first lines of a text, up to its second heading."""
+    """First lines of a text, up to its second heading, at most TOP_LINES."""
     lines = body.lstrip().split("\n", TOP_LINES)[:TOP_LINES]
     end = next((n for n, line in enumerate(lines) if n and line.startswith(("# ", "## "))), len(lines))
     return lines[:end]
 
 
 def _fenced(text: str, lines: list[str], fence: str, first: int) -> FrontMatter:
-    """What a header between fences says; `first` is the number of its first line."""
+    """Header between fences, and body; `first` is the line number of the opening fence."""
     closing = _CLOSING[fence]
     end = next((n for n, line in enumerate(lines) if n and closing.match(line)), 0)
     if not end:
@@ -142,7 +142,7 @@ def _fenced(text: str, lines: list[str], fence: str, first: int) -> FrontMatter:
     note = ""
     if problem:
         values = _by_lines(lines[1:end], fence)
-        note = f"header not valid {problem[0]} at line {first + problem[1]}; read as lines"
+        note = f"the header is not valid {problem[0]} at line {first + problem[1]}; it was read line by line"
     nested = [value for value in values.values() if isinstance(value, Mapping)]
     rights_unread = bool(note) and bool(_ANY_RIGHTS.search(head))
     if rights_unread or _is_header(values) or not head.strip():
@@ -152,7 +152,7 @@ def _fenced(text: str, lines: list[str], fence: str, first: int) -> FrontMatter:
 
 
 def _never_closed(text: str, lines: list[str], fence: str, first: int) -> FrontMatter:
-    """A header without its last line is read up to the first line that is none of its fields."""
+    """Header without its closing fence, read up to the first line that is no field."""
     end = next((n for n, line in enumerate(lines) if n and not _continues(line)), len(lines))
     values = _by_lines(lines[1:end], fence)
     if not (_has_known_key(values) or stated_rights(lines[1:TOP_LINES])):
@@ -160,7 +160,7 @@ def _never_closed(text: str, lines: list[str], fence: str, first: int) -> FrontM
     return FrontMatter(
         values=canonical_rights(values),
         body="\n".join(lines[end:]).strip("\n"),
-        note=f"header opened at line {first} is never closed; read as lines",
+        note=f"the header opened at line {first} is never closed; it was read line by line",
         rights_unread=bool(stated_rights(lines[1:TOP_LINES])),
     )
 
@@ -170,9 +170,9 @@ def _continues(line: str) -> bool:
 
 
 def _unfenced(text: str, lines: list[str]) -> FrontMatter:
-    """Fields at the top of a text, which stay part of it.
+    """Header of fields at the top of a text without fences; the fields stay in the body.
 
-    They are attributes, the head of a mail with a title, or a paragraph of fields with rights in it.
+    The fields are attributes, the head of a mail with a title, or a paragraph of fields with rights among them.
     """
     above = lines[:TOP_LINES]
     attributes = {m[1]: m[2].strip() for m in map(_ATTRIBUTE.match, above) if m}
@@ -187,7 +187,7 @@ def _unfenced(text: str, lines: list[str]) -> FrontMatter:
 
 
 def _mail_head(lines: list[str]) -> dict[str, str]:
-    """The fields of a head as of a mail, in a code block or not; empty if there is none, or no title in it."""
+    """Fields of a head like that of a mail, in a code block or not; empty if there is none, or it has no title."""
     quoted = lines[0].strip().startswith(("```", "<pre"))
     above = lines[quoted:MAIL_LINES]
     end = next((n for n, line in enumerate(above) if _MAIL_END.match(line)), 0)
@@ -198,11 +198,11 @@ def _mail_head(lines: list[str]) -> dict[str, str]:
     example = quoted and "Status" not in values
     if not title or example or len(values) < FEWEST_MAIL_FIELDS or not all(fields):
         return {}
-    return {**values, "Title": title.replace("\\ ", "")}  # in reStructuredText a blank that is not shown
+    return {**values, "Title": title.replace("\\ ", "")}  # an escaped blank is invisible in reStructuredText
 
 
 def _parsed(head: str, fence: str) -> tuple[dict[str, Any], tuple[str, int] | None]:
-    """The values of a header; with them, where it is broken: the name of its form, and the line below the fence."""
+    """Values of a header, and None; if it is invalid, the name of its format and the line below the fence."""
     if fence == "+++":
         try:
             return tomllib.loads(head), None
@@ -220,7 +220,7 @@ def _parsed(head: str, fence: str) -> tuple[dict[str, Any], tuple[str, int] | No
 
 
 def _by_lines(lines: list[str], fence: str) -> dict[str, Any]:
-    """Each field on its own: as YAML where it is some, else as the text behind its sign, or as the list below it."""
+    """Values by key, parsed field by field: as YAML if valid, else as the text after the key or the list below it."""
     values: dict[str, Any] = {}
     for block in _fields(lines):
         match = _FIELD.match(block[0])
@@ -232,7 +232,7 @@ def _by_lines(lines: list[str], fence: str) -> dict[str, Any]:
 
 
 def _text_or_list(first: str, below: list[str]) -> str | list[str]:
-    """A value that is no YAML: the text behind its key with the lines below it, or the items that stand there."""
+    """A value that is no YAML: the items below its key, or else the text after it with the lines below."""
     items = [line.strip().removeprefix("-") for line in below if line.lstrip().startswith("- ")]
     if not items and first.startswith("[") and first.rstrip().endswith("]"):
         items = first.strip()[1:-1].split(",")
@@ -246,7 +246,7 @@ def _unquoted(text: str) -> str:
 
 
 def _fields(lines: list[str]) -> Iterator[list[str]]:
-    """Lines of a header, each field with those that go on below it."""
+    """Fields of a header, each with its continuation lines."""
     block: list[str] = []
     for line in lines:
         if block and not _FIELD.match(line):
@@ -264,7 +264,7 @@ def _has_known_key(values: Mapping[str, Any]) -> bool:
 
 
 def _is_header(values: Mapping[str, Any]) -> bool:
-    """False for prose with a colon between two rules."""
+    """True if the values are a header, false for prose with colons between two rules."""
     if not values or _has_known_key(values) or any("_" in key for key in values):
         return bool(values)
     texts = [value for value in values.values() if isinstance(value, str)]
@@ -289,8 +289,8 @@ UPDATED = (
     "lastmodifiedat", "lastupdatedat", "modified", "modifieddate", "datemodified",
 )  # fmt: skip
 TAGS = ("tags", "tag", "labels", "label", "keywords")
-"""Keys of headers, by their letters, the surest first."""
-KEPT: Mapping[str, tuple[str, ...]] = {
+"""Keys of headers, reduced to their letters, the most reliable first."""
+COMMON_FIELDS: Mapping[str, tuple[str, ...]] = {
     "author": ("author", "authors"),
     "date": ("date",),
     "created": ("created",),
@@ -303,7 +303,7 @@ KEPT: Mapping[str, tuple[str, ...]] = {
     "parent": ("parent", "parentid", "parenttaskid"),
     "type": ("type",),
 }
-"""Metadata of every file -> keys of its header, by their letters."""
+"""Metadata of every file -> keys of its header, reduced to their letters."""
 
 
 def header_tags(values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -315,9 +315,9 @@ def header_tags(values: Mapping[str, Any]) -> tuple[str, ...]:
 def header_times(
     values: Mapping[str, Any], modified: datetime | None, *, still: bool
 ) -> tuple[datetime | None, datetime | None]:
-    """When it was created and updated: as the header says, else the time of the file; never created after updated.
+    """Times of creation and update: from the header, else of the file; creation is never after the update.
 
-    `still`: what says when it was created, and of no update, has had none, whatever the time of the file.
+    `still`: a file with a creation time and no update in its header was not updated, whatever its own time.
     """
     keys = plain_keys(values)
     if isinstance(keys.get("date"), Mapping):  # `date: {created: ..., updated: ...}`
@@ -335,23 +335,24 @@ def _time(value: Any) -> datetime | None:
 
 
 def header_fields(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Fields as metadata: those of `names` as they are spelled, and those that every file may have."""
+    """Fields as metadata: those of `names` as spelled, and the `COMMON_FIELDS`."""
     keys = plain_keys(values)
     fields = {
-        name: next((keys[key] for key in spellings if key in keys), None) for name, spellings in KEPT.items()
+        name: next((keys[key] for key in spellings if key in keys), None)
+        for name, spellings in COMMON_FIELDS.items()
     }
     fields |= {name: values[name] for name in names if name in values}
-    kept = {name: json_able(value) for name, value in fields.items() if value not in (None, "", [])}
-    return {**kept, **({"tags": list(header_tags(values))} if "tags" in kept else {})}
+    metadata = {name: json_able(value) for name, value in fields.items() if value not in (None, "", [])}
+    return {**metadata, **({"tags": list(header_tags(values))} if "tags" in metadata else {})}
 
 
 DESCRIPTIONS = ("description", "summary", "abstract", "excerpt")
 
 
 def with_description(values: Mapping[str, Any], body: str) -> str:
-    """The body below what the header says it is about, unless the body says so too.
+    """The body below the descriptions of the header that it does not contain itself.
 
-    Without a body: title and description, or the title of a piece of work; empty if there is neither.
+    Without a body: title and descriptions, or the title of a work item; empty if there is neither.
     """
     keys = plain_keys(values)
     texts = dict.fromkeys(header_text(keys.get(key)) for key in DESCRIPTIONS)
@@ -364,6 +365,6 @@ def with_description(values: Mapping[str, Any], body: str) -> str:
 
 
 def header_text(value: Any) -> str:
-    """A value of a header as text; empty for none, for collections, and for what a program was to fill in."""
+    """A value of a header as text; empty for none, collections, and placeholders of a template engine."""
     text = scalar_text(value)
     return "" if _PLACEHOLDER.fullmatch(text) else text

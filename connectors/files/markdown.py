@@ -1,4 +1,4 @@
-"""Markdown and plain text files as documents, with what their headers say."""
+"""Sources of Markdown and plain text files."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from pipeline.errors import DocumentRejected
 
 MAX_LINKS = 100
 MAX_TITLE_LINE = 120
-# Both are anchored on characters that are rare in text, so that they cost time linear in its length.
+# Both patterns start with characters that are rare in text, so that they take linear time.
 _INLINE = re.compile(r"(\]\(\s{0,10})(?:<([^<>\n]{1,1000})>|([^\s()<>]{1,1000}))")
 _REFERENCE = re.compile(r"( {0,3}\[[^\]\n]{1,200}\]:[ \t]*)(?:<([^<>\n]{1,1000})>|(\S{1,1000}))")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def resolve_links(text: str, relative: str, options: FileOptions) -> tuple[str, dict[str, bool]]:
-    """The text of the file at `relative`, and the paths below the same root that it links to or shows.
+    """The text of the file at `relative` with resolved links, and the paths below the root that it links to.
 
-    Links to files that are there are made absolute if the root has a base url, what is in code is left alone. With each
-    path comes whether a file is there.
+    Links to existing files become absolute if the source has a base URL; code is not changed. Each path is mapped to
+    whether its file exists.
     """
     targets: dict[str, bool] = {}
 
@@ -56,7 +56,7 @@ def resolve_links(text: str, relative: str, options: FileOptions) -> tuple[str, 
 
 
 def _outside_code(line: str, absolute: Callable[[re.Match[str]], str]) -> str:
-    """Every second piece between backticks is code."""
+    """The line with its links resolved, except in code: every second piece between backticks."""
     pieces = line.split("`")
     pieces[0] = _REFERENCE.sub(absolute, pieces[0], count=1) if _REFERENCE.match(pieces[0]) else pieces[0]
     pieces[::2] = [_INLINE.sub(absolute, piece) for piece in pieces[::2]]
@@ -64,7 +64,7 @@ def _outside_code(line: str, absolute: Callable[[re.Match[str]], str]) -> str:
 
 
 def _target(target: str, relative: str) -> str:
-    """The path below the root a link leads to; empty if it leads elsewhere."""
+    """Path below the root of a link's target; empty if it is elsewhere."""
     path = unquote(_path(target))
     if not path or path.startswith("//") or _SCHEME.match(path):
         return ""
@@ -79,10 +79,10 @@ def _path(target: str) -> str:
 
 
 def refuse_items(file: FileText) -> None:
-    """See that a file is none of backlog items, which would become one text that is like each of them.
+    """Refuse a file of backlog items: as one document, it would be similar to every query about one of them.
 
     Raises:
-        DocumentRejected: it is.
+        DocumentRejected: it is one.
     """
     if not file.external_id.lower().endswith(".json"):
         return
@@ -90,7 +90,7 @@ def refuse_items(file: FileText) -> None:
         data = json.loads(file.text)
         if is_step(data) or holds_pbis(data):
             fix = "name it in a source of type pbi_json, and in exclude of this one"
-            raise DocumentRejected(f"{file.external_id} holds backlog items and is no text", fix=fix)
+            raise DocumentRejected(f"{file.external_id} holds backlog items, not text", fix=fix)
 
 
 class MarkdownSource(FileSource):
@@ -101,7 +101,7 @@ class MarkdownSource(FileSource):
 
 
 def markdown_document(options: MarkdownOptions, file: FileText) -> Document | None:
-    """The document of one file; None if there is no text, neither below its header nor in a description there.
+    """The document of a Markdown file; None if it has no text, neither below its header nor in a description.
 
     Raises:
         DocumentRejected: as `refuse_items` does.
@@ -135,7 +135,7 @@ class TextSource(FileSource):
 
 
 def text_document(options: FileOptions, file: FileText) -> Document | None:
-    """The document of one file: the whole text as it is, that of other formats as Markdown.
+    """The document of a text file: its text unchanged, other formats converted to Markdown; None if it is blank.
 
     Raises:
         DocumentRejected: as `refuse_items` does.
@@ -149,7 +149,7 @@ def text_document(options: FileOptions, file: FileText) -> Document | None:
 
 
 def first_line_title(text: str) -> str:
-    """The first line with text, if it stands alone and is short enough for a title; else empty."""
-    first, _, rest = text.strip().partition("\n")
-    alone = not rest.split("\n", 1)[0].strip()
+    """The first line with text, if a blank line follows and it is short enough for a title; else empty."""
+    first, _, below = text.strip().partition("\n")
+    alone = not below.split("\n", 1)[0].strip()
     return " ".join(first.split()) if alone and len(first.strip()) <= MAX_TITLE_LINE else ""

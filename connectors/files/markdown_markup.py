@@ -1,4 +1,4 @@
-"""Markup within lines of Markdown: tags, references and codes as the words that stand for them."""
+"""Markup within lines of Markdown: tags, references and codes, replaced by their words."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from html import unescape
 
 from connectors.markup.inline import subscript, superscript
 
-GONE, _BREAK, _ITEM = "\ufdd0", "\ufdd1", "\ufdd2"
-"""Stand for markup that went, a line break and an item of a list; no text has these characters."""
-_MARKERS = re.compile(f"[{GONE}{_BREAK}{_ITEM}]")
+MARKER, _BREAK, _ITEM = "\ufdd0", "\ufdd1", "\ufdd2"
+"""Markers of removed markup, a line break and a list item; no text has these characters."""
+_MARKERS = re.compile(f"[{MARKER}{_BREAK}{_ITEM}]")
 
 CODE_SPAN = (
     r"(?<!``)(?P<more>`*)(?!`)"
     r"(?:[^`\n]++|\n(?![ \t]*(?:\n|$|[-*+][ \t]|\d{1,9}[.)][ \t]|[>#|]|```|~~~))"
     r"|(?!`(?P=more)(?!`))`++)++`(?P=more)(?!`)"
 )
-"""What follows the first backtick of a span of code, which ends in its paragraph with as many as it begins."""
+"""A span of code after its first backtick, closed in its paragraph by as many backticks as opened it."""
 _VALUE = r"""(?:"[^"<]{0,1000}"|'[^'<]{0,1000}'|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*+\})*+\})*+\}|[^\s"'=<>`{}]+)"""
 _ATTRIBUTE = rf"(?:[\w:@.#*()\[\]-]+(?:[ \t]*=[ \t\n]*{_VALUE})?|\{{\.\.\.[^{{}}]*\}})"
 _TOKEN = re.compile(
-    # The first sign by itself: most are none of these, and the rest is looked at only where one is.
+    # The first sign alone, for speed: most characters are none of these, and the rest of the pattern is skipped.
     rf"""[`\\<!\[^{{%:&](?:(?<=`)(?P<code>{CODE_SPAN})
     |(?<=\\)(?P<escaped>[<{{\[!%&^\\`])
     |(?<=<)a\s[^<>]*?\bhref\s*=\s*(?P<href>"[^"\s<>]+"|'[^'\s<>]+')[^<>]*>(?P<linked>[^<>\n\[\]]+)</a>
@@ -68,7 +68,7 @@ _APART = frozenset(
         "summary", "td", "th", "tr",
     }
 )  # fmt: skip
-"""Elements whose text does not go on in the same sentence."""
+"""Elements whose text ends the sentence before them."""
 CLOSED = re.compile(r"</([A-Za-z][\w.-]*)\s*>")
 _LABELS = re.compile(
     r"""\b(?:alt|caption|header|heading|label|name|summary|term|text|title)\s*=\s*\{?(?:"([^"<>]*)"|'([^'<>]*)')"""
@@ -84,7 +84,7 @@ _SHORTCODES = frozenset(
         "heading", "hint", "notice", "step", "tab",
     }
 )  # fmt: skip
-"""Shortcodes whose quoted words are a label."""
+"""Shortcodes with a quoted label."""
 _KEPT_ESCAPED = frozenset("#|`<*_[]")
 _OPEN_ENDED = frozenset(
     {
@@ -92,37 +92,37 @@ _OPEN_ENDED = frozenset(
         "td", "tfoot", "th", "thead", "tr", "wbr",
     }
 )  # fmt: skip
-"""Elements that need no end."""
+"""Elements without a required end tag."""
 _NO_WORDS = re.compile(r"(?:[\s>|*_#+-]|\d{1,9}[.)]|<[^<>]*>)*+")
 _NEAR, _LONGEST = 200, 2000
-"""Characters before a mark that are looked at for words, and of a paragraph for the end of an element."""
+"""Characters searched for words before a mark, and for the end of an element within a paragraph."""
 
 
 def has_words(text: str, begin: int, end: int) -> bool:
-    """Whether words of a sentence stand before a place on its line, so that the mark there may only be named."""
+    """Whether words precede `end` on its line, so that the mark there may be mentioned rather than used."""
     return not _NO_WORDS.fullmatch(text, max(begin, text.rfind("\n", 0, end) + 1, end - _NEAR), end)
 
 
 def one_line(text: str) -> str:
-    """The words of a text with one blank between them."""
+    """The text on one line, with single blanks."""
     return " ".join(text.split())
 
 
-def shown_lines(lines: list[str], closed: frozenset[str], notes: frozenset[str]) -> Iterator[str]:
-    """Lines of text without the markup in them; of one of nothing else a blank line remains, and of several one."""
+def text_lines(lines: list[str], closed: frozenset[str], notes: frozenset[str]) -> Iterator[str]:
+    """Lines without their markup; lines of markup only become one blank line."""
     text = "\n".join(lines)
     replaced = _TOKEN.sub(_replacement(closed, notes), text)
     in_html, indent = False, -1
     was_blank = was_made_blank = False
     for raw in replaced.split("\n"):
         line = raw
-        bare = raw.lstrip()
-        if bare[:1] in (GONE, _ITEM, _BREAK):
-            in_html, indent, line = True, -1, bare
-        elif not bare:
+        stripped = raw.lstrip()
+        if stripped[:1] in (MARKER, _ITEM, _BREAK):
+            in_html, indent, line = True, -1, stripped
+        elif not stripped:
             in_html = False
         elif in_html:
-            width = len(raw) - len(bare)
+            width = len(raw) - len(stripped)
             indent = width if indent < 0 else indent
             line = raw[min(width, indent) :]
         marked = bool(_MARKERS.search(line))
@@ -134,93 +134,95 @@ def shown_lines(lines: list[str], closed: frozenset[str], notes: frozenset[str])
 
 
 def _resolved(line: str) -> str:
-    """The line with what its markers stand for."""
-    core = line.strip(f"{GONE} \t")
+    """The line with its markers replaced."""
+    core = line.strip(f"{MARKER} \t")
     if re.fullmatch(
-        r"[#>]*", core.translate({ord(GONE): "", ord(_BREAK): "", ord(_ITEM): ""}).replace(" ", "")
+        r"[#>]*", core.translate({ord(MARKER): "", ord(_BREAK): "", ord(_ITEM): ""}).replace(" ", "")
     ):
         return ""
     one_line = core.startswith("#") or "|" in core
-    at_end = "" if line.endswith(" ") and not line.strip().endswith(GONE) else " "
-    first = f"{GONE}{_BREAK}{_ITEM} \t"
+    at_end = "" if line.endswith(" ") and not line.strip().endswith(MARKER) else " "
+    first = f"{MARKER}{_BREAK}{_ITEM} \t"
     if line[0] in first[:3]:
         begins_item = _ITEM in line[: len(line) - len(line.lstrip(first))]
         line = ("- " if begins_item and not one_line else "") + line.lstrip(first)
     line = line.rstrip(first) if at_end else line
     line = re.sub(
-        rf"[ ]*{_BREAK}[ {GONE}{_BREAK}]*(?=(.))",
+        rf"[ ]*{_BREAK}[ {MARKER}{_BREAK}]*(?=(.))",
         ", " if one_line and "|" in core else " " if one_line else "\n",
         line,
     )
-    line = re.sub(rf"[ ]*{_ITEM}[ {GONE}]*", ", " if one_line else "\n- ", line)
-    line = re.sub(rf"(?<=\s){GONE}[ ]?|{GONE}", "", line)
+    line = re.sub(rf"[ ]*{_ITEM}[ {MARKER}]*", ", " if one_line else "\n- ", line)
+    line = re.sub(rf"(?<=\s){MARKER}[ ]?|{MARKER}", "", line)
     return re.sub(r"(?<=\|) *, ", " ", line) if one_line else line
 
 
 def _markdown_link(link: re.Match[str]) -> str:
-    """A link of HTML as one of Markdown."""
+    """A link of HTML as Markdown."""
     target, words = link["href"].strip("\"'"), one_line(unescape(link["linked"]))
     return f"[{words}]({target})" if words and not set(target) & set("() ") else words
 
 
 def _replacement(closed: frozenset[str], notes: frozenset[str]) -> Callable[[re.Match[str]], str]:
-    """What stands for a token: its words, if it has any; for what is no markup the token itself.
+    """Function that replaces a token by its words, or by itself if it is no markup.
 
-    `closed` are the elements that end somewhere in the text, `notes` the footnotes that are defined in it.
+    `closed` are elements with an end tag in the text, `notes` the footnotes defined in it.
     """
 
     def words(token: re.Match[str]) -> str:
         kind = token.lastgroup or ""
         if kind == "alone":
-            return token[0] if _is_named(token, closed) else _of_tag(token, closed)
+            return token[0] if _is_named(token, closed) else _tag_words(token, closed)
         if kind == "note" and token["note"] not in notes:
             return token[0]
-        return _WORDS[kind](token) if kind in _WORDS else GONE
+        return _WORDS[kind](token) if kind in _WORDS else MARKER
 
     return words
 
 
-def _of_page(token: re.Match[str]) -> str:
+def _page_words(token: re.Match[str]) -> str:
     page, words = token["page"] or token["embed"], token["words"] or token["alias"] or ""
     if words.strip() and not re.search(r"[\s()]", page):
         return f"[{words.strip()}]({page})"
     return words.strip() or page.replace("#^", " ").replace("#", " ").strip()
 
 
-def _of_role(token: re.Match[str]) -> str:
+def _role_words(token: re.Match[str]) -> str:
     words = re.sub(r"\s*<[^<>]*>$", "", token["role"])
     return words if words != token["role"] else f"`{words}`"
 
 
-def _of_liquid(token: re.Match[str]) -> str:
+def _liquid_words(token: re.Match[str]) -> str:
     label = LABEL.search(token["liquid"])
-    return _bold(label[1] or label[2] or "") if label else GONE
+    return _bold(label[1] or label[2] or "") if label else MARKER
 
 
 def _bold(words: str) -> str:
-    return f"{GONE}**{words.strip()}**" if words.strip() else GONE
+    return f"{MARKER}**{words.strip()}**" if words.strip() else MARKER
 
 
-def _of_tag(token: re.Match[str], closed: frozenset[str]) -> str:
+def _tag_words(token: re.Match[str], closed: frozenset[str]) -> str:
     name, attributes = token["tag"], token["attributes"]
     small = name.lower()
     if small == "img" and (alt := _ALT.search(attributes)):
         source = _SRC.search(attributes)
         words = one_line(alt[1] or alt[2] or "").replace("[", "(").replace("]", ")")
         target = (source[1] or source[2] or "") if source else ""
-        return f"{GONE}![{words}]({target})" if not set(target) & set("() ") and words else f"{GONE}{words}"
+        return (
+            f"{MARKER}![{words}]({target})" if not set(target) & set("() ") and words else f"{MARKER}{words}"
+        )
     if small in _HTML and name in (small, name.upper()):
         if small == "br":
             return _BREAK
         if small == "li":
-            return GONE if token["slash"] else _ITEM
-        return f"{GONE} " if small in _APART and token["slash"] else GONE
+            return MARKER if token["slash"] else _ITEM
+        return f"{MARKER} " if small in _APART and token["slash"] else MARKER
     if name not in closed and not (
         token["alone"] and (attributes.strip() or name[0].isupper() or "-" in name)
     ):
         return token[0]
     label = LABEL.search(attributes) if small != "badge" else None
-    return _bold(label[1] or label[2] or "") if label else GONE
+    return _bold(label[1] or label[2] or "") if label else MARKER
 
 
 _ALT = re.compile(r"""\balt\s*=\s*\{?(?:"([^"<>]*)"|'([^'<>]*)')""", re.IGNORECASE)
@@ -228,14 +230,14 @@ _SRC = re.compile(r"""\bsrc\s*=\s*(?:"([^"<>]*)"|'([^'<>]*)')""", re.IGNORECASE)
 
 
 def _exponent(tag: str, words: str) -> str:
-    """A power or an index as in a page of HTML; the rest of a word such as `1st` goes on in it."""
+    """A power or an index; letters, as in `1st`, are joined to the word."""
     if tag == "sub":
         return subscript(words)
     return words if words.isalpha() and len(words) > 1 else superscript(words)
 
 
 def _is_named(token: re.Match[str], closed: frozenset[str]) -> bool:
-    """Whether a tag is one that a sentence tells of: nothing ends it, or nothing in its paragraph."""
+    """Whether a tag is mentioned rather than used: it has no end tag, or none in its paragraph."""
     name, text, at = token["tag"], token.string, token.end()
     if token["slash"] or token["alone"] or token["attributes"].strip():
         return False
@@ -249,7 +251,7 @@ def _is_named(token: re.Match[str], closed: frozenset[str]) -> bool:
     return text.find(f"</{name}", at, paragraph if paragraph >= 0 else at + _LONGEST) < 0
 
 
-def _of_entity(token: re.Match[str]) -> str:
+def _entity_sign(token: re.Match[str]) -> str:
     sign = unescape(token[0])
     if sign == "\xa0":
         return " "
@@ -263,8 +265,8 @@ def _of_entity(token: re.Match[str]) -> str:
     )
 
 
-def _of_shortcode(token: re.Match[str]) -> str:
-    """The target of a reference, the label of a tab or a note."""
+def _shortcode_words(token: re.Match[str]) -> str:
+    """Target of a reference, or label of a tab or a note."""
     text = token["shortcode"]
     if reference := _REFERENCE.match(text):
         return reference[1]
@@ -272,21 +274,21 @@ def _of_shortcode(token: re.Match[str]) -> str:
         return _bold(label[1] or label[2] or "")
     name = text.strip().partition(" ")[0]
     quoted = _QUOTED.search(text) if name in _SHORTCODES else None
-    return _bold(quoted[1] or quoted[2] or "") if quoted else GONE
+    return _bold(quoted[1] or quoted[2] or "") if quoted else MARKER
 
 
 _WORDS: dict[str, Callable[[re.Match[str]], str]] = {
     "code": lambda token: token[0],
     "escaped": lambda token: token[0],
-    "entity": _of_entity,
-    **dict.fromkeys(("page", "words", "embed", "alias"), _of_page),
+    "entity": _entity_sign,
+    **dict.fromkeys(("page", "words", "embed", "alias"), _page_words),
     "aside": lambda token: f" ({token['aside']})",
-    "role": _of_role,
+    "role": _role_words,
     "raw": lambda token: token["raw"],
     "linked": _markdown_link,
     "exponent": lambda token: _exponent(token["raised"], token["exponent"]),
     "literal": lambda token: token["literal"][1:-1],
-    "shortcode": _of_shortcode,
-    "liquid": _of_liquid,
+    "shortcode": _shortcode_words,
+    "liquid": _liquid_words,
 }
-"""Name of a token's last group -> what stands for the token, where something does."""
+"""Name of a token's last group -> function that returns its words; other tokens are removed."""

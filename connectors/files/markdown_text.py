@@ -1,8 +1,7 @@
-"""Markdown as its readers see it: programs, comments and layout go, labels of tabs, notes and pictures stay.
+"""Markdown as its readers see it: without programs, comments and layout, with labels of tabs, notes and pictures.
 
-Knows what Docusaurus, VitePress, MkDocs, MyST, Hugo, Jekyll, GitBook and Obsidian add to Markdown. Code is left as it
-is. Every pattern stops at a line's end or a mark of its kind, and what has no end is asked for once, so that the time
-grows with the text.
+Supports the extensions of Docusaurus, VitePress, MkDocs, MyST, Hugo, Jekyll, GitBook and Obsidian. Code is not changed.
+Patterns stop at a line's end or a mark of their kind, and a missing end mark is searched once: time is linear.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ from html import unescape
 from itertools import groupby
 from operator import itemgetter
 
-from connectors.files.markdown_markup import CLOSED, CODE_SPAN, GONE, LABEL, has_words, one_line, shown_lines
+from connectors.files.markdown_markup import CLOSED, CODE_SPAN, LABEL, MARKER, has_words, one_line, text_lines
 from connectors.markup.elements import MARKDOWN, to_markdown
 from connectors.markup.parsing import Element
 
 Line = tuple[str, bool]
-"""Without its end, and whether it is code."""
+"""Text of a line without its line end, and whether it is code."""
 
-# -- parts that end at a mark of their own -------------------------------------------------------------
+# -- constructs of several lines, with start and end marks ---------------------------------------------
 
-_PARTS: dict[str, tuple[str, str]] = {
+_CONSTRUCTS: dict[str, tuple[str, str]] = {
     "comment": (r"<!--", r"-->"),
     "mdx_comment": (r"\{/\*", r"\*/\}"),
     "liquid_comment": (r"\{%-?\s*comment\b[^{}\n]*%\}", r"\{%-?\s*endcomment\s*-?%\}"),
@@ -37,11 +36,11 @@ _PARTS: dict[str, tuple[str, str]] = {
     "heading": (r"<h[1-6]\b[^<>]*>", r"</h[1-6]\s*>"),
     "table": (r"<table\b[^<>]*>", r"</table\s*>"),
 }
-_SHOWN_PARTS = frozenset({"pre", "liquid_code", "hugo_code", "heading", "table"})
-"""Those of which something remains."""
+_RENDERED_CONSTRUCTS = frozenset({"pre", "liquid_code", "hugo_code", "heading", "table"})
+"""Constructs of which text remains; others are removed."""
 _HIDDEN_ELEMENTS = frozenset({"script", "style", "svg"})
 _OPENING = re.compile(
-    rf"(?<!\\)(?:(?P<ticks>`+)|{'|'.join(f'(?P<{name}>{begin})' for name, (begin, _) in _PARTS.items())})",
+    rf"(?<!\\)(?:(?P<ticks>`+)|{'|'.join(f'(?P<{name}>{begin})' for name, (begin, _) in _CONSTRUCTS.items())})",
     re.IGNORECASE | re.MULTILINE,
 )
 _FENCE_MARK = "fence"
@@ -51,18 +50,18 @@ _BLANK_LINE = re.compile(r"\n[ \t]*\n")
 _CLOSING = {
     name: re.compile(end, re.IGNORECASE | re.MULTILINE)
     for name, end in (
-        *((name, end) for name, (_, end) in _PARTS.items()),
+        *((name, end) for name, (_, end) in _CONSTRUCTS.items()),
         (_FENCE_MARK, r"^[ \t]*(?:```|~~~)"),
     )
 }
-_BLANKS = f"{GONE} \t>"
+_BLANKS = f"{MARKER} \t>"
 _FENCES = re.compile(r"^[ \t]*(`{3,}|~{3,})", re.MULTILINE)
 _MOST_HEADING = 1000
-"""Characters of a heading's HTML; a longer one was closed elsewhere."""
+"""Most characters of a heading in HTML; a longer match is not one heading."""
 _TAG_OR_BREAK = re.compile(r"<[^<>]*>")
 _LANGUAGE = re.compile(r"\bhighlight\s+[\"']?([\w+#-]+)|\blang(?:uage)?[=-][\"']?([\w+#-]+)", re.IGNORECASE)
 
-# -- lines that open something -------------------------------------------------------------------------
+# -- lines that open a block ---------------------------------------------------------------------------
 
 _FENCE = re.compile(r"[ \t]*((?:>[ \t]?)*)(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?(`{3,}(?=[^`]*$)|~{3,})")
 _DIRECTIVE = re.compile(
@@ -78,7 +77,7 @@ _NOTES = frozenset(
         "aside", "exercise", "solution", "collapse",
     }
 )  # fmt: skip
-"""Directives in fences that hold Markdown; others hold code."""
+"""Directives in fences with Markdown inside; others contain code."""
 _SILENT = frozenset(
     {
         "block", "caption", "card", "card-grid", "code-group", "column", "columns", "define", "demo", "div",
@@ -86,9 +85,9 @@ _SILENT = frozenset(
         "tab", "tab-item", "tab-set", "table-caption", "tabs", "v-pre",
     }
 )  # fmt: skip
-"""Notes and layout whose own name says nothing to a reader."""
+"""Notes and layout whose name is not written as a label."""
 _PLACES = frozenset({"annotate", "end", "highlight", "inline", "left", "right"})
-"""Words behind the name of a note that say how it stands."""
+"""Words after the name of a note that set its position."""
 _OPTION = re.compile(r"[ \t]*:[\w-]+:(?:[ \t].*)?$")
 _INDENTED = re.compile(
     r"(?P<indent>[ \t]*)(?:(?:!!!|\?\?\?)\+?[ \t]+(?P<name>\w[\w -]*?)|===[!+]?)(?:[ \t]+\"(?P<title>[^\"]*)\")?[ \t]*$"
@@ -103,7 +102,7 @@ _PROGRAM = re.compile(
       |class\s+\w+\s*(?:\{|extends\s.*\{)|\{[^{}]*(?:\}\s*(?:from\s.*|;)?)?$|\*\s+from\s+['"])""",
     re.VERBOSE,
 )
-"""A line of MDX that begins a program."""
+"""First line of a program in MDX."""
 _QUOTE = re.compile(r"(?: {0,3}> ?)+")
 _ITEM = re.compile(r"[ ]*(?:(?:[-*+:]|\d{1,9}[.)])(?:[ ]{1,4}(?=\S)|[ ])|\[\^[^\[\]\s]+\]:)")
 _COMPONENT = re.compile(r"<(?:[A-Z]|[a-z]+-)(?:[^/]|/(?!>$))*$")
@@ -111,9 +110,9 @@ _MORE_WORDS = re.compile(r"(?:[ \t]*\n)*+([ \t]*)(?=\S)")
 _STRINGS = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'|`[^`\n]*`|//.*")
 _GOES_ON = ("=", ",", "=>", "(", "&&", "||", "?", ":", "+")
 _LONGEST_LINE = 2000
-"""Characters of a line that is searched for fields and ids."""
+"""Most characters of a line that is searched for fields and ids."""
 _MOST_PROGRAM = 200
-"""Lines."""
+"""Most lines of a program in MDX."""
 _ONLY_MARKUP = re.compile(
     r"[ \t]*(?:\{(?:[#.][\w-][^{}]*|\*.*\*)\}|\([\w:.-]+\)=|\[\[_?TOC_?\]\]|\[TOC\]|\^[\w-]*[A-Za-z][\w-]*"
     r"|<<<[ \t]+[@./][^<>]*|\[\w+(?: \w+)* src=\"[^\"]*\"[^\[\]]*\])[ \t]*$"
@@ -125,7 +124,7 @@ _LINE_CHANGES: tuple[tuple[re.Pattern[str], str], ...] = (
         re.compile(
             r"(?:(?<=[.!?])[ \t]\^|[ \t]\^(?=[A-Za-z]*[\d-]))(?=[\d-]*[A-Za-z])[A-Za-z\d-]{3,}[ \t]*$"
         ),
-        GONE,
+        MARKER,
     ),
     (
         re.compile(
@@ -135,56 +134,56 @@ _LINE_CHANGES: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (re.compile(r"[ \t]*\{#[\w:.-]+(?:[ \t][^{}]*)?\}[ \t]*$"), ""),
 )
-"""Fields of Dataview, ids of blocks in Obsidian, ids of headings."""
+"""Replacements within a line: fields of Dataview, ids of blocks in Obsidian, ids of headings."""
 
 
 def readable_markdown(text: str) -> str:
-    """Markdown with the words that its readers see and without what only its tools read.
+    """Convert Markdown to the text that its readers see, without the syntax of tools.
 
-    Plain Markdown comes back as it is, code always does.
+    Plain Markdown and code are returned unchanged.
     """
     lines = _MarkdownReader(text).read()
     plain = "\n".join(line for line, is_code in lines if not is_code)
     closed = frozenset(name for tag in set(CLOSED.findall(plain)) for name in (tag, tag.lower()))
     notes = frozenset(re.findall(r"^[ \t]*\[\^([^\[\]\s]+)\]:", plain, re.MULTILINE))
-    shown: list[str] = []
+    readable: list[str] = []
     for is_code, run in groupby(lines, key=itemgetter(1)):
-        part = [line for line, _ in run]
-        shown += part if is_code else shown_lines(part, closed, notes)
-    return "\n".join(shown)
+        run_lines = [line for line, _ in run]
+        readable += run_lines if is_code else text_lines(run_lines, closed, notes)
+    return "\n".join(readable)
 
 
 class _MarkdownReader:
-    """One pass over the lines: tells code from text, and takes out parts and lines that are no text."""
+    """One pass over the lines that separates code from text and removes constructs without visible text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
         self._lines: list[Line] = []
         self._fence = ""
-        """The marks that opened the code we are in."""
+        """Marks that opened the current code; empty outside of code."""
         self._quoted = False
-        """Whether that code stands in a quotation."""
+        """Whether the current code is within a quotation."""
         self._fenced_notes: list[str] = []
-        """Marks of the directives we are in that hold Markdown."""
+        """Marks of the open directives with Markdown inside."""
         self._indents: list[int] = []
-        """Columns at which the text of tabs and notes we are in begins."""
+        """Indents of the text in the open tabs and notes."""
         self._ends: dict[str, re.Match[str] | None] = {}
         self._fenced_end = (-1, False)
-        """The latest end of a part that was looked for in fences, and whether it is in one."""
+        """End of the construct tested last, and whether it is within a fence."""
         self._in_head = False
-        """Whether options of a directive may follow."""
+        """True if options of a directive may follow."""
         self._code_end = 0
-        """Where a span of code ends that began on a line above."""
+        """End of a span of code that began on a line above."""
         self._columns: list[int] = []
-        """At which the text of the items of lists begins that we are in."""
+        """Indents of the text in the open list items."""
         self._in_component = False
-        """Within a component, text may be indented as far as its author likes."""
+        """True within a component, where indented text is no code."""
         self._behind_blank = True
-        """At the start and behind a blank line or a program: where programs and indented code begin."""
+        """True at the start and after a blank line or a program, where programs and indented code may begin."""
 
     def read(self) -> list[Line]:
-        """All lines."""
+        """All lines of the text, each with whether it is code."""
         while self._at <= len(self._text):
             begin = self._at
             end = self._line_end(begin)
@@ -220,7 +219,7 @@ class _MarkdownReader:
         self._lines.append((line, True))
 
     def _dedented(self, line: str) -> str:
-        """The line without the columns by which tabs and notes around it are indented."""
+        """The line without the indent of the tabs and notes around it."""
         if not self._indents or not line.strip():
             return line
         line = line.expandtabs(4) if line.startswith("\t") else line
@@ -231,22 +230,22 @@ class _MarkdownReader:
         return line[4 * len(self._indents) :]
 
     def _is_indented_code(self, line: str) -> bool:
-        """Whether a line behind a blank one is code for its indent alone, and no text of an item or a component."""
-        bare = _unquoted(line)
-        if not bare.startswith("    ") or not bare.strip() or self._in_component:
+        """Whether a line after a blank one is code by its indent, and not text of a list item or a component."""
+        stripped = _unquoted(line)
+        if not stripped.startswith("    ") or not stripped.strip() or self._in_component:
             return False
-        self._leave_items(bare)
+        self._leave_items(stripped)
         base = self._columns[-1] if self._columns else 0
-        return not (_FENCE.match(bare) or _INDENTED.match(bare)) and (
-            bare.startswith(" " * (base + 4)) and not (base and _ITEM.match(bare))
+        return not (_FENCE.match(stripped) or _INDENTED.match(stripped)) and (
+            stripped.startswith(" " * (base + 4)) and not (base and _ITEM.match(stripped))
         )
 
-    def _leave_items(self, bare: str) -> None:
-        while self._columns and not bare.startswith(" " * self._columns[-1]):
+    def _leave_items(self, stripped: str) -> None:
+        while self._columns and not stripped.startswith(" " * self._columns[-1]):
             self._columns.pop()
 
     def _follow(self, line: str, first: str) -> None:
-        """Keep the items of lists, and the component, that a line of text begins or ends."""
+        """Update the open list items and component for a line of text."""
         if line[0] != first:
             line = _unquoted(line)
             first = line.lstrip(" ")[:1]
@@ -262,19 +261,19 @@ class _MarkdownReader:
             self._columns.append(indent + 4 if first == "[" else item.end())
 
     def _text_line(self, begin: int, end: int) -> None:
-        """A line outside of code, with all lines of the parts that begin on it."""
+        """Read a line outside of code, with all lines of the constructs that begin on it."""
         before = ""
-        while part := self._part(begin, end):
-            name, start, close = part
-            before += self._text[begin : start.start()] + GONE
+        while construct := self._construct(begin, end):
+            name, start, close = construct
+            before += self._text[begin : start.start()] + MARKER
             content = self._text[start.end() : close.start()]
             begin = close.end()
             end = end if begin <= end else self._line_end(begin)
             self._at = end + 1
-            if name in _SHOWN_PARTS:
-                if before.strip(f"{GONE} \t"):
+            if name in _RENDERED_CONSTRUCTS:
+                if before.strip(f"{MARKER} \t"):
                     self._lines.append((self._dedented(before), False))
-                self._lines += _shown_part(name, start[0], content)
+                self._lines += _rendered(name, start[0], content)
                 before = ""
         line = before + self._text[begin:end]
         if line.strip() or not self._text[begin - 1 : begin].strip():
@@ -287,42 +286,42 @@ class _MarkdownReader:
         is_word = first.isalpha()
         if first and (behind_blank or self._in_component or not is_word):
             self._follow(line, first)
-        # A comment alone on its line makes no blank one, and `>` may end a tag of several lines.
-        is_marked = GONE in line or (
+        # A line of a comment only is not blank, and `>` may end a tag of several lines.
+        is_marked = MARKER in line or (
             ">" in line and not (self._lines or [("", False)])[-1][0].startswith(">")
         )
         self._behind_blank, self._in_head = not first and (behind_blank or not is_marked), False
         if behind_blank and line.startswith(("import", "export")) and _PROGRAM.match(line):
             self._skip_program(line)
             self._behind_blank = True
-            self._lines.append((GONE, False))
+            self._lines.append((MARKER, False))
         elif is_word or not first:
             self._lines.append((self._changed(line), False))
         elif ("```" in line or "~~~" in line) and (fence := _FENCE.match(line)):
             self._opened(line, fence)
         elif self._ends_note(line):
-            self._lines.append((GONE, False))
+            self._lines.append((MARKER, False))
         elif in_head and _OPTION.match(line):
             self._in_head = True
         elif (label := self._label(line)) is not None:
             self._lines.append((label, False))
         else:
             self._lines.append(
-                (GONE if first in "{([^<" and _ONLY_MARKUP.match(line) else self._changed(line), False)
+                (MARKER if first in "{([^<" and _ONLY_MARKUP.match(line) else self._changed(line), False)
             )
 
     def _changed(self, line: str) -> str:
         if ("::" in line or "^" in line or "{" in line) and len(line) < _LONGEST_LINE:
-            for pattern, instead in _LINE_CHANGES:
-                line = pattern.sub(instead, line)
+            for pattern, replacement in _LINE_CHANGES:
+                line = pattern.sub(replacement, line)
         return line
 
-    # -- parts --------------------------------------------------------------------------------
+    # -- constructs ---------------------------------------------------------------------------
 
-    def _part(self, begin: int, end: int) -> tuple[str, re.Match[str], re.Match[str]] | None:
-        """The first part that begins on a line and ends: its name, its start and its end."""
+    def _construct(self, begin: int, end: int) -> tuple[str, re.Match[str], re.Match[str]] | None:
+        """The first closed construct that begins on a line: its name, start mark and end mark."""
         text, at = self._text, max(begin, self._code_end)
-        # Most lines hold none of these; asking for the characters takes less time than the pattern.
+        # Most lines have none of these; testing for the characters is faster than the pattern.
         if not _MAY_OPEN.search(text, at, end) and text.count("`", at, end) % 2 == 0:
             return None
         if text[begin - 1 : begin] in ("", "\n") and _FENCE.match(text[begin:end]):
@@ -332,27 +331,27 @@ class _MarkdownReader:
             if name == "ticks":
                 code = _SPAN.match(text, start.start())
                 self._code_end = at = code.end() if code else at
-            elif (close := self._end_of(name, at)) and self._is_part(name, begin, start, close.start()):
+            elif (close := self._end_of(name, at)) and self._is_construct(name, begin, start, close.start()):
                 return name, start, close
         return None
 
-    def _is_part(self, name: str, begin: int, start: re.Match[str], end: int) -> bool:
-        """False for a mark that is only named: its end is in code, or beyond the paragraph of the words before it."""
+    def _is_construct(self, name: str, begin: int, start: re.Match[str], end: int) -> bool:
+        """False for a mark that is only mentioned: its end is in code, or beyond the paragraph of words before it."""
         text, at = self._text, start.end()
         if name == "heading" and end - at > _MOST_HEADING:
             return False
-        # The inner table first: it is near, so that many tables in one another cost no more than one.
+        # An inner table comes first: it is near, so that nested tables cost no more than one.
         if name == "table" and (text.find("<table", at, end) >= 0 or text.find("```", at, end) >= 0):
             return False
         if has_words(text, begin, start.start()):
             return _BLANK_LINE.search(text, at, end) is None
         code = self._end_of(_FENCE_MARK, at)
-        if code is None or code.start() > end or name in _SHOWN_PARTS:
+        if code is None or code.start() > end or name in _RENDERED_CONSTRUCTS:
             return True
         return name not in _HIDDEN_ELEMENTS and not self._is_fenced(at, end)
 
     def _is_fenced(self, at: int, end: int) -> bool:
-        """Whether an end is within a fence that opened behind `at`; looked at once for each end."""
+        """Whether an end mark is within a fence opened after `at`; computed once per end mark."""
         if self._fenced_end[0] != end:
             opened = ""
             for mark in _FENCES.finditer(self._text, at, end):
@@ -361,7 +360,7 @@ class _MarkdownReader:
         return self._fenced_end[1]
 
     def _end_of(self, name: str, at: int) -> re.Match[str] | None:
-        """The next end of a kind of part; looked for once, wherever parts of that kind begin before it."""
+        """The next end mark of a kind of construct; searched once for all constructs that begin before it."""
         if name not in self._ends or ((end := self._ends[name]) and end.start() < at):
             self._ends[name] = _CLOSING[name].search(self._text, at)
         return self._ends[name]
@@ -375,24 +374,24 @@ class _MarkdownReader:
             self._in_head = True
             self._lines.append((_label(directive["title"], directive["name"]), False))
         elif self._ends_note(line):
-            self._lines.append((GONE, False))
+            self._lines.append((MARKER, False))
         else:
             self._fence, self._quoted = fence[2], bool(fence[1])
             self._lines.append((line, True))
 
     def _ends_note(self, line: str) -> bool:
-        """Whether the line closes the innermost directive that holds Markdown."""
-        bare = line.strip()
+        """Whether the line closes the innermost directive with Markdown inside; closes it."""
+        stripped = line.strip()
         top = self._fenced_notes[-1] if self._fenced_notes else "\n"
-        if bare.startswith(top) and not bare.strip(top[0]):
+        if stripped.startswith(top) and not stripped.strip(top[0]):
             self._fenced_notes.pop()
             return True
         return False
 
     def _label(self, line: str) -> str | None:
-        """What stands for the line that opens or closes a tab or a note; None for any other."""
-        bare = line.lstrip()
-        if bare.startswith(":::") and (directive := _DIRECTIVE.match(line)):
+        """Label in place of a line that opens or closes a tab or a note; None for other lines."""
+        stripped = line.lstrip()
+        if stripped.startswith(":::") and (directive := _DIRECTIVE.match(line)):
             self._in_head = bool(directive["name"])
             kind, more = directive["kind"] or "", directive["more"] or ""
             title = directive["title"] or _title_in(more)
@@ -401,26 +400,28 @@ class _MarkdownReader:
             elif title and kind.lower() not in _NOTES | _SILENT and more[:1].isspace():
                 title = f"{kind} {title}"
             return _label(title, directive["name"] or kind)
-        if bare.startswith(("!!!", "???", '=== "', '===! "', '===+ "')) and (opened := _INDENTED.match(line)):
+        if stripped.startswith(("!!!", "???", '=== "', '===! "', '===+ "')) and (
+            opened := _INDENTED.match(line)
+        ):
             width = len(opened["indent"].expandtabs(4)) + 4 * len(self._indents) + 4
             name = " ".join(word for word in (opened["name"] or "").split() if word not in _PLACES)
             if opened["title"] is not None or name.lower() in _NOTES or self._goes_on_at(width):
                 self._indents.append(width)
                 return opened["indent"] + _label(opened["title"] or "", name)
-        if bare.startswith("///") and (block := _SLASHES.match(line)):
+        if stripped.startswith("///") and (block := _SLASHES.match(line)):
             is_block = block["title"] or (block["name"] or "html").lower() in _NOTES | _SILENT
             return _label(block["title"] or "", block["name"] or "") if is_block else None
-        if bare.startswith(">") and (callout := _CALLOUT.match(line)):
+        if stripped.startswith(">") and (callout := _CALLOUT.match(line)):
             return callout[1] + _label(callout[3], callout[2])
         return None
 
     def _goes_on_at(self, column: int) -> bool:
-        """Whether the next line with words is indented so far."""
+        """Whether the next line with words is indented to this column."""
         words = _MORE_WORDS.match(self._text, self._at)
         return words is not None and len(words[1].expandtabs(4)) >= column
 
     def _skip_program(self, line: str) -> None:
-        """Go behind a program of MDX: to where its brackets are closed, else to the next blank line."""
+        """Skip a program of MDX: until its brackets are closed, else to the next blank line."""
         begin, depth, blank = self._at, 0, -1
         for _ in range(_MOST_PROGRAM):
             code = _STRINGS.sub("", line).rstrip()
@@ -442,29 +443,29 @@ _ICON = re.compile(r":(?:material|fontawesome|octicons|simple)-[\w-]+:")
 
 
 def _label(title: str, name: str) -> str:
-    """A line in bold with the title of a tab or a note, or with what kind of note it is."""
+    """A bold line with the title of a tab or a note, else with its kind; a marker if it has none."""
     name = name.strip()
     silent = name.lower() in _SILENT
     words = _ICON.sub("", title).strip() or ("" if silent else name if " " in name else name.capitalize())
-    return f"**{words.replace('**', '')}**" if words else GONE
+    return f"**{words.replace('**', '')}**" if words else MARKER
 
 
 def _unquoted(line: str) -> str:
-    """A line without the marks of the quotation it stands in, its tabs as blanks."""
+    """A line without the marks of quotations, leading tabs as blanks."""
     line = line[quote.end() :] if (quote := _QUOTE.match(line)) else line
     return line.expandtabs(4) if line[:1] in "\t " and "\t" in line else line
 
 
 def _title_in(text: str) -> str:
-    """The title behind the name of a container: `[Title]`, `{title="Title"}` or `Title`."""
+    """Title after the name of a container: `[Title]`, `{title="Title"}` or `Title`."""
     if named := LABEL.search(text):
         return named[1] or named[2] or ""
-    bare = re.sub(r"\{[^{}]*\}", "", text).strip()
-    return bare[1:-1] if bare.startswith("[") and bare.endswith("]") else bare
+    stripped = re.sub(r"\{[^{}]*\}", "", text).strip()
+    return stripped[1:-1] if stripped.startswith("[") and stripped.endswith("]") else stripped
 
 
-def _shown_part(name: str, opening: str, content: str) -> Iterator[Line]:
-    """The lines that stand for a part."""
+def _rendered(name: str, opening: str, content: str) -> Iterator[Line]:
+    """Lines in place of a construct."""
     if name == "heading":
         yield from ((line, False) for line in ("", f"{'#' * int(opening[2])} {one_line(content)}", ""))
     elif name == "table":
@@ -487,13 +488,13 @@ _NOT_OF_TABLES = re.compile(
 
 
 def _table(html: str) -> list[str]:
-    """A table of HTML as one of Markdown; the words in it are Markdown already, whatever other tags they have."""
+    """A table of HTML as Markdown; its text is Markdown already, so that other tags in it are escaped."""
     tags = _NOT_OF_TABLES.sub(lambda mark: f"&lt;{mark[0][1:]}", html.replace("&", "&amp;"))
     return to_markdown(f"<table>{tags}</table>", content=_as_written).text.split("\n")
 
 
 def _as_written(page: Element) -> Element:
-    """The page with its text marked as Markdown."""
-    for one in (page, *list(page.within())):
-        one.children = [Element(MARKDOWN, children=[c]) if isinstance(c, str) else c for c in one.children]
+    """The page with its texts marked as Markdown."""
+    for node in (page, *list(page.within())):
+        node.children = [Element(MARKDOWN, children=[c]) if isinstance(c, str) else c for c in node.children]
     return page

@@ -1,6 +1,6 @@
-"""PDF and DOCX as text and HTML, by this file as a program of its own: what a hostile one does ends with that process.
+"""PDF to text and DOCX to HTML, run as a separate process, which contains the damage of hostile files.
 
-It runs without our packages: nothing of ours is imported.
+The process runs without the packages of this project, so that this module imports none of them.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from unicodedata import normalize
 from xml.etree import ElementTree as ET
 
 MOST_SECONDS = 60
-"""Of processor time for one PDF or DOCX."""
+"""Most seconds of processor time for one PDF or DOCX."""
 MOST_BYTES = 768 * 1024**2
-"""Of address space, Python and the libraries included."""
+"""Most bytes of address space, with Python and the libraries."""
 MOST_UNPACKED = 200_000_000
-"""Bytes of a DOCX's entries; none gives more than it says."""
+"""Most unpacked bytes of a DOCX's entries; zipfile reads no more than an entry declares."""
 _MOST_BASES = 20
-"""Styles that are based on each other."""
+"""Most styles in a chain of base styles."""
 _EDGES = 2
-"""Lines at the top and at the bottom of a page that may be the same on all pages."""
+"""Lines at the top and at the bottom of a page that may repeat on all pages."""
 
 
 class _NotReadable(Exception):
-    """The message continues a sentence that begins with the file's name."""
+    """The file cannot be read; the message continues a sentence that begins with its name."""
 
 
 # DOCX -------------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ class _NotReadable(Exception):
 _TEXTS = re.compile(r"(?:.*/)?(?:document\w*|footnotes|endnotes)\.xml")
 _STYLES = re.compile(r"(?:.*/)?styles\w*\.xml")
 _USED = re.compile(r".*\.(?:xml|rels)")
-"""Pictures are left out."""
+"""Entries that are converted; pictures are not."""
 _STYLE_MAP = "\n".join(
     [
         "p[style-name='Title'] => h1:fresh",
@@ -52,15 +52,15 @@ _TITLES = frozenset(
     {"title", "titel", "titre", "título", "titolo", "tytuł", "название", "标题", "表題", "제목"}
 )
 _WRAPPERS = frozenset({"fldSimple", "dir", "bdo", "smartTag", "rubyBase"})
-"""Elements about text that Mammoth leaves out with their text."""
+"""Elements around text that Mammoth drops with their text."""
 _PLAIN = {"noBreakHyphen": "-", "ptab": "\t", "cr": " "}
 _HIDDEN = {"r": ("rPr", "vanish"), "sdt": ("sdtPr", "showingPlcHdr")}
-"""Elements that are not shown where the property at this path is on."""
+"""Element -> path of the property that hides it."""
 _LEVELS = range(1, 10)
-"""Of headings; a tenth is text."""
+"""Levels of headings; level 10 is text."""
 _BLOCKS = frozenset({"body", "tc", "txbxContent", "footnote", "endnote", "sdtContent"})
 _PRIVATE = range(0xE000, 0xF900)
-"""Of a symbol whose sign depends on its font, which Mammoth knows of some."""
+"""Code points of symbols that depend on their font; Mammoth knows some of the fonts."""
 
 
 def _docx(data: bytes) -> Mapping[str, str]:
@@ -72,24 +72,24 @@ def _docx(data: bytes) -> Mapping[str, str]:
         with ZipFile(io.BytesIO(data)) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
             if size > MOST_UNPACKED:
-                much = f"unpacks to {size // 10**6} MB, and the most is {MOST_UNPACKED // 10**6} MB"
-                raise _NotReadable(f"{much}; split it, or exclude it")
+                too_large = f"unpacks to {size // 10**6} MB, and the most is {MOST_UNPACKED // 10**6} MB"
+                raise _NotReadable(f"{too_large}; split it, or exclude it")
             prepared = io.BytesIO()
             with ZipFile(prepared, "w") as copy:
                 for name in dict.fromkeys(filter(_USED.fullmatch, archive.namelist())):
                     copy.writestr(name, _prepared(name, archive.read(name)))
-        found = mammoth.convert_to_html(
+        converted = mammoth.convert_to_html(
             prepared, style_map=_STYLE_MAP, convert_image=lambda _: [], external_file_access=False
         )
     except BadZipFile:
         raise _NotReadable(
             "is no DOCX: it has a password or an old format; save it as DOCX without one"
         ) from None
-    return {"html": found.value}
+    return {"html": converted.value}
 
 
 def _prepared(name: str, content: bytes) -> bytes:
-    """An entry in the form in which Mammoth shows all that Word shows."""
+    """An entry changed so that Mammoth converts all text that Word shows."""
     is_text = _TEXTS.fullmatch(name)
     if not is_text and not _STYLES.fullmatch(name):
         return content
@@ -97,7 +97,7 @@ def _prepared(name: str, content: bytes) -> bytes:
     if not is_text:
         _name_headings(root)
     else:
-        _Words(root).write()
+        _Rewriter(root).write()
     return ET.tostring(root)
 
 
@@ -106,7 +106,7 @@ def _local(node: ET.Element) -> str:
 
 
 def _inner(node: ET.Element | None, *names: str) -> ET.Element | None:
-    """What lies at the end of a path of local names."""
+    """Descendant at a path of local names; None if there is none."""
     for name in names:
         node = next((child for child in node if _local(child) == name), None) if node is not None else None
     return node
@@ -119,7 +119,7 @@ def _value(node: ET.Element | None, name: str = "val") -> str:
 
 
 def _name_headings(root: ET.Element) -> None:
-    """Names styles for what they are: by the outline's level, their own or that of a style they are based on."""
+    """Rename styles to `Title` or `heading N` by the outline level of the style or of its base styles."""
     styles = {_value(style, "styleId"): style for style in root if _local(style) == "style"}
     for style in styles.values():
         bases = [style]
@@ -137,38 +137,38 @@ def _name_headings(root: ET.Element) -> None:
 
 
 def _level(node: ET.Element) -> int:
-    """The level of a heading that a style or paragraph gives, from 1; 0 if it gives none."""
+    """Level of a heading set by a style or paragraph, from 1; 0 if none is set."""
     level = _value(_inner(node, "pPr", "outlineLvl"))
     spelled = _HEADING.fullmatch(_value(_inner(node, "name")).strip())
     return int(level) + 1 if level.isdecimal() else int(spelled[1]) if spelled else 0
 
 
-class _Words:
-    """One part of a document, of which elements that Mammoth does not know are made such as it knows."""
+class _Rewriter:
+    """Rewrites the elements of a document that Mammoth does not support to those that it does."""
 
     def __init__(self, root: ET.Element) -> None:
         self._root = root
         self._space = root.tag.rpartition("}")[0] + "}" if "}" in root.tag else ""
 
     def write(self) -> None:
-        """Changes the part."""
+        """Rewrite the tree in place."""
         waiting = [self._root]
         while waiting:
             node = waiting.pop()
             children: list[ET.Element] = []
-            left = deque(node)
-            while left:
-                child = left.popleft()
-                shown = self._shown(child, node)
-                if shown is None:
+            remaining = deque(node)
+            while remaining:
+                child = remaining.popleft()
+                replacement = self._replacement(child, node)
+                if replacement is None:
                     children.append(child)
-                else:  # looked at in its turn
-                    left.extendleft(reversed(shown))
+                else:  # the replacement is rewritten in turn
+                    remaining.extendleft(reversed(replacement))
             node[:] = children
             waiting += children
 
-    def _shown(self, node: ET.Element, parent: ET.Element) -> list[ET.Element] | None:
-        """What stands for an element; None if it stays."""
+    def _replacement(self, node: ET.Element, parent: ET.Element) -> list[ET.Element] | None:
+        """Elements in place of an element; None if it stays."""
         name = _local(node)
         if name in _WRAPPERS:
             return [*node]
@@ -183,17 +183,17 @@ class _Words:
         return change(self, node) if change else None
 
     def _element(self, name: str, *children: ET.Element) -> ET.Element:
-        made = ET.Element(self._space + name)
-        made.extend(children)
-        return made
+        element = ET.Element(self._space + name)
+        element.extend(children)
+        return element
 
     def _text(self, text: str) -> ET.Element:
-        made = self._element("t")
-        made.text = text
-        return made
+        element = self._element("t")
+        element.text = text
+        return element
 
     def _ruby(self, node: ET.Element) -> list[ET.Element]:
-        """Words with how they are read."""
+        """Text with its pronunciation in brackets."""
         reading = "".join(text for rt in node.iterfind("{*}rt") for text in rt.itertext()).strip()
         return [*node.iterfind("{*}rubyBase/*"), self._text(f"({reading})")]
 
@@ -207,7 +207,7 @@ class _Words:
         return None if number in _PRIVATE else [self._text(chr(number))] if number else []
 
     def _mark_heading(self, paragraph: ET.Element) -> None:
-        """A paragraph may have a level of the outline without a style that has one."""
+        """Give a paragraph with an outline level, but without a style, the style of a heading."""
         properties, level = _inner(paragraph, "pPr"), _level(paragraph)
         if properties is not None and level in _LEVELS and _inner(properties, "pStyle") is None:
             style = self._element("pStyle")
@@ -215,14 +215,16 @@ class _Words:
             properties.insert(0, style)
 
     def _choice(self, node: ET.Element) -> list[ET.Element]:
-        """Of the same thing in several forms the one whose words can be read."""
+        """The first of several alternative forms that has text, else the last."""
         forms = [form for form in node if _local(form) in ("Choice", "Fallback")]
         worded = (
-            form for form in forms if any(_local(one) in ("txbxContent", "oMath", "t") for one in form.iter())
+            form
+            for form in forms
+            if any(_local(node) in ("txbxContent", "oMath", "t") for node in form.iter())
         )
         return [*next(worded, forms[-1] if forms else [])]
 
-    _CHANGES: ClassVar[Mapping[str, Callable[[_Words, ET.Element], list[ET.Element] | None]]] = {
+    _CHANGES: ClassVar[Mapping[str, Callable[[_Rewriter, ET.Element], list[ET.Element] | None]]] = {
         "AlternateContent": _choice, "ruby": _ruby, "sym": _symbol, "p": _mark_heading,
         "drawing": _boxes, "pict": _boxes, "object": _boxes,
     }  # fmt: skip
@@ -235,14 +237,14 @@ def _is_on(node: ET.Element | None) -> bool:
 def _outermost(node: ET.Element, name: str) -> Iterator[ET.Element]:
     waiting = [*reversed(node)]
     while waiting:
-        one = waiting.pop()
-        if _local(one) == name:
-            yield one
+        inner = waiting.pop()
+        if _local(inner) == name:
+            yield inner
         else:
-            waiting += reversed(one)
+            waiting += reversed(inner)
 
 
-# Formulas: Office's elements, and how their arguments stand on a line. What is not here shows what it holds.
+# Formulas: Office's elements, and their form on one line. Other elements show their content.
 _LINEAR: Mapping[str, str] = {
     "f": "{num}/{den}", "sSup": "{e}{sup}", "sSub": "{e}{sub}", "sSubSup": "{e}{sub}{sup}", "sPre": "{sub}{sup}{e}",
     "limLow": "{e}_{lim}", "limUpp": "{e}^{lim}", "func": "{fName} {e}", "nary": "{sign}{sub}{sup} {body}",
@@ -250,7 +252,7 @@ _LINEAR: Mapping[str, str] = {
 }  # fmt: skip
 _MARKS = {"sub": "_", "sup": "^"}
 _BETWEEN = {"m": "; ", "eqArr": "; ", "mr": ", "}
-"""Elements of several parts -> the text between these."""
+"""Element with several children -> text between them."""
 
 
 def _linear(node: ET.Element) -> str:
@@ -271,7 +273,7 @@ def _linear(node: ET.Element) -> str:
 
 
 def _sign(node: ET.Element, key: str, usual: str) -> str:
-    """A sign that the properties of a part of a formula give."""
+    """A sign set by an element's properties; `usual` if it is not set."""
     sign = _inner(node, f"{_local(node)}Pr", key)
     return usual if sign is None else _value(sign)
 
@@ -294,25 +296,25 @@ def _pdf(data: bytes) -> Mapping[str, str]:
         marks[reader.get_destination_page_number(mark) or 0].append(
             (level, " ".join(str(mark.title).split()))
         )
-    found: list[str] = []
-    for number, kept in enumerate(_pages(reader)):
+    lines: list[str] = []
+    for number, page_lines in enumerate(_pages(reader)):
         for level, title in reversed(marks[number]):
-            places = ((at, at + 1) for at, line in enumerate(kept) if _is_title(line, title))
+            places = ((at, at + 1) for at, line in enumerate(page_lines) if _is_title(line, title))
             start, end = next(places, (0, 0))
-            kept[start:end] = ["", f"{'#' * level} {title}", ""]
-        found += [*kept, ""]
+            page_lines[start:end] = ["", f"{'#' * level} {title}", ""]
+        lines += [*page_lines, ""]
     title = _title(reader)
     text = re.sub(
-        "[\ufb00-\ufb06]", lambda m: normalize("NFKC", m[0]), "\n".join(found)
-    )  # nobody types ligatures
+        "[\ufb00-\ufb06]", lambda m: normalize("NFKC", m[0]), "\n".join(lines)
+    )  # searches are typed without ligatures
     text = with_whole_words(text).strip()
     return {"text": f"# {title}\n\n{text}" if title and text else text}
 
 
 _BROKEN = re.compile(r"(?<![^\W\d_])([^\W\d_]++)([-\u2010\xad])(?:[ \t]*+\n){1,3}[ \t]*+(?=([^\W_]++))")
-"""A word with a hyphen at the end of a line or page, and how the next line begins."""
+"""A word with a hyphen at the end of a line or page, and the first word of the next line."""
 _WORD = re.compile(r"(?<![^\W\d_])[^\W\d_]++(?:[-\u2010][^\W_]++)*+(?![-\u2010\xad][ \t]*+\n)")
-"""One that is whole."""
+"""A word that is not broken."""
 _COMPOUND_BEGINS = frozenset(
     "all cross ex full half high long low multi mid non real self semi short single so state two well".split()  # noqa: SIM905 (a list of words)
 )
@@ -320,58 +322,62 @@ _COMPOUND_ENDS = frozenset(
     "aware based driven free known level like named only oriented party related safe side specific time to wide".split()  # noqa: SIM905 (a list of words)
 )
 _AND = frozenset({"and", "or", "und", "oder", "bzw", "et", "ou", "y", "o", "e", "en", "of", "och", "og"})
-"""Behind a part of a word whose rest follows: `Unter- und Obergrenze`."""
+"""Words after the first half of a shared compound: `Unter- und Obergrenze`."""
 
 
 def with_whole_words(text: str) -> str:
-    """`text` without the hyphens by which words are broken at the ends of lines, and with those that are theirs."""
-    whole = {word.casefold().replace("\u2010", "-") for word in _WORD.findall(text)}
+    """`text` with words joined that were broken at line ends; hyphens of compounds stay."""
+    whole_words = {word.casefold().replace("\u2010", "-") for word in _WORD.findall(text)}
 
     def mended(broken: re.Match[str]) -> str:
-        begin, mark, rest = broken[1], broken[2], broken[3]
+        begin, mark, end = broken[1], broken[2], broken[3]
         if mark == "\xad":
             return begin
-        if rest.casefold() in _AND:
+        if end.casefold() in _AND:
             return f"{begin}- "
         return (
             begin
-            if _is_one_word(begin, rest, text[max(0, broken.start() - 1) : broken.start()], whole)
+            if _is_one_word(begin, end, text[max(0, broken.start() - 1) : broken.start()], whole_words)
             else f"{begin}-"
         )
 
     return _BROKEN.sub(mended, text).replace("\xad", "")
 
 
-def _is_one_word(begin: str, rest: str, before: str, whole: set[str]) -> bool:
-    """Whether a hyphen is there only because the line ended: the rest of the document tells, else the two pieces."""
-    first, last = begin.casefold(), rest.casefold()
-    if before in ("-", "\u2010") or not rest.isalpha() or (rest[0].isupper() and not begin.isupper()):
+def _is_one_word(begin: str, end: str, before: str, whole_words: set[str]) -> bool:
+    """Whether a hyphen only breaks a line: by the words of the document, else by the two halves."""
+    first, last = begin.casefold(), end.casefold()
+    if before in ("-", "\u2010") or not end.isalpha() or (end[0].isupper() and not begin.isupper()):
         return False
-    if first + last in whole or f"{first}-{last}" in whole:
-        return first + last in whole
+    if first + last in whole_words or f"{first}-{last}" in whole_words:
+        return first + last in whole_words
     return first not in _COMPOUND_BEGINS and last not in _COMPOUND_ENDS
 
 
 def _pages(reader: Any) -> Iterator[list[str]]:
-    """The lines of each page, without what most pages have at their edges."""
+    """Lines of each page, without headers and footers that most pages share."""
     pages = [page.extract_text().split("\n") for page in reader.pages]
-    usual = Counter(_bare(line) for page in pages for line in {*page[:_EDGES], *page[-_EDGES:]})
+    usual = Counter(_without_numbers(line) for page in pages for line in {*page[:_EDGES], *page[-_EDGES:]})
     often = {line for line, count in usual.items() if count > max(3, len(pages) / 2)}
     for page in pages:
         inner = range(_EDGES, len(page) - _EDGES)
-        yield [_literal(line) for at, line in enumerate(page) if at in inner or _bare(line) not in often]
+        yield [
+            _literal(line)
+            for at, line in enumerate(page)
+            if at in inner or _without_numbers(line) not in often
+        ]
 
 
 def _is_title(line: str, title: str) -> bool:
-    """Whether a line is the title of a bookmark, perhaps with a number before it."""
+    """Whether a line is the title of a bookmark, possibly with a number before it."""
     return _letters(line).endswith(_letters(title)) and len(line) < len(title) + 12
 
 
 def _title(reader: Any) -> str:
-    """That of the document; empty if a program named it after a file, or not at all."""
+    """Title of the document; empty if there is none, or a program set it to a file name."""
     title = str(getattr(reader.metadata, "title", None) or "").strip()
-    made = re.search(r"\.\w{2,4}$|^untitled|^microsoft|^slide \d|[/\\]", title, re.IGNORECASE)
-    return "" if made else title
+    by_program = re.search(r"\.\w{2,4}$|^untitled|^microsoft|^slide \d|[/\\]", title, re.IGNORECASE)
+    return "" if by_program else title
 
 
 def _outline(items: Any, level: int) -> Iterator[tuple[int, Any]]:
@@ -382,8 +388,8 @@ def _outline(items: Any, level: int) -> Iterator[tuple[int, Any]]:
             yield level, item
 
 
-def _bare(line: str) -> str:
-    """A line of which pages may have the same but for their number."""
+def _without_numbers(line: str) -> str:
+    """A line with numbers masked, so that lines with page numbers compare equal."""
     return re.sub(r"\d+", "#", line.strip())
 
 
@@ -392,12 +398,12 @@ def _letters(text: str) -> str:
 
 
 def _literal(line: str) -> str:
-    """A line that Markdown would not take for a heading, a rule or a fence."""
+    """A line escaped so that it is no heading, rule or fence in Markdown."""
     return re.sub(r"^\s*(?=#{1,6}(?:\s|$)|[=-]+\s*$|`{3}|~{3})", r"\\", line.rstrip())
 
 
 def main() -> None:
-    """Read standard input within bounds, and write what it says as JSON."""
+    """Convert standard input within limits, and write the result, or why there is none, as JSON."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS))
@@ -407,8 +413,8 @@ def main() -> None:
     except _NotReadable as error:
         answer = {"why": str(error)}
     except MemoryError:
-        return  # no answer: the bounds are passed
-    except Exception as error:  # noqa: BLE001 (its words may quote the file)
+        return  # no answer means that the limits are passed
+    except Exception as error:  # noqa: BLE001 (its message may quote the file)
         answer = {"why": f"cannot be read: it is damaged ({type(error).__name__}); mend it, or exclude it"}
     json.dump(answer, sys.stdout)
 

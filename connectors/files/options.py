@@ -1,4 +1,4 @@
-"""What sources that read files are told."""
+"""Options of sources that read files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMATS: Mapping[str, str] = {
     ".pdf": "pdf",
     ".docx": "docx",
 }
-"""End of a file's name -> its format, of which `connectors.files.formats` makes Markdown."""
+"""Ending of a file name -> format that `connectors.files.formats` converts to Markdown."""
 ENDINGS: Mapping[str, tuple[str, ...]] = {
     "markdown": (
         ".md", ".markdown", ".mdx", ".mkd", ".mkdn", ".mdwn", ".mdown", ".mdtxt", ".qmd", ".rmd", *FORMATS,
@@ -30,9 +30,9 @@ ENDINGS: Mapping[str, tuple[str, ...]] = {
     "text": (".txt", ".text"),
     "json": (".json",),
 }  # fmt: skip
-"""Type of source -> ends of the names of its files, in any case, where no pattern names them."""
+"""Type of source -> endings of its files, in any case, unless a pattern names another one."""
 BINARY = (".pdf", ".docx")
-"""Those that are no text."""
+"""Endings of binary formats."""
 
 
 KindName = Annotated[Kind, OneOf(tuple(map(str, Kind)))]
@@ -49,46 +49,46 @@ class FileOptions(SourceOptions):
     root: Folder = Path()
     """The folder the patterns start at and never leave."""
     base_url: WebUrl | None = Field(default=None, examples=["https://git.example.com/project/blob/main"])
-    """Where people open these files; the path is appended. Empty: no links."""
+    """Address at which people open these files, without the path, which is appended. Empty: no links."""
     watch: Flag = False
     """Look for changed files every few seconds."""
     max_bytes: Size = Field(default="10m", validate_default=True)
     """Larger files are skipped and reported."""
     kind: KindName | None = Field(default=None, examples=["work"])
-    """What all its files are: work (tasks, stories), decision or reference. Empty: by header, folder and headings."""
+    """Kind of all documents: work (tasks, stories), decision or reference. Empty: by header, folder and headings."""
 
     def with_context(self, context: SourceContext) -> Self:
-        """The same, its root absolute."""
-        told = super().with_context(context)
-        return told.model_copy(update={"root": context.folder / self.root.expanduser()})
+        """A copy of the options with this context and an absolute root."""
+        options = super().with_context(context)
+        return options.model_copy(update={"root": context.folder / self.root.expanduser()})
 
     @property
     def place(self) -> str:
-        """The root."""
+        """The root, as configured."""
         return str(self.root)
 
     @property
     def excluded_folder(self) -> Path | None:
-        """A folder that is never read, whatever the patterns say."""
+        """Folder that is never read, whatever the patterns say; None if there is none."""
         return self._context.closed
 
     @property
     def root_folders(self) -> str:
-        """The last folders of the root's own path, for rules that look at the names of folders."""
+        """The last two folders of the root's path, for rules about names of folders."""
         return "/".join(Path(os.path.abspath(self.root)).parts[1:][-2:])  # noqa: PTH100 (keeps links as given)
 
     @property
     def kept_fields(self) -> tuple[str, ...]:
-        """Fields of headers that are kept as metadata, beside the usual ones."""
+        """Fields of headers that are stored as metadata, beside the usual ones."""
         return ()
 
     @property
     def outcome_hash(self) -> str:
-        """A short hash over all that decides which document comes out of a file."""
+        """A short hash over all options that affect the documents of files."""
         return self._hash_with(self.model_dump(mode="json"), self.url_of(""))
 
     def url_of(self, relative: str) -> str:
-        """The address of the file at `relative` (slashes, below the root)."""
+        """Address of the file at the path `relative` to the root, with slashes."""
         path = quote_from_bytes(os.fsencode(relative))
         start = self.base_url or Path(os.path.abspath(self.root)).as_uri()  # noqa: PTH100 (keeps links as given)
         return f"{start.rstrip('/')}/{path}"
@@ -102,12 +102,12 @@ class MarkdownOptions(FileOptions):
     """Markdown files with front matter."""
 
     frontmatter_fields: Texts = ("title", "tags", "category")
-    """Fields of the header that are kept, beside author, dates, status, assignee, labels, priority, dependencies,
+    """Fields of the header that are stored, beside author, dates, status, assignee, labels, priority, dependencies,
     parent and type."""
 
     @property
     def kept_fields(self) -> tuple[str, ...]:
-        """Fields of headers that are kept as metadata, beside the usual ones."""
+        """Fields of headers that are stored as metadata, beside the usual ones."""
         return self.frontmatter_fields
 
     example: ClassVar = {
@@ -122,8 +122,8 @@ class PbiOptions(FileOptions):
     """Backlog items in JSON files."""
 
     identity: Annotated[str, OneOf(("run", "id"))] = "run"
-    """What tells two items of one id apart. run: the title, for each run of a pipeline numbers anew; a later one with
-    nearly the same title is the next state. id: nothing, for a backlog whose ids are its own, such as SHOP-12."""
+    """Matching of items with one id in several runs. run: by title, nearly equal ones are one item, because each
+    run of a pipeline numbers anew. id: by id alone, for a backlog with lasting ids such as SHOP-12."""
 
     strategy: ClassVar = "pbi_aware"
     example: ClassVar = {

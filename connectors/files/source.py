@@ -1,4 +1,4 @@
-"""Files as documents, one each: bytes to text, text to documents with what their front matter says, in pages."""
+"""Base of the sources that read files: from files to documents with metadata of their headers, in pages."""
 
 from __future__ import annotations
 
@@ -68,23 +68,23 @@ from pipeline.errors import DocumentRejected
 
 PAGE_ENTRIES = 100
 PAGE_CHARACTERS = 4_000_000
-"""A page is held in memory and stored in one transaction; a hundred large files would be too much for both."""
+"""Most characters of a page, because it is held in memory and stored in one transaction."""
 PAGE_SECONDS = 10.0
-"""Each page stored renews the lease of the walk: files that take long to read come in smaller pages."""
+"""Most seconds to fill a page: each stored page renews the lease of the walk, so slow files come in smaller pages."""
 
 
 Entry = Document | Problem
-"""What became of one item."""
+"""Result of one item: its document, or the problem with it."""
 
 
 def resume_key(since: Cursor | None) -> str:
-    """The last id of the page that left this cursor; empty if the walk starts over."""
+    """Last id of the page that returned this cursor; empty if the walk starts over."""
     after = (since or {}).get("after")
     return after if isinstance(after, str) else ""
 
 
 def pages_of(entries: Iterable[Entry]) -> Iterator[Page]:
-    """Pages of entries that come sorted by id; the last page's cursor is empty: start over next time."""
+    """Pages of entries, which are sorted by id; the last cursor is empty, so that the next walk starts over."""
     batch: list[Entry] = []
     size, begun = 0, time.monotonic()
     for entry in entries:
@@ -107,13 +107,13 @@ def _page(batch: list[Entry], cursor: Cursor) -> Page:
 
 
 Convert = Callable[[FileText], Document | None]
-"""A file's document, or None if it holds no text; raises DocumentRejected if it is broken."""
+"""Function from a file to its document, or None if it has no text; raises DocumentRejected if it is broken."""
 
 SHOWN_PROBLEMS = 20
 
 
 class FileSource:
-    """Files below a root, in the order of their paths; they are compared by content, so a walk covers all.
+    """Files below a root, in the order of their paths; without a change feed, each walk covers all of them.
 
     Raises:
         ConfigurationError: a glob is empty, absolute, or climbs out of the root.
@@ -126,20 +126,21 @@ class FileSource:
         self._options = options
         self._convert = convert
         self._globs = Globs(options.paths, options.exclude)
-        self._seen_as = f"{extractor} {options.outcome_hash}"
+        self._outcome_key = f"{extractor} {options.outcome_hash}"
         self._compared: FileListing | None = None
         self._unchanged: frozenset[str] = frozenset()
 
-    def skip_unchanged(self, known: Mapping[str, str]) -> int | None:
-        """Leave out of `pages` what is as it was noted, by one look at the folder that holds for all that follows.
+    def skip_unchanged(self, fingerprints: Mapping[str, str]) -> int | None:
+        """Leave files with an unchanged fingerprint out of `pages`; returns their number.
 
-        What became no document, or was read in part, is read again each time, and so told again.
+        Later calls use the same listing. Files without a document, or with a note on reading, are read and reported
+        each time.
         """
         listing = self._compared = list_files(self._options, self._globs)
         is_there = cache(partial(is_file_below, self._options.root))
 
         def is_same(file: FoundFile) -> bool:
-            mark, _, targets = known.get(file.external_id, "").partition(" ")
+            mark, _, targets = fingerprints.get(file.external_id, "").partition(" ")
             if mark != self._mark(file.signature()):
                 return False
             return not targets or all(is_there(path) is was for path, was in json.loads(targets).items())
@@ -148,11 +149,11 @@ class FileSource:
         return len(self._unchanged)
 
     def pages(self, since: Cursor | None) -> Iterator[Page]:
-        """All items behind the cursor, sorted by id; a finished walk starts over."""
+        """Pages of all items after the cursor, sorted by id; after a finished walk, from the start."""
         return pages_of(self._entries(resume_key(since)))
 
     def ids(self, since: Cursor | None = None) -> Listing:  # noqa: ARG002 (one piece)
-        """The paths of all matching files, readable or not, without those that became empty."""
+        """Ids of all matching files, readable or not, without those that are empty."""
         listing = self._listing()
         files = (
             f
@@ -165,7 +166,7 @@ class FileSource:
         return Listing(ids=frozenset(living) | listing.present, complete=listing.complete)
 
     def read(self, ids: Sequence[str]) -> Iterator[Page]:
-        """These items as they are now: those of a whole walk; what the walk does not bring is gone."""
+        """Pages of these items, from a full walk; ids that the walk does not return are deleted."""
         missing = set(ids)
         for page in self.pages(None):
             documents = tuple(d for d in page.documents if d.external_id in missing)
@@ -177,39 +178,39 @@ class FileSource:
             yield Page(cursor={}, deleted=tuple(sorted(missing)))
 
     def check(self) -> list[Finding]:
-        """The root, each glob with its number of files, and what could not be read; opens each file once."""
+        """Findings on the root, each glob with its number of files, and unreadable files; opens each file once."""
         listing = self._listing()
         detail = f"can be listed; {plural(len(listing.files), 'file matches', 'files match')}"
-        found = [Finding(ok=True, subject=f"root {listing.root}", detail=detail)]
+        findings = [Finding(ok=True, subject=f"root {listing.root}", detail=detail)]
         for index, pattern in enumerate(self._globs.include):
             count = sum(index in file.patterns for file in listing.files)
             fix = "" if count else f"correct the glob, or put files below {listing.root}"
             detail = f"matches {plural(count, 'file')}"
-            found.append(Finding(ok=bool(count), subject=f"paths {pattern.text}", detail=detail, fix=fix))
+            findings.append(Finding(ok=bool(count), subject=f"paths {pattern.text}", detail=detail, fix=fix))
         problems = [(p.external_id, p.reason) for p in listing.failed]
         problems += [(f.external_id, why) for f in listing.files if (why := open_problem(f, listing.root))]
-        fix = "see what is said about it, or add it to exclude"
-        found += [
+        fix = "do what the message says, or add it to exclude"
+        findings += [
             Finding(ok=False, subject=name, detail=why, fix=fix) for name, why in problems[:SHOWN_PROBLEMS]
         ]
         if len(problems) > SHOWN_PROBLEMS:
             more = f"{len(problems) - SHOWN_PROBLEMS} more files and folders cannot be read"
-            found.append(Finding(ok=False, subject="...", detail=more, fix="mend those shown first"))
-        return found
+            findings.append(Finding(ok=False, subject="...", detail=more, fix="correct the ones above first"))
+        return findings
 
     def stamp(self) -> str:
-        """A hash over names, times, sizes and inodes of the matching files."""
+        """Hash over names, times, sizes and inodes of the matching files."""
         return self._listing().stamp
 
     def _listing(self) -> FileListing:
         return self._compared or list_files(self._options, self._globs)
 
     def _mark(self, signature: Signature) -> str:
-        """What is noted of a file: another one if it changed, or if another document comes out of it."""
-        return hashlib.sha256(f"{self._seen_as} {signature}".encode()).hexdigest()[:20]
+        """Hash of a file's signature and all options: another one if the file or its document may differ."""
+        return hashlib.sha256(f"{self._outcome_key} {signature}".encode()).hexdigest()[:20]
 
-    def _noted(self, document: Document, file: FileText) -> Document:
-        """The document with its fingerprint, behind which stand the files that it asked for; empty to be read again."""
+    def _with_fingerprint(self, document: Document, file: FileText) -> Document:
+        """The document with its fingerprint: hash of the file, targets of links; empty if it must be read each time."""
         if not file.signature or READING_NOTE in document.metadata:
             return replace(document, fingerprint="")
         return replace(document, fingerprint=f"{self._mark(file.signature)} {document.fingerprint}".strip())
@@ -225,18 +226,18 @@ class FileSource:
                 yield entry
 
     def _items(self, listing: FileListing) -> Iterable[Entry | FoundFile]:
-        """What a walk gives, in any order: files still to be read, and what is known already."""
+        """Items of a walk, in any order: files still to be read, documents of logs, and problems."""
         for file in listing.files:
             logs = names_file(self._options.decisions, file.external_id, self._options.root_folders)
             yield from (logs and self._logged(file, listing.root)) or (file,)
         yield from listing.failed
 
-    def _logged(self, found: FoundFile, root: str) -> list[Document]:
-        """The documents of a file that the rules of decisions name and that holds several records; else none."""
-        read = read_file(found, root, self._options)
+    def _logged(self, found_file: FoundFile, root: str) -> list[Document]:
+        """Documents of the records in a decision log; empty if the file holds fewer than two."""
+        read = read_file(found_file, root, self._options)
         if not isinstance(read, FileText):
             return []
-        with suppress(DocumentRejected):  # which is said when it is read as one document
+        with suppress(DocumentRejected):  # reported when the file is read as one document
             file = _as_markdown(_without_header(read))
             documents = []
             for record in records_of(file.text):
@@ -246,27 +247,29 @@ class FileSource:
                     url = f"{document.url}#{record.anchor}" if document.url else ""
                     day = {"decided_at": parse_day(record.title)}
                     metadata = {**{key: text for key, text in day.items() if text}, **document.metadata}
-                    made = replace(document, external_id=name, title=record.title, url=url, fingerprint="")
-                    documents.append(replace(made, metadata=metadata))
+                    converted = replace(
+                        document, external_id=name, title=record.title, url=url, fingerprint=""
+                    )
+                    documents.append(replace(converted, metadata=metadata))
             return documents
         return []
 
-    def _entry(self, found: FoundFile, root: str) -> Entry | None:
-        """The document of a file, or why there is none; None if it is gone."""
-        file = read_file(found, root, self._options)
+    def _entry(self, found_file: FoundFile, root: str) -> Entry | None:
+        """The document of a file, or the problem with it; None if the file is gone."""
+        file = read_file(found_file, root, self._options)
         if not isinstance(file, FileText):
             return file
         try:
             document = build_document(
                 lambda: self._convert(_as_markdown(_without_header(file))), file.external_id
             )
-            return self._noted(document, file) if document else blank(file.external_id, file.url)
+            return self._with_fingerprint(document, file) if document else blank(file.external_id, file.url)
         except DocumentRejected as error:
             return Problem(external_id=file.external_id, reason=str(error), url=file.url)
 
 
 def _without_header(file: FileText) -> FileText:
-    """The text below the header, and what that says."""
+    """The file with its header parsed and taken out of the text."""
     if file.external_id.lower().endswith(BINARY):
         return file
     header = read_front_matter(file.text)
@@ -282,7 +285,7 @@ def _as_markdown(file: FileText) -> FileText:
 
 
 def is_converted(file: FileText) -> bool:
-    """True for a file of one of the FORMATS, of which Markdown is made."""
+    """True for a file of one of the FORMATS, which are converted to Markdown."""
     return PurePosixPath(file.external_id).suffix.lower() in FORMATS
 
 
@@ -296,17 +299,17 @@ def file_document(
     headings: Sequence[Heading] = (),
     metadata: Mapping[str, Any] = MappingProxyType({}),
 ) -> Document:
-    """The document of one file; its header gives tags, times, rights and what decides about the kind.
+    """The document of one file, with tags, times, rights and kind from its header.
 
     Args:
         options: `source_type`, `kind` and `metadata` of the source.
-        file: also its id and address, and the times if the header tells none.
-        source_type: where the source is given none.
-        title: where the header gives none; the file's name without its ending if empty, or that of the folder of an
-            index or README.
+        file: its text, header, id and address, and its times if the header has none.
+        source_type: used if the source sets none.
+        title: used if the header has none; if empty, the file's name without its ending, or for an index or README
+            the name of its folder.
         text: replaces that of the file.
         headings: of the text.
-        metadata: of the file; goes before that of the source.
+        metadata: of the file; overrides that of the source.
     """
     source_type = options.source_type or source_type
     header = file.header.values
@@ -320,10 +323,10 @@ def file_document(
     )
     kind, facts = _kind_and_facts(options, evidence, source_type)
     created, updated = header_times(header, file.modified, still=kind is Kind.WORK)
-    own, name = (header_text(plain_keys(header).get(key)) for key in ("title", "name"))
-    of_template = letters(own) in _TITLES_OF_TEMPLATES
+    header_title, name = (header_text(plain_keys(header).get(key)) for key in ("title", "name"))
+    of_template = letters(header_title) in _TITLES_OF_TEMPLATES
     titles = (
-        "" if of_template else plain_words(own),
+        "" if of_template else plain_words(header_title),
         header_text(title),
         plain_words(name),
         _name_of(file.external_id),
@@ -354,13 +357,13 @@ _TITLES_OF_TEMPLATES = frozenset(
         "untitled",
     }
 )
-"""Of headers that nobody filled in, by their letters."""
+"""Titles of templates that are not filled in, reduced to their letters."""
 _FRONT_PAGES = frozenset({"index", "readme", "_index"})
-"""Names of files that say what their folder is."""
+"""Names of files that describe their folder."""
 
 
 def _name_of(external_id: str) -> str:
-    """A file's name without its suffix; that of its folder for a front page, unless it lies in the root."""
+    """Name of a file without its ending; of a front page, the name of its folder, unless that is the root."""
     path = PurePosixPath(external_id)
     front = path.stem.partition(".")[0].lower() in _FRONT_PAGES
     return path.parent.name if front and path.parent.name else path.stem
@@ -369,10 +372,12 @@ def _name_of(external_id: str) -> str:
 def _kind_and_facts(
     options: FileOptions, evidence: Evidence, source_type: SourceType
 ) -> tuple[Kind, dict[str, Any]]:
-    """The kind that the source is given, else work by its header, else by the rules of decisions."""
+    """Kind and its metadata: as set for the source, else work by the header, else by the rules of decisions."""
     header = evidence.front_matter
     if options.kind is Kind.WORK or (options.kind is None and is_backlog_item(evidence.path, header)):
-        status = next(iter(evidence.fields.values_of(STATUS)), "")  # as its head says, where no header does
+        status = next(
+            iter(evidence.fields.values_of(STATUS)), ""
+        )  # in the head of the text, if there is no header
         stated = {"status": status} if status else {}
         return Kind.WORK, {**stated, **backlog_item_facts(evidence.path, header, evidence.text)}
     if options.kind is Kind.DECISION:
@@ -382,12 +387,12 @@ def _kind_and_facts(
 
 
 def file_metadata(file: FileText) -> dict[str, Any]:
-    """`source_path`, `encoding` if it is not UTF-8, a note on what was not read of the header, and its rights."""
+    """`source_path`, `encoding` if not UTF-8, a note on unread parts of the header, and its rights."""
     header = file.header
     rights = {key: json_able(header.values[key]) for key in (LEVEL, ACL) if key in header.values}
     note = header.note
     if ACL in rights and (not isinstance(rights[ACL], list) or rights[ACL] != header.values[ACL]):
-        note = note or "acl is no list of layers of readers, or too long"
+        note = note or "acl is not a list of layers of readers, or it is too long"
     elif not header.rights_unread:
         return {**_place(file), **({READING_NOTE: note} if note else {}), **rights}
     return {**_place(file), READING_NOTE: note, ACL: [[ADMINS_ALONE]]}

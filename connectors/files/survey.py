@@ -1,4 +1,4 @@
-"""Sources for the documents of a folder, each document in exactly one of them."""
+"""Proposal of sources for the documents of a folder, each document in exactly one of them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from connectors.pbi.shapes import holds_pbis, id_of, is_step, pbi_items
 from pipeline.documents import plain_keys
 
 LEAST_IN_GROUP, MOST_GROUPS, MOST_PLACES, _ALIKE = 5, 8, 8, 3
-"""Documents of a folder that gets a source of its own; such folders; places of a source, above which the names of so
-many alike folders become `*`."""
+"""Fewest documents of a folder with a separate source; most such folders; most places of a source, above which the
+names of at least `_ALIKE` similar folders become `*`."""
 _ALWAYS = (".*", "**/node_modules/**")
-"""Left out of every source: the packages may be installed tomorrow."""
+"""Patterns excluded from every source, even if nothing matches yet: packages may be installed later."""
 _SAMPLE, _MOST_READ = 4, 3000
 _HEAD_BYTES, _JSON_BYTES = 3000, 2_000_000
 _NUMBERED = re.compile(r"\D{0,15}\d{1,5}[-_. ]")
@@ -35,41 +35,41 @@ _TASK_KEYS = frozenset((
 _TEXT_KEYS = ("text", "description", "content", "body", "summary")
 _FILLED = re.compile(r"\{%|\{\{|<%|<div id=[\"']?(?:root|app)[\"' >]")
 _LEAST_TEXT = 120
-"""Characters of a text in JSON that somebody wrote to be read."""
+"""Fewest characters of a text in JSON that is written for readers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProposedSource:
-    """A source that reads files which are there."""
+    """A proposed source with at least one file."""
 
     section: Mapping[str, Any]
-    """Its keys, as in the file."""
+    """Keys of its section, as in the configuration file."""
     endings: Mapping[str, int]
-    """End of the name -> number of its files."""
+    """Ending -> number of files."""
     purpose: str
-    """What it reads, for people."""
+    """Description of its documents, for messages."""
 
 
 class _Place(NamedTuple):
-    """Folders whose documents a source reads: those that match `glob`, and those below them if it is a `tree`."""
+    """Folders that a source reads: those that match `glob`, with all folders below them if `tree`."""
 
     glob: str
     tree: bool
 
     def path(self, ending: str) -> str:
-        """A pattern of `paths`."""
+        """Pattern of `paths` for an ending."""
         return "/".join(filter(None, (".", self.glob, "**" if self.tree else "", f"*{ending}")))
 
     def exclude(self, endings: Iterable[str]) -> Iterator[str]:
-        """Patterns that leave it to this source."""
+        """Patterns of `exclude` that leave these folders to this source."""
         yield from [f"./{self.glob}/**"] if self.tree else map(self.path, endings)
 
     def contains(self, other: _Place) -> bool:
-        """True if it reads all that the other one does, by their names alone."""
+        """True if, by the globs alone, these folders include those of the other place."""
         return self != other and self.tree and other.glob.startswith(f"{self.glob}/")
 
     def holds(self, folder: str) -> bool:
-        """True if it reads the documents that lie in this folder."""
+        """True if the documents directly in this folder are read."""
         if not self.glob:
             return self.tree or not folder
         if self.glob == folder or (self.tree and folder.startswith(f"{self.glob}/")):
@@ -81,17 +81,16 @@ class _Place(NamedTuple):
 
 
 def _upwards(folder: str) -> list[str]:
-    """The folder and all that it lies in, the top one first."""
+    """The folder and all folders above it, the top one first."""
     return list(accumulate(folder.split("/"), "{}/{}".format)) if folder else []
 
 
 class Survey:
-    """Sources for the files of a folder, each file in exactly one of them.
+    """Proposes sources for the files of a folder, each file in exactly one of them.
 
     Args:
-        contents: what was found there; what is left out on a closer look is added.
-        rules: what makes a document a decision.
-        options: keys of a source of work in Markdown beside its paths.
+        contents: listing of the folder; files that the survey leaves out are added to it.
+        rules: rules that make a document a decision.
     """
 
     def __init__(self, contents: FolderContents, rules: DecisionRules) -> None:
@@ -107,25 +106,25 @@ class Survey:
     def _propose_markdown(self, files: Mapping[str, Sequence[str]], rules: DecisionRules) -> None:
         decisions = _decision_folders(files, rules)
         work = {f for f, names in files.items() if f not in decisions and self._holds_tasks(f, names)}
-        rest = [folder for folder in files if folder not in decisions | work]
+        other_folders = [folder for folder in files if folder not in decisions | work]
         decided, worked = _places(decisions, files), _places(work, files)
         before = [*decided, *worked]
         self._add("decisions", files, decided, (), "records of decisions")
         self._add("backlog", files, worked, decided, "work items", kind="work")
         sizes: Counter[str] = Counter()
-        for folder in filter(None, rest):
+        for folder in filter(None, other_folders):
             sizes[folder.partition("/")[0]] += len(files[folder])
         groups = [top for top, size in sizes.most_common(MOST_GROUPS) if size >= LEAST_IN_GROUP]
         for top in sorted(groups):
             place = _Place(glob_of(top), tree=True)
             self._add(top, files, [place], before, f"documents below {top}")
             before = [*before, place]
-        others = {folder for folder in rest if folder.partition("/")[0] not in groups}
-        place = _Place("", tree=others != {""})
+        ungrouped = {folder for folder in other_folders if folder.partition("/")[0] not in groups}
+        place = _Place("", tree=ungrouped != {""})
         self._add("documents", files, [place], before, "other documents" if before else "documents")
 
     def _propose_json(self, files: Mapping[str, Sequence[str]]) -> None:
-        """Backlog items first, then texts; other JSON is for programs."""
+        """Propose sources for backlog items and for texts; other JSON is left out."""
         chosen: dict[str, list[str]] = {"pbi_json": [], "json": []}
         paths = [_joined(folder, name) for folder, names in files.items() for name in names]
         keyed: list[bool] = []
@@ -150,37 +149,38 @@ class Survey:
                 exclude = patterns
 
     def _readable(self, files: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-        """Those that people wrote, and whose library is installed."""
+        """Files by folder, without templates and formats whose library is not installed."""
         lacking = {end for end, form in FORMATS.items() if (lib := READERS[form][0]) and not find_spec(lib)}
         readable: dict[str, list[str]] = defaultdict(list)
         for folder, names in files.items():
-            filled = {name: ending_of(name) for name in names if self._is_filled(_joined(folder, name))}
+            templates = {name: ending_of(name) for name in names if self._is_template(_joined(folder, name))}
             for name in names:
                 ending = ending_of(name)
                 if ending in lacking:
                     self._leave_out(f"{ending} needs `pip install larder[office]`", _joined(folder, name))
-                elif name not in filled:
+                elif name not in templates:
                     readable[folder].append(name)
             endings = set(map(ending_of, readable.get(folder, ())))
             below = glob_of(_joined(folder, ""))
             self._exclude += dict.fromkeys(
-                f"./{below}{glob_of(name) if end in endings else f'*{end}'}" for name, end in filled.items()
+                f"./{below}{glob_of(name) if end in endings else f'*{end}'}"
+                for name, end in templates.items()
             )
         return readable
 
-    def _is_filled(self, path: str) -> bool:
-        """True if HTML holds the marks of a template, or nothing but the place of an application."""
+    def _is_template(self, path: str) -> bool:
+        """True for HTML with marks of a template, or that is only the frame of an application."""
         is_html = FORMATS.get(ending_of(path)) == "html"
-        filled = is_html and _FILLED.search(self._beginning(path, _HEAD_BYTES)) is not None
-        if filled:
-            self._leave_out("HTML that a program fills", path)
-        return filled
+        is_template = is_html and _FILLED.search(self._beginning(path, _HEAD_BYTES)) is not None
+        if is_template:
+            self._leave_out("HTML templates that a program fills in", path)
+        return is_template
 
     def _leave_out(self, reason: str, path: str) -> None:
         self.contents.left_out.setdefault(reason, LeftOut()).add(path)
 
     def _beginning(self, path: str, most: int) -> str:
-        """The beginning of a file as text; empty if it cannot be read, or enough was."""
+        """First `most` bytes of a file as text; empty if it cannot be read, or _MOST_READ files were read already."""
         self._reads += 1
         if self._reads <= _MOST_READ:
             with suppress(OSError), (self.contents.root / path).open("rb") as stream:
@@ -188,7 +188,7 @@ class Survey:
         return ""
 
     def _holds_tasks(self, folder: str, names: Sequence[str]) -> bool:
-        """True if at least half of a few of these files are tasks by their headers."""
+        """True if at least half of a sample of these files are tasks by their headers."""
         sample = names[:: max(1, len(names) // _SAMPLE)][:_SAMPLE]
         heads = [self._beginning(_joined(folder, name), _HEAD_BYTES) for name in sample]
         return 2 * sum(map(_is_task, heads)) >= len(sample)
@@ -209,14 +209,14 @@ class Survey:
         source_type: str = "markdown",
         **keys: Any,
     ) -> None:
-        """Propose a source of these places, without what sources `before` it read, if it has any file."""
+        """Propose a source of these places, if it has any file; folders that sources `before` it read are excluded."""
         folders = [*filter(_any_holds(places), files)]
         shared = [p for p in before if any(map(p.holds, folders)) and not any(o.contains(p) for o in before)]
         folders = [*filterfalse(_any_holds(shared), folders)]
         endings = Counter(map(ending_of, chain.from_iterable(map(files.__getitem__, folders))))
         paths = [place.path(ending) for place, ending in product(places, endings)]
         exclude = chain.from_iterable(place.exclude(endings) for place in shared)
-        # A source reads what links of its own lead to once.
+        # Links to folders that the source reads itself need no pattern: it reads their targets once.
         links = [pattern for pattern, target in self.contents.links.items() if target not in folders]
         if endings:
             self._propose(name, source_type, paths, [*exclude, *links], endings, purpose, **keys)
@@ -232,8 +232,8 @@ class Survey:
         **keys: Any,
     ) -> None:
         short = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "folder"
-        taken = {str(one.section["name"]) for one in self.sources}
-        unique = next(n for n in chain((short,), (f"{short}-{i}" for i in count(2))) if n not in taken)
+        used_names = {str(one.section["name"]) for one in self.sources}
+        unique = next(n for n in chain((short,), (f"{short}-{i}" for i in count(2))) if n not in used_names)
         near = [p for p in (*exclude, *_ALWAYS, *self._exclude) if _concerns(p, paths, endings)]
         section = {"name": unique, "type": source_type, **keys, "paths": list(paths)}
         trees = tuple(p.removesuffix("**") for p in near if p.startswith("./") and p.endswith("/**"))
@@ -246,7 +246,7 @@ class Survey:
 
 
 _OWN_ID = re.compile(r"(?!(?:PBI|US|STORY|ITEM|TASK|REQ)-)[A-Z][A-Z0-9]{1,9}-\d+")
-"""As a tracker gives them, for good; those of a pipeline number what one run made."""
+"""Lasting ids of a tracker, unlike those of a pipeline, which number the items of one run."""
 
 
 def _identity(kind: str, keyed: Iterable[bool]) -> dict[str, str]:
@@ -254,7 +254,7 @@ def _identity(kind: str, keyed: Iterable[bool]) -> dict[str, str]:
 
 
 def _has_own_ids(kind: str, content: Any) -> bool:
-    """Whether each item of a file has an id of its own, such as SHOP-12, and no run of a pipeline wrote it."""
+    """Whether each item of a file has a lasting id such as SHOP-12, and the file is not of a pipeline's run."""
     if kind != "pbi_json":
         return True
     ids = [id_of(plain_keys(item.pbi)) for item in pbi_items(content) or () if isinstance(item.pbi, Mapping)]
@@ -262,7 +262,7 @@ def _has_own_ids(kind: str, content: Any) -> bool:
 
 
 def _any_holds(places: Sequence[_Place]) -> Callable[[str], bool]:
-    """Whether one of these places holds a folder."""
+    """Function that tells whether one of these places reads a folder."""
     return lambda folder: any(place.holds(folder) for place in places)
 
 
@@ -271,15 +271,15 @@ def _joined(folder: str, name: str) -> str:
 
 
 def _concerns(pattern: str, paths: Sequence[str], endings: Collection[str]) -> bool:
-    """True if a pattern of `exclude` may hold for files of these endings that match `paths`."""
+    """True if a pattern of `exclude` may match files of these endings in `paths`."""
     top, below, _ = pattern.removeprefix("./").partition("/") if pattern.startswith("./") else ("*", "", "")
     tops = [path.split("/")[1] for path in paths if not below or "/" in path[2:]]
     near = top in tops or _is_wild(top) or any(map(_is_wild, tops))
     return near and (pattern.endswith("/**") or ending_of(pattern.removesuffix(".*")) in ("", *endings))
 
 
-def _is_wild(part: str) -> bool:
-    return any(mark in part for mark in "*?[")
+def _is_wild(segment: str) -> bool:
+    return any(mark in segment for mark in "*?[")
 
 
 def _is_task(text: str) -> bool:
@@ -290,7 +290,7 @@ def _is_task(text: str) -> bool:
 
 
 def _is_text(content: Any) -> bool:
-    """True if JSON has a title and a text that somebody wrote to be read."""
+    """True if JSON has a title and a text of some length."""
     keys = plain_keys(content) if isinstance(content, Mapping) else {}
     texts = [keys.get(key) for key in _TEXT_KEYS]
     titled = any(isinstance(keys.get(key), str) for key in ("title", "name"))
@@ -298,7 +298,7 @@ def _is_text(content: Any) -> bool:
 
 
 def _decision_folders(files: Mapping[str, Sequence[str]], rules: DecisionRules) -> set[str]:
-    """Folders with documents that lie in one that is called so by the rules, and holds numbered files."""
+    """Folders in or below one that the rules name and that has numbered files."""
     patterns = [p for p in map(exclude_pattern, rules.paths) if p.folders_only]
     named = {
         folder: top
@@ -310,7 +310,7 @@ def _decision_folders(files: Mapping[str, Sequence[str]], rules: DecisionRules) 
 
 
 def _places(chosen: Collection[str], every: Iterable[str]) -> list[_Place]:
-    """Where the chosen folders lie; with all below a folder, unless some of that was not chosen."""
+    """Places of the chosen folders; a tree where all folders below one are chosen."""
     mixed = {above for folder in every if folder not in chosen for above in _upwards(folder)} | {""}
     trees = [folder for folder in chosen if folder not in mixed]
     tops = [f for f in trees if not any(above in trees for above in _upwards(f)[:-1])]
@@ -320,13 +320,15 @@ def _places(chosen: Collection[str], every: Iterable[str]) -> list[_Place]:
 
 
 def _generalized(places: Sequence[_Place]) -> list[_Place]:
-    """Fewer places: those that differ in the name of one folder become one with a `*` there."""
+    """Fewer places: those that differ in one folder's name only become one with a `*` there."""
     deepest = max(place.glob.count("/") for place in places)
     for at in range(deepest + 1):
         alike: dict[tuple[str, bool], list[_Place]] = defaultdict(list)
         for place in places:
-            parts = place.glob.split("/")
-            starred = "/".join((*parts[:at], "*", *parts[at + 1 :])) if at < len(parts) else place.glob
+            segments = place.glob.split("/")
+            starred = (
+                "/".join((*segments[:at], "*", *segments[at + 1 :])) if at < len(segments) else place.glob
+            )
             alike[starred, place.tree].append(place)
         places = [
             one
@@ -337,7 +339,7 @@ def _generalized(places: Sequence[_Place]) -> list[_Place]:
 
 
 def _file_patterns(paths: Iterable[str]) -> list[str]:
-    """Patterns of these files with a `*` for numbers, as of runs and steps; of their folders, if there are many."""
+    """Patterns of these files with `*` for the numbers of runs and steps; patterns of folders if there are many."""
     patterns = {"./" + re.sub(r"\d[\d._T:-]*(?=[^/]*[/.])", "*", glob_of(path)) for path in paths}
     if len(patterns) > MOST_PLACES:
         patterns = {f"{pattern.rpartition('/')[0]}/*.json" for pattern in patterns}

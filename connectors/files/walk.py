@@ -1,4 +1,4 @@
-"""The files below a root that match a source's globs: found without opening any of them, then read one by one."""
+"""Files below a root that match a source's globs: listed without opening them, then read one by one."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ SPECIAL = {
 }  # fmt: skip
 _by_id = attrgetter("external_id")
 Signature = tuple[str, str, int, int, int, int]
-"""Two spellings of the path, times of edit and of change, size and inode."""
+"""Relative and real path, times of modification and status change in nanoseconds, size, inode."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundFile:
-    """A regular file that matches."""
+    """A regular file that matches the globs."""
 
     external_id: str
     """Path below the root with slashes, in Unicode form NFC; bytes that are no UTF-8 are escaped."""
     relative: str
-    """The same path as the file system spells it."""
+    """Path below the root as the file system spells it."""
     path: str
-    """Where to open it: the real file, also if it was found through a link."""
+    """Path of the real file, also if it was found through a link."""
     status: os.stat_result
     patterns: tuple[int, ...]
     """Indices of the include patterns that match."""
 
     def signature(self, status: os.stat_result | None = None) -> Signature:
-        """Differs when the file was edited, replaced, renamed or given other rights; `status` is a newer one of it."""
+        """Value that differs after an edit, replacement, renaming or change of rights; `status` is a newer one."""
         s = status or self.status
         return (self.relative, self.path, s.st_mtime_ns, s.st_ctime_ns, s.st_size, s.st_ino)
 
@@ -55,32 +55,32 @@ class Skipped(Problem):
 
 @dataclass(frozen=True, kw_only=True)
 class FileListing:
-    """What one walk found."""
+    """Result of one walk."""
 
     root: str
     files: tuple[FoundFile, ...]
     """Sorted by external id, each real file once."""
     failed: tuple[Problem, ...]
     present: frozenset[str]
-    """External ids of things that match and are there, although they cannot be read as files."""
+    """External ids of matching entries that exist, but cannot be read as files."""
     complete: bool
-    """False if a folder could not be listed: what is not here may be there all the same."""
+    """False if a folder could not be listed, so that a missing file may still exist."""
 
     @property
     def stamp(self) -> str:
-        """Differs when a file was added, removed, renamed, edited or replaced; no content is read."""
-        seen = [f.signature() for f in self.files]
+        """Hash that differs after a file was added, removed, renamed, edited or replaced; reads no content."""
+        signatures = [f.signature() for f in self.files]
         troubles = sorted(p.external_id for p in self.failed)
-        return hashlib.sha256(repr((seen, troubles, self.complete)).encode()).hexdigest()
+        return hashlib.sha256(repr((signatures, troubles, self.complete)).encode()).hexdigest()
 
 
 def list_files(options: FileOptions, globs: Globs) -> FileListing:
-    """Walks the folders that can hold a match.
+    """List the matching files, by a walk over the folders that may hold them.
 
     Raises:
         SourceUnavailable: the root is not there.
         SourceDenied: the root may not be listed.
-        ConfigurationError: the root is not a folder, or the one that is closed.
+        ConfigurationError: the root is not a folder, or is the excluded one.
     """
     root = os.path.realpath(options.root)
     closed = os.path.realpath(options.excluded_folder) if options.excluded_folder else ""
@@ -88,14 +88,14 @@ def list_files(options: FileOptions, globs: Globs) -> FileListing:
         mode = os.stat(root).st_mode  # noqa: PTH116
     except OSError as error:
         raise _root_error(root, error) from error
-    found = f"the root {root} of source {options.name} is"
+    subject = f"the root {root} of source {options.name} is"
     if not stat.S_ISDIR(mode):
-        raise ConfigurationError(f"{found} not a folder", fix="correct root")
+        raise ConfigurationError(f"{subject} not a folder", fix="correct root")
     if root == closed:
         fix = "correct root, or move the data folder with storage.data"
-        raise ConfigurationError(f"{found} the data folder of Larder, which holds passwords", fix=fix)
+        raise ConfigurationError(f"{subject} the data folder of Larder, which holds passwords", fix=fix)
     if _below(root, closed):
-        closed = ""  # a root inside of it was meant
+        closed = ""  # a root inside of it is configured on purpose
     return _Walk(root, globs, closed).listing()
 
 
@@ -113,7 +113,7 @@ class _Walk:
         self._complete = True
 
     def listing(self) -> FileListing:
-        """Everything that is no link first, so that a file's own path wins over the links to it."""
+        """Walk all folders, links last, so that a file's own path wins over links to it."""
         self._descend("", self._root)
         while self._links:
             links, self._links = sorted(self._links), []
@@ -141,13 +141,13 @@ class _Walk:
                 except FileNotFoundError:
                     continue  # gone since the folder was listed
                 except OSError as error:
-                    self._fail(relative, f"cannot be looked at: {error.strerror}", present=True)
+                    self._fail(relative, f"cannot be inspected: {error.strerror}", present=True)
 
     def _look_at(self, relative: str, entry: os.DirEntry[str], folders: list[tuple[str, str]]) -> None:
-        """Takes a file that matches; puts off links, and adds to `folders`."""
-        own = entry.path[len(self._root) :].lstrip("/")
-        if own != relative and self._globs.excludes(own):
-            return  # reached by a link to a folder above
+        """Take a matching file; collect links for later, and folders to walk in `folders`."""
+        real_relative = entry.path[len(self._root) :].lstrip("/")
+        if real_relative != relative and self._globs.excludes(real_relative):
+            return  # excluded at its real path, reached by a link
         if entry.is_symlink():
             if self._globs.included(relative) or self._globs.may_hold(relative):
                 self._links.append((relative, entry.path))
@@ -164,7 +164,7 @@ class _Walk:
         except OSError as error:
             if not relative:
                 raise _root_error(self._root, error) from error
-            if not isinstance(error, FileNotFoundError | NotADirectoryError):  # else it is gone meanwhile
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):  # else it was removed meanwhile
                 reason = f"is a folder that cannot be listed: {error.strerror}; let the worker's user read it"
                 self._fail(relative, reason)
                 self._complete = False
@@ -173,7 +173,7 @@ class _Walk:
     def _take(self, relative: str, path: str, status: os.stat_result, patterns: tuple[int, ...]) -> None:
         name = external_id(relative)
         if not stat.S_ISREG(status.st_mode):
-            special = SPECIAL.get(stat.S_IFMT(status.st_mode), "something else")
+            special = SPECIAL.get(stat.S_IFMT(status.st_mode), "no regular file")
             self._fail(relative, f"is {special}, not a file; move it away or exclude it", present=True)
         elif path in self._real_paths:
             return
@@ -191,33 +191,33 @@ class _Walk:
 
     def _follow(self, relative: str, link: str) -> None:
         patterns = self._globs.included(relative)
-        wanted = bool(patterns)
+        included = bool(patterns)
         try:
             real = os.path.realpath(link, strict=True)
             status = os.stat(real)  # noqa: PTH116 (strings throughout the walk: Path objects double its time)
         except OSError as error:
             reason = f"is a link whose target cannot be reached: {error.strerror}; mend or remove it"
-            self._fail(relative, reason, present=wanted)
-            # What it led to may have been a folder of files, on a disk that is not there at the moment.
-            self._complete &= wanted
+            self._fail(relative, reason, present=included)
+            # The target may be a folder of files on a disk that is not mounted at the moment.
+            self._complete &= included
             return
         folder = stat.S_ISDIR(status.st_mode)
-        if _below(real, self._closed) or not (self._globs.may_hold(relative) if folder else wanted):
+        if _below(real, self._closed) or not (self._globs.may_hold(relative) if folder else included):
             return
         if not _below(real, self._root):
             reason = "is a link that leads outside the source's root; copy the target below the root"
             self._fail(relative, reason, present=True)
         elif self._globs.excludes(real[len(self._root) :].lstrip("/")):
-            return  # a link gives no way to what is excluded
+            return  # a link does not include an excluded file
         elif not folder:
             self._take(relative, real, status, patterns)
-        # A link to a folder it lies in would lead round for ever, and to nothing new.
+        # A link to a folder above itself would be followed for ever, and leads to no new file.
         elif not _below(os.path.dirname(link), real) and real not in self._followed:  # noqa: PTH120
             self._followed.add(real)
             self._descend(relative, real)
 
     def _explain_absence(self, pattern: Pattern) -> None:
-        """Says why nothing matches, where a person can do something about it."""
+        """Record why a pattern matches nothing, if the user can do something about it."""
         relative = "/".join(pattern.segments)
         path = f"{self._root}/{relative}"
         if pattern.fixed and not self._globs.excludes(relative):
@@ -226,13 +226,13 @@ class _Walk:
             elif os.path.isdir(path):  # noqa: PTH112
                 self._fail(relative, f"is a folder; write a glob such as ./{relative}/**/*.md")
         elif not pattern.fixed and pattern.prefix and not os.path.lexists(f"{self._root}/{pattern.prefix}"):
-            nothing = f"nothing of {pattern.text} is read, and nothing deleted"
-            reason = f"there is no folder {pattern.prefix}; {nothing}"
+            effect = f"no file of {pattern.text} is read, and none is deleted"
+            reason = f"there is no folder {pattern.prefix}; {effect}"
             self._failed.append(Problem(external_id=pattern.prefix, reason=reason))
             self._complete = False
 
     def _fail(self, relative: str, reason: str, *, present: bool = False) -> None:
-        """Records a problem; `present` if the thing is there, though it is no file to read."""
+        """Record a problem; `present` if the entry exists, but is no readable file."""
         name = external_id(relative)
         self._failed.append(Problem(external_id=name, reason=f"{name} {reason}"))
         if present:
@@ -240,7 +240,7 @@ class _Walk:
 
 
 def external_id(relative: str) -> str:
-    """The stable, storable name of a relative path."""
+    """External id of a relative path: in Unicode form NFC, bytes that are no UTF-8 escaped."""
     text = os.fsencode(relative).decode("utf-8", "backslashreplace")
     return unicodedata.normalize("NFC", text)
 
@@ -249,12 +249,12 @@ def _root_error(root: str, error: OSError) -> IndexingError:
     if isinstance(error, PermissionError):
         fix = "give the worker's user the right to read it"
         return SourceDenied(f"the root {root} may not be listed", fix=fix, cause=error)
-    found = f"the root {root} cannot be listed: {error.strerror}"
-    return SourceUnavailable(found, fix="mount it or correct the path", cause=error)
+    message = f"the root {root} cannot be listed: {error.strerror}"
+    return SourceUnavailable(message, fix="mount it or correct the path", cause=error)
 
 
 def _below(path: str, root: str) -> bool:
-    """True if the path is the root or lies in it; False without a root."""
+    """True if the path is the root or below it; False if `root` is empty."""
     return bool(root) and f"{path}/".startswith(root.rstrip("/") + "/")
 
 
@@ -262,7 +262,7 @@ def _below(path: str, root: str) -> bool:
 
 TINY_BYTES = 64
 ROUGH_SECONDS = 2.0
-"""How roughly file systems tell times: in a file written so short a time ago, another edit may leave time and size."""
+"""Resolution of file times: a further edit of a file written so recently may leave time and size unchanged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,21 +273,21 @@ class FileText:
     relative: str
     url: str
     text: str
-    """Line ends are `\\n`, a byte order mark is gone; of a PDF or DOCX its bytes, one character each."""
+    """Text with line ends `\\n`, without a byte order mark; of a PDF or DOCX its bytes, one character each."""
     linked_path: str = ""
-    """Where the file itself lies below the root, if it was found through a link; else empty."""
+    """Real path below the root, if the file was found through a link; else empty."""
     encoding: str
-    """`utf-8` unless the file says or shows otherwise."""
+    """Encoding, declared or detected; `utf-8` for a PDF or DOCX."""
     modified: datetime | None
     signature: Signature | None = None
-    """That of the file when it was opened; None if it may have changed since without another one."""
+    """Signature when the file was opened; None if a later edit might not change it."""
     header: FrontMatter = NO_HEADER
-    """What stood above the text, which is taken out of it once it is read."""
+    """Header of the file, once it is parsed and taken out of the text."""
 
 
 def read_file(file: FoundFile, root: str, options: FileOptions) -> FileText | Problem | None:
-    """The file as text, a problem that says why not, or None if it is not there any more."""
-    url, looked_at = options.url_of(file.relative), time.time()
+    """The file as text, the problem with it, or None if it is gone."""
+    url, opened_at = options.url_of(file.relative), time.time()
     try:
         data, status = _read(file, root, options.max_bytes)
         if status.st_size > options.max_bytes:
@@ -304,34 +304,34 @@ def read_file(file: FoundFile, root: str, options: FileOptions) -> FileText | Pr
         return Problem(external_id=file.external_id, reason=_reason(file, error), url=url)
     if is_blank(text):
         return blank(file.external_id, url)
-    own = file.path[len(root) :].lstrip("/")
+    real_relative = file.path[len(root) :].lstrip("/")
     return FileText(
         external_id=file.external_id,
         relative=file.relative,
         url=url,
         text=text,
-        linked_path="" if own == file.relative else external_id(own),
+        linked_path="" if real_relative == file.relative else external_id(real_relative),
         encoding=encoding,
         modified=from_epoch(status.st_mtime),
-        signature=file.signature(status) if _is_settled(status, looked_at) else None,
+        signature=file.signature(status) if _is_settled(status, opened_at) else None,
     )
 
 
-def _is_settled(status: os.stat_result, looked_at: float) -> bool:
-    """True if whatever was written since the file was looked at must have given it another time."""
-    return max(status.st_mtime, status.st_ctime) < looked_at - ROUGH_SECONDS
+def _is_settled(status: os.stat_result, opened_at: float) -> bool:
+    """True if any edit after `looked_at` must change the file's times."""
+    return max(status.st_mtime, status.st_ctime) < opened_at - ROUGH_SECONDS
 
 
 def blank(external_id: str, url: str) -> Skipped:
-    """What is said of a file without text."""
-    reason = f"{external_id} holds no text; nothing of it can be found"
+    """The problem of a file without text."""
+    reason = f"{external_id} holds no text, so no search can find it"
     return Skipped(external_id=external_id, reason=reason, url=url, because="holds no text")
 
 
 def holds_nothing(file: FoundFile, root: str) -> bool:
-    """True if the file is empty or a few blanks, so that a document made of it earlier has no text any more.
+    """True if the file is empty or blank, so that a document stored earlier has no text any more.
 
-    Only tiny files are opened: a walk for ids must cost no more than a look at each file.
+    Only tiny files are opened, so that a walk for ids stays cheap.
     """
     if file.status.st_size > TINY_BYTES:
         return False
@@ -343,12 +343,12 @@ def holds_nothing(file: FoundFile, root: str) -> bool:
 
 
 def is_file_below(root: Path, path: str) -> bool:
-    """True if a file is there; also False for impossible names."""
+    """True if the path is a file; False for invalid names too."""
     return os.path.isfile(f"{root}/{path}")  # noqa: PTH113 (a text may have a thousand links)
 
 
 def open_problem(file: FoundFile, root: str) -> str:
-    """Why the file cannot be opened; empty if it can."""
+    """Reason why the file cannot be opened; empty if it can."""
     try:
         _read(file, root, 0)
     except FileNotFoundError:
@@ -359,8 +359,8 @@ def open_problem(file: FoundFile, root: str) -> str:
 
 
 def _read(file: FoundFile, root: str, limit: int) -> tuple[bytes, os.stat_result]:
-    """The bytes, unless they are more than `limit`; the file may have been replaced since it was found."""
-    # Without O_NONBLOCK a pipe put in the file's place would hold us for ever.
+    """Bytes of a file, empty if more than `limit`, and its status; it may have been replaced since it was listed."""
+    # Without O_NONBLOCK, a pipe put in the file's place would block for ever.
     handle = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as stream:
         status = os.fstat(handle)
@@ -376,5 +376,5 @@ def _reason(file: FoundFile, error: OSError | Unreadable) -> str:
     if isinstance(error, Unreadable):
         return f"{file.external_id} {error}"
     if error.errno == errno.ELOOP:
-        return f"{file.external_id} became a link while it was read; it is looked at again next time"
+        return f"{file.external_id} became a link while it was read; the next sync reads it again"
     return f"{file.external_id} cannot be read: {error.strerror}; let the worker's user read it"

@@ -371,7 +371,7 @@ class PbiJsonSource(FileSource):
         self._pbi_type = options.source_type or SourceType.PBI
         self._last: tuple[str, Listing] | None = None
 
-    def skip_unchanged(self, known: Mapping[str, str]) -> int | None:  # noqa: ARG002 (it cannot)
+    def skip_unchanged(self, fingerprints: Mapping[str, str]) -> int | None:  # noqa: ARG002 (it cannot)
         """None: a PBI stands in several files, of which one that changed says nothing without the others."""
         return None
 

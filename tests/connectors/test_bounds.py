@@ -41,7 +41,7 @@ def test_merge_keys_that_multiply_are_read_as_lines_at_once(tmp_path: Path) -> N
     begun = time.monotonic()
     assert documents_beside(tmp_path, f"---\ntitle: Merged\n{MERGES}---\ntext") == (["bad.md", "good.md"], {})
     note = read(tmp_path)[0]["bad.md"].metadata["reading_note"]
-    assert "header not valid YAML" in note
+    assert "header is not valid YAML" in note
     assert time.monotonic() - begun < 5
 
 
@@ -69,7 +69,7 @@ def test_a_header_that_is_nested_without_end_is_read_as_lines(tmp_path: Path, ne
     assert documents_beside(tmp_path, text) == (["bad.md", "good.md"], {})
     bad = read(tmp_path)[0]["bad.md"]
     assert (bad.title, bad.text) == ("Nested", "text")
-    assert bad.metadata["reading_note"] == "header not valid YAML at line 4; read as lines"
+    assert bad.metadata["reading_note"] == "the header is not valid YAML at line 4; it was read line by line"
 
 
 @pytest.mark.parametrize("html", ["<p>a&#{};b</p>", "<p>a<a href='x&#{};'>y</a>b</p>", "a&#{}"])

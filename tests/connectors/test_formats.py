@@ -335,7 +335,7 @@ def test_what_holds_no_text_is_left_out_and_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (f"{'1' * 5001}. one\n", "has a number that nobody can read"),
+        (f"{'1' * 5001}. one\n", "has a number with too many digits"),
         ("- " * 400 + "deep\n", "is nested too deeply"),
     ],
     ids=["number", "list"],

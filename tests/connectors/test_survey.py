@@ -123,12 +123,12 @@ def test_what_is_no_document_of_the_team_is_left_out_and_named(tmp_path: Path) -
     assert read_by(tmp_path) == {"documents": ["a.md", "dist/f.md", "keep/i.md", "page.html"]}
     assert {reason: one.examples for reason, one in survey.contents.left_out.items()} == {
         "hidden folders": [".github"],
-        "links; what they lead to is read where it lies": ["link.md", "loop", "outside.md"],
+        "links; their targets are read at their own paths": ["link.md", "loop", "outside.md"],
         "files for tools": ["requirements.txt", "web/package.json"],
         "folders that .gitignore names": ["drafts", "gone", "x/gen"],
         "folders of dependencies and tools": ["web/node_modules"],
-        "folders of what is built": ["web/dist"],
-        "HTML that a program fills": ["t.html"],
+        "folders of build results": ["web/dist"],
+        "HTML templates that a program fills in": ["t.html"],
         "JSON without backlog items or texts": ["app.json"],
     }
 

@@ -122,5 +122,5 @@ def test_a_file_of_backlog_items_is_no_text(tmp_path: Path, kind: str) -> None:
     assert [one.external_id for one in page.documents] == ["broken.json", "other.json"]
     assert [one.external_id for one in page.failed] == ["items.json", "step-3.JSON"]
     for one in page.failed:
-        assert "holds backlog items and is no text" in one.reason
+        assert "holds backlog items, not text" in one.reason
         assert "source of type pbi_json" in one.reason

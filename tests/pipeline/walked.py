@@ -97,7 +97,7 @@ class Shelf:
             left_out=self.all_left_out,
         )
 
-    def skip_unchanged(self, known: Mapping[str, str]) -> int | None:  # noqa: ARG002
+    def skip_unchanged(self, fingerprints: Mapping[str, str]) -> int | None:  # noqa: ARG002
         return None
 
     def check(self) -> list[Finding]:

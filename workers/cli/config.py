@@ -76,7 +76,7 @@ def _look(data: Path | None) -> tuple[Json, list[tuple[str, Json]]]:
             sources.append((f"as {', '.join(service.set_)} say", dict(service.section)))
             facts.append({**service.section, "files": None, "endings": {}, "purpose": kind})
     left_out = [{"reason": reason, **vars(one)} for reason, one in contents.left_out.items()]
-    if others := contents.others:
+    if others := contents.other_endings:
         endings = [f"{ending} {n}" for ending, n in others.most_common(5)]
         reason = "files that are no documents"
         left_out.append({"reason": reason, "count": others.total(), "examples": endings})

@@ -62,7 +62,9 @@ class TestVerdicts:
         assert [(b["version"], b["body"]) for b in bodies] == [(2, "Other words.")]
 
     def test_a_document_that_was_read_in_part_is_counted_and_named_each_time(self, shop: Workshop) -> None:
-        noted = document("a", metadata={"reading_note": "header not valid YAML at line 5; read as lines"})
+        noted = document(
+            "a", metadata={"reading_note": "the header is not valid YAML at line 5; it was read line by line"}
+        )
         assert shop.admit(noted) == runs.Counts(queued=1, noted=1)
         shop.index()
         run = shop.open_run()
@@ -71,7 +73,7 @@ class TestVerdicts:
         assert (row.listed, row.noted) == (2, 1)
         (problem,) = row.problems
         assert (problem["item"], problem["outcome"]) == ("a", "noted")
-        assert problem["reason"] == "header not valid YAML at line 5; read as lines"
+        assert problem["reason"] == "the header is not valid YAML at line 5; it was read line by line"
 
     def test_what_waits_already_keeps_its_version_and_joins_the_new_run(self, shop: Workshop) -> None:
         first, _ = shop.open_run(), shop.admit
