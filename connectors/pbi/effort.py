@@ -1,4 +1,4 @@
-"""How large a PBI was thought to be, how much work it took, and when that was."""
+"""Estimated and actual effort of a PBI, and when work on it began and ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from connectors.documents.values import clean_text, number_of, number_within, pa
 from pipeline.documents import plain_key, plain_keys
 
 Unit = tuple[str, float]
-"""`points` or `hours`, and how many of them one is. A day has 8 hours and a week 5 days, as in Jira."""
+"""`points` or `hours`, and how many of them a unit is. A day has 8 hours and a week 5 days, as in Jira."""
 
 POINTS: Unit = ("points", 1.0)
 _UNITS: Mapping[Unit, str] = {
@@ -24,12 +24,12 @@ _UNITS: Mapping[Unit, str] = {
 }
 UNITS = {name: unit for unit, names in _UNITS.items() for name in names.split()}
 CLOCK: Unit = ("hours", 0.0)
-"""Hours, or seconds as Jira has them: told by the number."""
+"""Hours, or seconds as in Jira: decided by the size of the number."""
 
 MOST = {"points": 1000.0, "hours": 20_000.0}
-"""More than that is no effort of one PBI."""
+"""Largest plausible effort of one PBI."""
 MOST_HOURS, LEAST_SECONDS = 100, 3600
-"""A time without a unit is hours up to the one, and seconds from the other on; between them nobody can tell."""
+"""A time without a unit is hours up to the first, seconds from the second on, and ambiguous between them."""
 MOST_REOPENED = 1000
 LONGEST_KEPT = 100
 
@@ -61,7 +61,7 @@ def _keys() -> Iterator[tuple[str, tuple[str, Unit]]]:
 
 
 KEYS = dict(_keys())
-"""Plain key -> what it tells of, and the unit of a bare number; the surest first."""
+"""Plain key -> role (size, estimated or actual) and unit of a number without one; the most reliable first."""
 _ORDER = {key: place for place, key in enumerate(KEYS)}
 _SIZES = {"points": "story_points", "hours": "estimated_hours"}
 _EXPECTED = ("story_points", "estimated_points", "estimated_hours")
@@ -87,38 +87,38 @@ _PIECE = re.compile(
 
 
 def effort_facts(pbi: Mapping[Any, Any]) -> dict[str, Any]:
-    """Points and hours, estimated and actual; a text that is no amount stays as it is, under its own name.
+    """Points and hours, estimated and actual; a text that is no amount stays unchanged under its own key.
 
-    `effort` is the actual one beside an estimate, and alone the size, as on boards.
+    `effort` is actual beside an estimate, and the size if alone, as on boards.
     """
-    told = _told(pbi)
+    fields = _fields(pbi)
     facts: dict[str, Any] = {}
-    kept: dict[str, str] = {}
-    for key in sorted(KEYS.keys() & told.keys(), key=_ORDER.__getitem__):
+    unparsed: dict[str, str] = {}
+    for key in sorted(KEYS.keys() & fields.keys(), key=_ORDER.__getitem__):
         role, unit = KEYS[key]
         if key == "effort" and not facts.keys().isdisjoint(_EXPECTED):
             role = "actual"
-        value, said = _parts(told[key][1])
-        amount = _amount(value, said or told.get(key + "unit", ("", None))[1], unit)
+        value, stated_unit = _value_and_unit(fields[key][1])
+        amount = _amount(value, stated_unit or fields.get(key + "unit", ("", None))[1], unit)
         if amount is None:
-            text = f"{scalar_text(value)} {scalar_text(said)}".strip() if scalar_text(value) else ""
-            kept |= {clean_text(told[key][0]): text} if 0 < len(text) <= LONGEST_KEPT else {}
+            text = f"{scalar_text(value)} {scalar_text(stated_unit)}".strip() if scalar_text(value) else ""
+            unparsed |= {clean_text(fields[key][0]): text} if 0 < len(text) <= LONGEST_KEPT else {}
         elif (number := number_within(round(amount[1], 2), MOST[amount[0]])) is not None:
             facts.setdefault(_SIZES[amount[0]] if role == "size" else f"{role}_{amount[0]}", number)
-    return {**kept, **facts}
+    return {**unparsed, **facts}
 
 
-def _told(pbi: Mapping[Any, Any]) -> dict[str, tuple[str, Any]]:
-    """By plain key, each name as it is written and its value; the first that says something counts."""
-    told: dict[str, tuple[str, Any]] = {}
+def _fields(pbi: Mapping[Any, Any]) -> dict[str, tuple[str, Any]]:
+    """Name as written and value by plain key; of several the first that is not empty counts."""
+    fields: dict[str, tuple[str, Any]] = {}
     for name, value in [*pbi.items(), *_nested(pbi)]:
         if value not in (None, "") and not isinstance(value, bool):
-            told.setdefault(plain_key(name), (str(name), value))
-    return told
+            fields.setdefault(plain_key(name), (str(name), value))
+    return fields
 
 
 def course_facts(pbi: Mapping[str, Any]) -> dict[str, Any]:
-    """When work began and ended, and how often it was taken up again; of a PBI by plain key."""
+    """Times when work began and ended, and the number of reopenings; `pbi` is by plain key."""
     facts: dict[str, Any] = {}
     for name, keys in DATES.items():
         moments = filter(None, (parse_time(pbi.get(key)) for key in keys))
@@ -133,7 +133,7 @@ def course_facts(pbi: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _nested(pbi: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
-    """What an object such as `effort: {"estimated": 13, "actual": 21, "unit": "points"}` says, by keys of its own."""
+    """Flat keys and values of objects such as `effort: {"estimated": 13, "actual": 21, "unit": "points"}`."""
     for name, value in pbi.items():
         if plain_key(name) in _NESTED and isinstance(value, Mapping):
             unit = plain_keys(value).get("unit")
@@ -142,28 +142,28 @@ def _nested(pbi: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
                 yield key, {"value": item, "unit": unit} if unit else item
 
 
-def _parts(value: Any) -> tuple[Any, Any]:
-    """A value and its unit: `{"value": 5, "unit": "days"}`, `{"days": 5}`; a plain one has none."""
+def _value_and_unit(value: Any) -> tuple[Any, Any]:
+    """A value and its unit, of `{"value": 5, "unit": "days"}` or `{"days": 5}`; other values have no unit."""
     if not isinstance(value, Mapping):
         return value, None
     keys = plain_keys(value)
-    given = next(
+    amount = next(
         (keys[key] for key in ("value", "amount", "number", "count") if keys.get(key) is not None), None
     )
-    if given is not None and not isinstance(given, bool):
-        return given, keys.get("unit") or keys.get("units")
+    if amount is not None and not isinstance(amount, bool):
+        return amount, keys.get("unit") or keys.get("units")
     return next(((item, name) for name, item in keys.items() if name in UNITS), (None, None))
 
 
-def _amount(value: Any, said: Any, unit: Unit) -> Unit | None:
-    """A number or text as points or hours; None if it is neither. `said` is its unit if there is one."""
+def _amount(value: Any, stated_unit: Any, unit: Unit) -> Unit | None:
+    """A number or text as points or hours; None if it is neither. `unit` counts if there is no `stated_unit`."""
     number = number_of(value)
     if number is None:
-        return _spoken(value) if isinstance(value, str) else None
+        return _parsed_amount(value) if isinstance(value, str) else None
     if not math.isfinite(number):
         return unit[0], number
-    if said:
-        return _spoken(f"{number:f} {scalar_text(said)}")
+    if stated_unit:
+        return _parsed_amount(f"{number:f} {scalar_text(stated_unit)}")
     if unit is not CLOCK:
         return unit[0], number * unit[1]
     if number >= LEAST_SECONDS and number % 60 == 0:
@@ -171,8 +171,8 @@ def _amount(value: Any, said: Any, unit: Unit) -> Unit | None:
     return ("hours", number) if not MOST_HOURS < number <= MOST["hours"] else None
 
 
-def _spoken(text: str) -> Unit | None:
-    """`13 points`, `5 SP`, `2 days`, `3d 4h`; None for all else, such as `3-5 days` and `L`."""
+def _parsed_amount(text: str) -> Unit | None:
+    """Amount of a text such as `13 points`, `5 SP`, `2 days`, `3d 4h`; None for others, such as `3-5 days` or `L`."""
     text = text[: LONGEST_KEPT + 1].casefold().strip()
     about = _ABOUT.match(text)
     at, total, measures = about.end() if about else 0, 0.0, set()

@@ -1,4 +1,4 @@
-"""What a backlog item is called where others have its id."""
+"""Names of backlog items that share an id."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pipeline.documents import plain_title
 
 
 def title_key(title: str) -> str:
-    """Equal for titles that differ in case and blanks alone; short enough to be part of an id."""
+    """Hash of a title, equal for titles that differ in case and blanks only; short enough to be part of an id."""
     return hashlib.sha256(plain_title(title).encode()).hexdigest()[:8]
 
 
 def item_name(pbi_id: str, title: str) -> str:
-    """The external id of a backlog item where another one is called by its id alone."""
+    """External id of a backlog item whose id alone is the external id of another item."""
     return f"{pbi_id}~{title_key(title)}"

@@ -1,4 +1,4 @@
-"""One PBI as a readable text with facts: comments, its own page, the item it repeats."""
+"""Record of one PBI: its text, with metadata such as score, effort, comments and the item it duplicates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from connectors.pbi.identity import title_key
 from connectors.pbi.shapes import ID_KEYS, TITLE_KEYS, PbiItem, id_of, text_of
 from pipeline.documents import ACL, LEVEL, MAX_TITLE, plain_keys, plain_title
 
-# Names of fields, by plain key; the surest first.
+# Keys of fields in plain form, the most reliable first.
 FIELDS: Mapping[str, tuple[str, ...]] = {
     name: tuple(keys.split())
     for name, keys in {
@@ -59,7 +59,7 @@ FACTS: Mapping[str, tuple[str, ...]] = {
     "resolution": ("resolution", "resolvedreason", "closedreason", "statereason"),
 }
 SHORT_FACTS = ("outcome", "resolution")
-"""Facts that are a state, such as `Won't fix`: a sentence is told by the text alone."""
+"""Facts that are a short state, such as `Won't fix`; a sentence is only part of the text."""
 MOST_WORDS = 3
 TEXTS: Mapping[str, tuple[str, ...]] = {
     "User story": ("userstory",),
@@ -79,13 +79,13 @@ TEXTS: Mapping[str, tuple[str, ...]] = {
     "Comments": FIELDS["comments"],
 }
 ENDINGS = ("Outcome", "Resolution", "Closing comment", "Comments")
-"""The sections that may say that an item repeats another one."""
+"""Sections that may state that an item duplicates another one."""
 LONGEST_URL = 2000
 MOST_SCORE = 100
 TO_MASTER = frozenset(
     ("duplicateof", "duplicates", "isduplicateof", "isadupeof", "dupof", "dupeof", "systemlinktypesduplicatereverse")
 )  # fmt: skip
-"""Kinds of link that lead from the copy to the item it repeats; only a copy's `duplicate` does so too."""
+"""Types of links from a duplicate to its master; `duplicate` is one too if the item is closed as a duplicate."""
 
 _BULLET = re.compile(r"^\s*(?:[-*+\u2022]|\d+[.)])\s+")
 _LETTERS = re.compile(r"[^a-z]+")
@@ -96,7 +96,7 @@ _REPEATS = re.compile(
     r"\W*(?:(?:closed|resolved|done|marked)\W+)?(?:as\s+)?(?:an?\s+)?dup(?:e|licated?)?\W*(?:of\b.*)?",
     re.IGNORECASE | re.DOTALL,
 )
-_SAID = re.compile(
+_DUPLICATE_SENTENCE = re.compile(
     r"(?:^|[.!;:]\s|\*\*\*\s)[ \t*_>-]{0,8}"
     r"(?:this\s+(?:(?:bug|issue|item|story|ticket|pbi)\s+)?(?:has been|was|is|got)\s+|i(?:'m| am)\s+)?"
     r"(?:(?:closed|closing|marked|marking|resolved|resolving)\s+(?:(?:this|it)\s+)?as\s+)?"
@@ -113,58 +113,58 @@ _OPEN = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class PbiRecord:
-    """A PBI as it stands in one file."""
+    """A PBI as stated in one file."""
 
     id: str
     title: str
     text: str
     tags: tuple[str, ...]
     timestamp: str
-    """When it was created, as the file or its run says; empty if neither does."""
+    """Time of creation from the item or its run; empty if neither has one."""
     updated: str
     url: str
-    """Its own page; empty if it tells none."""
+    """Address of its own page; empty if it has none."""
     score: float | None
-    """How good it was found to be, as the file gives it: 0 to 1, or 0 to 100."""
+    """Quality score as in the file: 0 to 1, or 0 to 100."""
     facts: Mapping[str, Any]
 
     @property
-    def bare(self) -> bool:
-        """True if it says nothing but its title, as lists of questions and summaries do."""
-        return not self.below
+    def is_title_only(self) -> bool:
+        """True if it has a title only, as in lists of questions and in summaries."""
+        return not self.body
 
     @property
-    def below(self) -> str:
-        """Its text without the title."""
+    def body(self) -> str:
+        """Text without the title."""
         return self.text.partition("\n")[2]
 
     @property
     def content_key(self) -> str:
-        """Equal for equal contents; scores and times are no content."""
+        """Hash of the text; scores and times are not part of it."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     @property
     def title_key(self) -> str:
-        """That of its title."""
+        """Hash of the title, as of `title_key`."""
         return title_key(self.title)
 
     def is_state_of(self, other: PbiRecord) -> bool:
-        """Whether this is the other item of the same id in another state: they share the title, or all below it."""
-        return self.title_key == other.title_key or bool(self.below and self.below == other.below)
+        """Whether both are states of one item; for records of the same id. They share the title or the body."""
+        return self.title_key == other.title_key or bool(self.body and self.body == other.body)
 
     @property
-    def says_something(self) -> bool:
-        """True if its text is more than a title and a word such as `TBD`."""
-        return sum(len(line.split()) for line in self.below.split("\n") if not line.startswith("#")) > 1
+    def has_content(self) -> bool:
+        """True if the body has more than one word, such as `TBD`."""
+        return sum(len(line.split()) for line in self.body.split("\n") if not line.startswith("#")) > 1
 
     def resembles(self, other: PbiRecord) -> bool:
-        """Whether it may be such a state under a new title: there is a word that is in both titles."""
-        words, others = (set(re.findall(r"\w+", plain_title(r.title))) for r in (self, other))
-        return self.is_state_of(other) or not words.isdisjoint(others)
+        """Whether both may be states of one item: `is_state_of`, or the titles share a word."""
+        words, other_words = (set(re.findall(r"\w+", plain_title(r.title))) for r in (self, other))
+        return self.is_state_of(other) or not words.isdisjoint(other_words)
 
 
 def pbi_record(item: PbiItem, run: Mapping[str, Any]) -> PbiRecord | None:
-    """The record of one list entry; None if it has neither id nor title."""
+    """Build the record of one list entry; None if it has neither id nor title."""
     if not isinstance(item.pbi, Mapping):
         return None
     pbi = plain_keys(item.pbi)
@@ -177,8 +177,8 @@ def pbi_record(item: PbiItem, run: Mapping[str, Any]) -> PbiRecord | None:
         heading: text for heading, keys in TEXTS.items() if (text := _section(heading, _value(pbi, keys)))
     }
     facts = work_facts(item.pbi, own_id, filter(None, map(sections.get, ENDINGS)))
-    own = item.pbi.get("metadata")
-    rights = canonical_rights(item.pbi, run, own if isinstance(own, Mapping) else {})
+    item_metadata = item.pbi.get("metadata")
+    rights = canonical_rights(item.pbi, run, item_metadata if isinstance(item_metadata, Mapping) else {})
     facts |= {key: json_able(rights[key]) for key in (LEVEL, ACL) if key in rights}
     return PbiRecord(
         id=own_id or f"title-{digest[:16]}",
@@ -194,12 +194,12 @@ def pbi_record(item: PbiItem, run: Mapping[str, Any]) -> PbiRecord | None:
 
 
 def work_facts(item: Mapping[Any, Any], own_id: str, endings: Iterable[str]) -> dict[str, Any]:
-    """What the fields of a backlog item say as metadata: status, priority, labels, effort, the item it repeats.
+    """Metadata from the fields of a backlog item: status, priority, labels, effort, the item it duplicates.
 
     Args:
-        item: its fields as they are spelled.
-        own_id: its id, which it cannot repeat.
-        endings: texts about how it ended, which may name the item that it repeats.
+        item: its fields, with keys as written.
+        own_id: its id, which it cannot duplicate.
+        endings: texts about its end, which may name the item that it duplicates.
     """
     pbi = plain_keys(item)
     facts = {name: json_able(_value(pbi, keys)) for name, keys in FACTS.items()}
@@ -215,7 +215,7 @@ def _labels(pbi: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _value(pbi: Mapping[str, Any], keys: Iterable[str]) -> Any:
-    """The first of these that says anything."""
+    """The first value of these keys that is not empty."""
     return next((pbi[key] for key in keys if pbi.get(key) not in (None, "", [], {})), None)
 
 
@@ -237,7 +237,7 @@ def _section(heading: str, value: Any) -> str:
 
 
 def _inline(value: Any) -> str:
-    """One value as text: of an object its main text, else all its parts."""
+    """One value as text: of an object its main text, else all its fields."""
     if isinstance(value, Mapping):
         keys = plain_keys(value)
         steps = ((word, text_of(keys, (word,))) for word in ("given", "when", "then"))
@@ -250,34 +250,37 @@ def _inline(value: Any) -> str:
 
 
 def _comments(values: Iterable[Any]) -> str:
-    """Each comment below a heading of its own, so that the last one can be told from the others; the oldest first.
+    """Comments, oldest first, each below a separate heading.
 
-    A comment is a text, or an object with its text, author and time. Without a time for each the order of the
-    file stands.
+    A comment is a text, or an object with text, author and time. If any has no time, the order of the file is used.
     """
-    found: list[tuple[str, str, str]] = []
+    comments: list[tuple[str, str, str]] = []
     for value in values:
         keys = plain_keys(value) if isinstance(value, Mapping) else {"text": value}
         if text := text_of(keys, FIELDS["text of a comment"]):
             times = filter(None, (parse_time(keys.get(key)) for key in FIELDS["time of a comment"]))
             at = next(map(datetime.isoformat, times), "")
-            found.append((at, " ".join(_author(keys).split()), nested(text, 3)))
-    if all(at for at, _, _ in found):
-        found.sort(key=lambda comment: comment[0])
+            comments.append((at, " ".join(_author(keys).split()), nested(text, 3)))
+    if all(at for at, _, _ in comments):
+        comments.sort(key=lambda comment: comment[0])
     heads = (
         ", ".join(filter(None, (author or f"Comment {n}", at[:10])))
-        for n, (at, author, _) in enumerate(found, 1)
+        for n, (at, author, _) in enumerate(comments, 1)
     )
-    return "\n\n".join(f"### {head}\n\n{text}" for head, (_, _, text) in zip(heads, found, strict=True))
+    return "\n\n".join(f"### {head}\n\n{text}" for head, (_, _, text) in zip(heads, comments, strict=True))
 
 
 def _author(comment: Mapping[str, Any]) -> str:
-    who = next((comment[key] for key in FIELDS["author"] if comment.get(key)), "")
-    return text_of(plain_keys(who), FIELDS["author's name"]) if isinstance(who, Mapping) else scalar_text(who)
+    author = next((comment[key] for key in FIELDS["author"] if comment.get(key)), "")
+    return (
+        text_of(plain_keys(author), FIELDS["author's name"])
+        if isinstance(author, Mapping)
+        else scalar_text(author)
+    )
 
 
 def _time(field: str, *places: Mapping[str, Any]) -> str:
-    """The first that is a time, as the file writes it; an epoch number as ISO text."""
+    """The first time among the keys of a field, as written; an epoch number as ISO text. Empty if there is none."""
     for value in (facts.get(key) for facts in places for key in FIELDS[field]):
         if moment := parse_time(value):
             return clean_text(value).strip() if isinstance(value, str) else moment.isoformat()
@@ -285,45 +288,47 @@ def _time(field: str, *places: Mapping[str, Any]) -> str:
 
 
 def _score(*places: tuple[Mapping[str, Any], str]) -> float | None:
-    """The first score found; 0 is one, NaN and truth values are none."""
+    """The first score; 0 is one, NaN and truth values are not."""
     for value in (facts.get(key) for facts, field in places for key in FIELDS[field]):
-        given = plain_keys(value).get("score") if isinstance(value, Mapping) else value
-        score = number_within(number_of(given.rstrip(" %") if isinstance(given, str) else given), MOST_SCORE)
+        score_value = plain_keys(value).get("score") if isinstance(value, Mapping) else value
+        score = number_within(
+            number_of(score_value.rstrip(" %") if isinstance(score_value, str) else score_value), MOST_SCORE
+        )
         if score is not None:
             return score
     return None
 
 
 def _own_url(pbi: Mapping[str, Any]) -> str:
-    """Its page; empty if none is told. Only http and https."""
+    """Address of the item's page, http or https; empty if there is none."""
     urls = (scalar_text(pbi.get(key)) for key in FIELDS["page"])
     return next((clean_text(url) for url in urls if len(url) <= LONGEST_URL and _is_web(url)), "")
 
 
-def _duplicate_of(pbi: Mapping[str, Any], own_id: str, said: Iterable[str]) -> str:
-    """The id of the item that this one repeats, of a PBI by plain key; empty if it repeats none.
+def _duplicate_of(pbi: Mapping[str, Any], own_id: str, endings: Iterable[str]) -> str:
+    """Id of the item that this one duplicates; empty if there is none.
 
     Args:
-        pbi: fields and links come first.
-        own_id: never the answer.
-        said: outcome, resolution and comments; they count unless the PBI is open or was resolved otherwise.
+        pbi: fields by plain key, which come first, and links.
+        own_id: never returned.
+        endings: outcome, resolution and comments; they count unless the PBI is open or has another resolution.
     """
     reasons, states = (
         [text for key in FIELDS[f] if (text := scalar_text(pbi.get(key)))] for f in ("reason", "state")
     )
     repeats = any(map(_REPEATS.fullmatch, (*reasons, *states)))
-    found = [*_by_key(pbi, repeats=repeats), *_by_link(pbi, repeats=repeats)]
+    references = [*_by_key(pbi, repeats=repeats), *_by_link(pbi, repeats=repeats)]
     is_open = any(_LETTERS.sub("", text.lower()) in _OPEN for text in states)
     if repeats or not (reasons or is_open):
-        found += [ref for text in said for ref in reversed(_SAID.findall(text))]
-    return next((ref for one in found if (ref := one.removeprefix("#")) not in ("", own_id)), "")
+        references += [ref for text in endings for ref in reversed(_DUPLICATE_SENTENCE.findall(text))]
+    return next((ref for one in references if (ref := one.removeprefix("#")) not in ("", own_id)), "")
 
 
 def _by_key(pbi: Mapping[str, Any], *, repeats: bool) -> Iterator[str]:
     for key in FIELDS["master"]:
         value = pbi.get(key)
         if key == "duplicates" and not isinstance(value, str | Mapping) and not repeats:
-            continue  # the copies of this one, or how many there are
+            continue  # duplicates of this item, or their number
         yield _ref(next(iter(value), None) if isinstance(value, list) else value)
 
 
@@ -331,14 +336,14 @@ def _by_link(pbi: Mapping[str, Any], *, repeats: bool) -> Iterator[str]:
     for value in map(pbi.get, FIELDS["links"]):
         links = _listed(value)
         if isinstance(value, Mapping):
-            links = [{"type": name, "target": one} for name, item in value.items() for one in _listed(item)]
+            links = [{"type": name, "target": end} for name, item in value.items() for end in _listed(item)]
         for link in links:
             if isinstance(link, Mapping) and _leads_to_master(keys := plain_keys(link), repeats=repeats):
                 yield next((ref for name in FIELDS["target of a link"] if (ref := _ref(keys.get(name)))), "")
 
 
 def _leads_to_master(link: Mapping[str, Any], *, repeats: bool) -> bool:
-    """Jira's links name both directions and tell by `outwardIssue` which one holds."""
+    """Whether a link leads to the master; Jira's links name both directions, and `outwardIssue` selects one."""
     kind = next((link[key] for key in FIELDS["type of a link"] if link.get(key)), "")
     if isinstance(kind, Mapping):
         named = plain_keys(kind)
@@ -348,7 +353,7 @@ def _leads_to_master(link: Mapping[str, Any], *, repeats: bool) -> bool:
 
 
 def _ref(value: Any) -> str:
-    """An id out of a number, a text, an address or an object that has one; empty if there is none."""
+    """The id in a number, a text, an address or an object; empty if there is none."""
     if isinstance(value, Mapping):
         return id_of(plain_keys(value)) or _ref(plain_keys(value).get("url"))
     text = "" if isinstance(value, bool) else scalar_text(value)
@@ -360,7 +365,7 @@ def _ref(value: Any) -> str:
 
 def _is_web(url: str) -> bool:
     try:
-        parts = urlsplit(url)
+        split = urlsplit(url)
     except ValueError:
         return False
-    return parts.scheme in {"http", "https"} and bool(parts.netloc) and not re.search(r"\s", url)
+    return split.scheme in {"http", "https"} and bool(split.netloc) and not re.search(r"\s", url)

@@ -1,4 +1,4 @@
-"""Where the PBIs are in a JSON file of the backlog pipeline."""
+"""Extraction of the PBIs from a JSON file of the backlog pipeline."""
 
 from __future__ import annotations
 
@@ -20,51 +20,51 @@ _BY_STAGE: tuple[tuple[str, ...], ...] = (
     ("finalpbis", "formattedpbis", "processedpbis"),
 )  # fmt: skip
 LISTS: Mapping[str, int] = {key: stage for stage, keys in enumerate(_BY_STAGE) for key in keys}
-"""Keys that hold PBIs, and how late in the pipeline: of one PBI in two lists the later one counts."""
+"""Key of a list of PBIs -> stage of the pipeline; of one PBI in two lists the later stage counts."""
 SINGLES: Mapping[str, int] = {
     "pbi": 0, "candidate": 0, "userstory": 0, "scoredpbi": 1, "enrichedpbi": 2, "assessedpbi": 5,
     "result": 6, "output": 6,
 }  # fmt: skip
-"""Keys that hold one PBI, in a file of its own."""
+"""Key of a single PBI in a separate file -> stage of the pipeline."""
 FINAL = "finaloutput"
 FINAL_STAGE = len(_BY_STAGE)
 MAX_NESTING = 2
-"""A step's name, and `final_output` below it."""
+"""Levels above a list: the name of a step, and `final_output` below it."""
 RUN_KEYS = ("metadata", "runmetadata", "run")
 ID_KEYS = ("id", "pbiid", "userstoryid", "key")
 TITLE_KEYS = ("title", "name", "summary")
 _COMMON = frozenset(("candidates",))
-"""Keys of lists that hold other things in other files."""
+"""Keys of lists that may hold other things than PBIs."""
 _MARKS = frozenset(("pbi", "pbiid", "acceptancecriteria", "userstory"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PbiItem:
-    """One entry of a list of PBIs."""
+    """An entry of a list of PBIs."""
 
     index: int
     stage: int
     pbi: Any
-    """Should be a mapping, but a file may hold anything."""
+    """The entry, usually a mapping; a file may hold any JSON."""
     scores: Mapping[str, Any]
     place: int = 0
-    """Which of the lists of its file it stands in."""
+    """Index of its list in the file."""
 
 
 def text_of(keys: Mapping[str, Any], names: Iterable[str]) -> str:
-    """The first of these keys that holds a text or number, as text; empty if none does."""
+    """The first scalar value of these keys as text; empty if there is none."""
     return next((text for name in names if (text := scalar_text(keys.get(name)))), "")
 
 
 def id_of(keys: Mapping[str, Any]) -> str:
-    """An item's id as text; a whole number is without the `.0` that tables give it."""
+    """Id of an item as text; a whole number without the `.0` that tables add."""
     values = {name: keys.get(name) for name in ID_KEYS}
-    whole = {n: int(v) if isinstance(v, float) and v.is_integer() else v for n, v in values.items()}
-    return text_of(whole, ID_KEYS)
+    ids = {n: int(v) if isinstance(v, float) and v.is_integer() else v for n, v in values.items()}
+    return text_of(ids, ID_KEYS)
 
 
 def pbi_items(data: Any) -> list[PbiItem] | None:
-    """The PBIs of a parsed file; None if it has none and no list for them, an empty list if the list is empty."""
+    """The PBIs of a parsed file; an empty list if its list of PBIs is empty, None if it has no such list."""
     if isinstance(data, list):
         items = [_item(index, 0, item) for index, item in enumerate(data)]
         return items if not items or any(map(_is_named, map(attrgetter("pbi"), items))) else None
@@ -82,7 +82,7 @@ def pbi_items(data: Any) -> list[PbiItem] | None:
 
 
 def holds_pbis(data: Any) -> bool:
-    """True if a file that may hold any JSON holds PBIs: its list is called so, or they show acceptance criteria."""
+    """True if any JSON holds PBIs: by the key of a list, or by fields such as acceptance criteria."""
     if not isinstance(data, Mapping):
         return isinstance(data, list) and _marked(data)
     if _is_named(plain_keys(data).get("pbi")) or (_single(data, 0, 0) and _marked([data])):
@@ -92,12 +92,12 @@ def holds_pbis(data: Any) -> bool:
 
 
 def is_step(data: Any) -> bool:
-    """True for what a step of the pipeline writes, with PBIs or, as of costs, without."""
+    """True for output of a pipeline step, also without PBIs, such as its costs."""
     return isinstance(data, Mapping) and {"step", "runid"} <= plain_keys(data).keys()
 
 
 def run_facts(data: Any) -> dict[str, Any]:
-    """What the file says of its run, by plain key: its own metadata object, else its top level."""
+    """Facts about a file's run by plain key: its top level, overridden by its metadata object."""
     if not isinstance(data, Mapping):
         return {}
     top = plain_keys(data)
@@ -106,18 +106,18 @@ def run_facts(data: Any) -> dict[str, Any]:
 
 
 def top_level(data: Any) -> str:
-    """What a person is told of a file without PBIs: its keys, never its values."""
+    """Description of a file without PBIs for messages: its keys, never its values."""
     if not isinstance(data, Mapping):
         return json_type_name(data)
     keys = [str(key)[:40] for key in data]
-    shown = ", ".join(keys[:8]) + (", ..." if len(keys) > 8 else "")  # noqa: PLR2004
-    return f"the top-level keys {shown}" if keys else "an empty object"
+    listed = ", ".join(keys[:8]) + (", ..." if len(keys) > 8 else "")  # noqa: PLR2004
+    return f"the top-level keys {listed}" if keys else "an empty object"
 
 
 def _lists(value: Mapping[Any, Any], floor: int, depth: int) -> Iterator[tuple[str, int, list[Any]]]:
-    """Every list of PBIs with its key and stage; `floor` is the least stage of lists in here.
+    """Lists of PBIs, each with key and stage; `floor` is the least stage.
 
-    A list of ids or counts is none.
+    A list of ids or counts is not returned.
     """
     for key, item in value.items():
         name = plain_key(key)
@@ -129,15 +129,15 @@ def _lists(value: Mapping[Any, Any], floor: int, depth: int) -> Iterator[tuple[s
 
 
 def _single(value: Mapping[Any, Any], stage: int, depth: int) -> PbiItem | None:
-    """The PBI of a file of its own, be it wrapped or not; whatever has an id and a title is one."""
+    """The single PBI of a file, wrapped or not: an object with an id and a title; None if there is none."""
     keys = plain_keys(value)
-    # Whatever stands alone must have both, unlike what stands in a list of PBIs.
+    # A single object must have both, unlike an entry of a list of PBIs.
     if text_of(keys, ID_KEYS) and text_of(keys, TITLE_KEYS) and not isinstance(keys.get("pbi"), Mapping):
         return _item(0, stage, value)
     for name, least in SINGLES.items():
         inner = keys.get(name)
-        if isinstance(inner, Mapping) and depth and (found := _single(inner, max(stage, least), depth - 1)):
-            return replace(found, scores=found.scores or _scores(keys))
+        if isinstance(inner, Mapping) and depth and (single := _single(inner, max(stage, least), depth - 1)):
+            return replace(single, scores=single.scores or _scores(keys))
     return None
 
 
@@ -146,14 +146,14 @@ def _is_named(pbi: Any) -> bool:
 
 
 def _item(index: int, stage: int, item: Any) -> PbiItem:
-    """Unwraps `{"pbi": ..., "scores": ...}`."""
+    """An entry, unwrapped from `{"pbi": ..., "scores": ...}`."""
     keys = plain_keys(item) if isinstance(item, Mapping) else {}
     pbi = keys["pbi"] if isinstance(keys.get("pbi"), Mapping) else item
     return PbiItem(index=index, stage=stage, pbi=pbi, scores=_scores(keys))
 
 
 def _scores(keys: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What stands beside a PBI, or in its `quality`."""
+    """Scores beside a PBI, or in its `quality`; empty if there are none."""
     quality = keys.get("quality")
     inner = plain_keys(quality).get("scores") if isinstance(quality, Mapping) else None
     return next((scores for scores in (keys.get("scores"), inner) if isinstance(scores, Mapping)), {})

@@ -16,42 +16,42 @@ _TYPES = frozenset(
     "bug chore defect epic feature featurerequest improvement initiative issue pbi productbacklogitem spike story"  # noqa: SIM905 (a list of words)
     " subtask task tasks ticket todo userstory workitem".split()
 )
-"""Values of `type` in the header of a backlog item, by their letters."""
+"""Values of `type` in the header of a backlog item, reduced to their letters."""
 _FIELDS = frozenset(
     "assignee assignees assignedto blockedby dependencies dependson duedate epic estimate iteration labels milestone"  # noqa: SIM905 (a list of words)
     " ordinal parent parentid parenttaskid points priority reporter severity sprint storypoints subtasks".split()
 )
-"""Keys that headers of backlog items have and those of pages do not."""
+"""Keys in headers of backlog items, but not of pages."""
 _STATES = frozenset(
     "backlog blocked canceled cancelled closed complete completed doing done fixed icebox inprogress inreview"  # noqa: SIM905 (a list of words)
     " merged next notstarted onhold open pending planned ready readyfordev resolved review shipped started testing"
     " todo triage unstarted verified wontdo wontfix".split()
 )
-"""Values of `status` that work has and pages do not, by their letters."""
+"""Values of `status` of backlog items, but not of pages, reduced to their letters."""
 _PAGE_STATES = frozenset(
     "accepted alpha approved beta current deprecated experimental final live proposed published rejected stable"  # noqa: SIM905 (a list of words)
     " superseded".split()
 )
-"""Values of `status` that pages and records have, and work does not."""
+"""Values of `status` of pages and records, but not of backlog items."""
 _FOLDERS = frozenset(
     "backlog bugs epics issues pbis stories tasks tickets todos userstories workitems".split()  # noqa: SIM905 (a list of words)
 )
 _RECORDS = re.compile(r"adrs?|.*decisions?|rfcs?|keps|proposals")
 _OTHER_FOLDERS = re.compile(r"docs?|templates?")
-"""Folders right below that of a backlog whose files are none of its items."""
+"""Folders directly within a backlog's folder whose files are no items."""
 _NAME = re.compile(
     r"((?:task|story|bug|issue|epic|ticket|us|pbi)[-_](?:[a-z]+-)?\d[\d.]*)(?![^\W_])", re.IGNORECASE
 )
-"""How files of items are called that have no header: `task-12 - Oil-the-winch`."""
+"""File names of items without a header: `task-12 - Oil-the-winch`."""
 _NOT_LETTERS = re.compile(r"[\W\d_]+")
 PARENT_KEYS = ("parent", "parentid", "parenttaskid", "epic")
 
 
 def is_backlog_item(path: str, header: Mapping[str, Any]) -> bool:
-    """True for a file whose header is that of a task, a story or another piece of work.
+    """True for a file whose header is that of a task, a story or another work item.
 
-    Without a header: a name with a number in a folder of work items. Else two of these: an id with a number, a state of
-    work, a field that only work has, a folder of work items; or a type that is one.
+    Without a header, by a name with a number in a folder of work items. Else by its type, or by a status and two of: an
+    id with a number, a status of work, a field that only work items have, a folder of work items.
     """
     keys = plain_keys(header)
     folders = [_letters(name) for name in PurePosixPath(path).parts[:-1]]
@@ -73,7 +73,7 @@ def is_backlog_item(path: str, header: Mapping[str, Any]) -> bool:
 
 
 def backlog_item_facts(path: str, header: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """Metadata of a backlog item, named as those of items in JSON: `pbi_id`, status, priority, parent, effort."""
+    """Metadata of a backlog item, with the keys of items in JSON: `pbi_id`, status, priority, parent, effort."""
     keys = plain_keys(header)
     name = _NAME.match(PurePosixPath(path).stem)
     item_id = text_of(keys, ID_KEYS) or (name[1].rstrip(".") if name else "")
