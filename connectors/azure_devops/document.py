@@ -1,4 +1,4 @@
-"""A work item, and the document made of it: fields, links, history and comments as Markdown, with metadata."""
+"""Work items, and their documents: fields, links, history and comments as Markdown, with metadata."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from connectors.markup.parsing import resolved
 from pipeline.documents import Document, SourceType
 
 OPEN_END = 9999
-"""The year of a date that stands for "not yet"."""
+"""Year of dates that mean "not yet"."""
 LONG_FIELDS = {
     "System.Description": "Description",
     "Microsoft.VSTS.Common.AcceptanceCriteria": "Acceptance criteria",
@@ -32,21 +32,21 @@ LONG_FIELDS = {
     "Microsoft.VSTS.Common.Resolution": "Resolution",
     "System.History": "Discussion",
 }
-"""HTML, unless the item says Markdown. Of other fields the value tells."""
+"""Fields in HTML, unless the item states Markdown; the format of other fields is detected."""
 TEST_FIELDS = (
     "Microsoft.VSTS.TCM.Steps",
     "Microsoft.VSTS.TCM.Parameters",
     "Microsoft.VSTS.TCM.LocalDataSource",
 )
-"""XML in test cases and shared steps."""
+"""Fields in XML, of test cases and shared steps."""
 ALWAYS = ("Microsoft.VSTS.TCM.ReproSteps", *TEST_FIELDS, "Microsoft.VSTS.Common.Resolution")
-"""Read without being configured: bugs and test cases have their text in them, and nobody looks for the last."""
+"""Fields that are always read, because they hold the text of bugs and test cases and the resolution."""
 SHOWN_ELSEWHERE = frozenset(
     ("System.Title", "System.Tags", "System.CommentCount", "System.Parent", "System.Id", "System.Rev")
 )
 PARENT = "System.LinkTypes.Hierarchy-Reverse"
 DUPLICATE_OF = "System.LinkTypes.Duplicate-Reverse"
-"""Leads from the copy to the item that it repeats."""
+"""Link from a duplicate to its master."""
 LINK_NAMES = {
     PARENT: "Parent",
     "System.LinkTypes.Hierarchy-Forward": "Child",
@@ -56,10 +56,10 @@ LINK_NAMES = {
     "System.LinkTypes.Duplicate-Forward": "Duplicate",
     DUPLICATE_OF: "Duplicate of",
 }
-"""In the order in which they are shown."""
+"""Names of link types, in their order in the text."""
 LONGEST_DETAIL = 100
 MOST_LINKS = 200
-"""Links shown of one item; some parents have thousands of children."""
+"""Most links in the text of one item, because some parents have thousands of children."""
 METADATA = {
     "state": "System.State",
     "reason": "System.Reason",
@@ -70,16 +70,16 @@ METADATA = {
     "severity": "Microsoft.VSTS.Common.Severity",
     "resolution": "Microsoft.VSTS.Common.ResolvedReason",
 }
-"""Metadata by field, where there is a value."""
+"""Metadata -> field; written only if it has a value."""
 EFFORTS: Mapping[str, tuple[float, tuple[str, ...]]] = {
     "story_points": (1000, ("StoryPoints", "Effort", "Size")),
     "estimated_hours": (20_000, ("OriginalEstimate",)),
     "actual_hours": (20_000, ("CompletedWork",)),
     "remaining_hours": (20_000, ("RemainingWork",)),
 }
-"""Metadata -> largest believable number, and fields of `Microsoft.VSTS.Scheduling` (each process has its own size)."""
+"""Metadata -> largest plausible number, and fields of `Microsoft.VSTS.Scheduling`, which differ by process."""
 DATES = {"started_at": "ActivatedDate", "resolved_at": "ResolvedDate", "closed_at": "ClosedDate"}
-"""Metadata by field of `Microsoft.VSTS.Common`."""
+"""Metadata -> field of `Microsoft.VSTS.Common`."""
 
 _MAIL = re.compile(r"\s*<[^<>]*>\s*$")
 _IDENTITY = re.compile(r"[^<>\n]{1,200}<[^<>\s]{1,200}[@\\][^<>\s]{1,200}>\s*")
@@ -103,16 +103,16 @@ _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_+")
 
 @dataclass(frozen=True, kw_only=True)
 class Relation:
-    """A link, file or address that hangs on an item."""
+    """A link to an item or address, or a file, of an item."""
 
     kind: str
-    """Such as `System.LinkTypes.Related` or `AttachedFile`."""
+    """Type, such as `System.LinkTypes.Related` or `AttachedFile`."""
     url: str
     attributes: Mapping[str, Any]
 
     @property
     def target(self) -> int | None:
-        """The other item's id: the last part of the address, if the link leads to an item at all."""
+        """Id of the linked item, from the end of the address; None if the link is not to an item."""
         if not self.kind.startswith(("System.LinkTypes.", "Microsoft.VSTS.")):
             return None
         match = _TARGET.search(self.url)
@@ -121,7 +121,7 @@ class Relation:
 
 @dataclass(frozen=True, kw_only=True)
 class BoardsComment:
-    """One comment of the discussion."""
+    """A comment of the discussion."""
 
     author: str
     at: datetime | None
@@ -131,73 +131,73 @@ class BoardsComment:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkItem:
-    """One work item as the service gives it. Empty fields are absent; dates are text, persons objects."""
+    """A work item as the service returns it. Empty fields are absent; dates are text, persons are objects."""
 
     id: int
     rev: int
     fields: Mapping[str, Any]
     relations: Sequence[Relation] = ()
     formats: Mapping[str, str] = field(default_factory=dict)
-    """`markdown` for the long fields that hold Markdown; the others hold HTML."""
+    """Field -> `markdown` for long fields in Markdown; others are HTML."""
     page: str = ""
-    """The address for people, if it was given."""
+    """Address for people; empty if it was not returned."""
 
     def text(self, name: str) -> str:
-        """A field as text: a person's name, a number, a date as given; empty if there is none."""
+        """A field as text: a person's name, a number, a date as returned; empty if it has no value."""
         value = self.fields.get(name)
         is_person = isinstance(value, Mapping) or (isinstance(value, str) and _IDENTITY.fullmatch(value))
-        if isinstance(value, float) and value.is_integer():  # as tools that copy items write numbers
+        if isinstance(value, float) and value.is_integer():  # as written by tools that copy items
             value = int(value)
         return person(value) if is_person else scalar_text(value)
 
     def moment(self, name: str) -> datetime | None:
-        """A field's point in time; None for none, and for the open end."""
-        found = parse_time(self.fields.get(name))
-        return None if found is None or found.year >= OPEN_END else found
+        """Time of a field; None if it has none or means "not yet"."""
+        moment = parse_time(self.fields.get(name))
+        return None if moment is None or moment.year >= OPEN_END else moment
 
     def day(self, name: str) -> str:
-        """A field's day, `2025-03-04`; empty for none."""
+        """Day of a field, such as `2025-03-04`; empty if it has none."""
         return _day(self.moment(name))
 
     def linked(self, kind: str) -> int | None:
-        """The id of the first item that a link of this kind leads to."""
+        """Id of the first item linked by a link of this type; None if there is none."""
         return next((r.target for r in self.relations if r.kind == kind), None)
 
     @property
     def shown_relations(self) -> list[Relation]:
-        """At most MOST_LINKS, parents first."""
+        """Relations for the text, at most MOST_LINKS, parents first."""
         ranks = {kind: rank for rank, kind in enumerate(LINK_NAMES)}
         return sorted(self.relations, key=lambda r: ranks.get(r.kind, len(ranks)))[:MOST_LINKS]
 
     @property
     def project(self) -> str:
-        """Its name."""
+        """Name of its project."""
         return self.text("System.TeamProject")
 
     @property
     def type(self) -> str:
-        """Such as `User Story`."""
+        """Type, such as `User Story`."""
         return self.text("System.WorkItemType")
 
     @property
     def title(self) -> str:
-        """Never empty."""
+        """Title, or its type and id if it has none."""
         return " ".join(self.text("System.Title").split()) or f"{self.type or 'Work item'} {self.id}"
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Each once; the service joins them with semicolons."""
+        """Tags, each once; the service joins them with semicolons."""
         return tuple(dict.fromkeys(tag.strip() for tag in self.text("System.Tags").split(";") if tag.strip()))
 
 
 def whole_number(value: Any) -> int | None:
-    """An id or a count, also as `12.0` or as text; None for all else."""
+    """An id or a count, also from `12.0` or from text; None for other values."""
     number = number_within(number_of(value), LARGEST_ID)
     return number if isinstance(number, int) else None
 
 
 def person(value: Any) -> str:
-    """The name in an identity: an object here, `Name <mail>` in the feed."""
+    """Name of an identity: of an object, or of `Name <mail>` as in the feed."""
     if isinstance(value, Mapping):
         return scalar_text(value.get("displayName")) or scalar_text(value.get("uniqueName"))
     return _MAIL.sub("", scalar_text(value))
@@ -206,7 +206,7 @@ def person(value: Any) -> str:
 def document_of(
     item: WorkItem,
     options: AzureDevOpsOptions,
-    others: Mapping[int, WorkItem],
+    linked_items: Mapping[int, WorkItem],
     comments: Sequence[BoardsComment],
 ) -> Document:
     """The document of one item.
@@ -214,10 +214,10 @@ def document_of(
     Args:
         item: with all its fields.
         options: of its source.
-        others: items at the other ends of links whose titles may be shown.
+        linked_items: items linked from this one whose titles may be shown, by id.
         comments: of the item, oldest first.
     """
-    writer = _TextWriter(item, options, others)
+    writer = _TextWriter(item, options, linked_items)
     text, title = clean_text(writer.text(comments)), clean_text(item.title)
     source_type = options.source_type or SourceType.AZURE_DEVOPS
     closed = item.moment("Microsoft.VSTS.Common.ClosedDate")
@@ -232,10 +232,10 @@ def document_of(
         tags=item.tags,
         headings=list(headings_of(text)),
     )
-    # By type and tag only: on a board headings and paths say nothing.
+    # By type and tag only: headings and paths of work items are no signs of a decision.
     rules = options.decisions.model_copy(update={"paths": (), "headings": ()})
     kind, facts = kind_and_facts(rules, evidence, source_type)
-    # The address that the service gave, if it is one; else built.
+    # The address from the service if valid, else a built one.
     url = item.page if item.page.startswith(("https://", "http://")) else _url(item, options)
     capped = {"capped": True} if writer.capped else {}
     return Document(
@@ -256,24 +256,24 @@ def document_of(
 
 
 def _metadata(item: WorkItem) -> dict[str, Any]:
-    found: dict[str, Any] = {"rev": item.rev, "work_item_type": item.type, "project": item.project}
-    found |= {key: clean_text(item.text(name)) for key, name in METADATA.items() if item.text(name)}
+    metadata: dict[str, Any] = {"rev": item.rev, "work_item_type": item.type, "project": item.project}
+    metadata |= {key: clean_text(item.text(name)) for key, name in METADATA.items() if item.text(name)}
     priority = whole_number(item.fields.get("Microsoft.VSTS.Common.Priority"))
     if priority is not None:
-        found["priority"] = priority
+        metadata["priority"] = priority
     parent = whole_number(item.fields.get("System.Parent"))
     links = {
         "parent_id": item.linked(PARENT) if parent is None else parent,
         "duplicate_of": item.linked(DUPLICATE_OF),
     }
-    found |= {key: str(target) for key, target in links.items() if target is not None}
+    metadata |= {key: str(target) for key, target in links.items() if target is not None}
     for key, (most, names) in EFFORTS.items():
-        # Of each kind the first field that holds a possible number.
+        # The first field with a plausible number counts.
         numbers = (number_of(item.fields.get(f"Microsoft.VSTS.Scheduling.{name}")) for name in names)
         effort = next((n for number in numbers if (n := number_within(number, most)) is not None), None)
         if effort is not None:
-            found[key] = effort
-    return found | {
+            metadata[key] = effort
+    return metadata | {
         key: moment.isoformat()
         for key, name in DATES.items()
         if (moment := item.moment(f"Microsoft.VSTS.Common.{name}"))
@@ -281,28 +281,28 @@ def _metadata(item: WorkItem) -> dict[str, Any]:
 
 
 def heading_of(name: str) -> str:
-    """`Custom.RiskAssessment` as people read it: `Risk assessment`."""
+    """Heading of a field: `Risk assessment` for `Custom.RiskAssessment`."""
     if name in LONG_FIELDS:
         return LONG_FIELDS[name]
-    first, *rest = _WORDS.sub(" ", name.rpartition(".")[2]).split() or [name]
-    return " ".join([first, *(word if word.isupper() else word.lower() for word in rest)])
+    first, *words = _WORDS.sub(" ", name.rpartition(".")[2]).split() or [name]
+    return " ".join([first, *(word if word.isupper() else word.lower() for word in words)])
 
 
 def is_plain(text: str) -> bool:
-    """Whether a field that should hold HTML holds Markdown or plain text, as scripts and old items leave it."""
+    """Whether a field meant for HTML holds Markdown or plain text, as written by scripts and in old items."""
     if _BLOCK.search(text):
         return False
     return not _TAG.search(text) or ("\n" in text and _MARKDOWN.search(text) is not None)
 
 
 class BoardLinks(Links):
-    """Makes addresses in an item's HTML absolute; Confluence's other kinds of links do not occur here."""
+    """Makes addresses in an item's HTML absolute; only `href` is needed for work items."""
 
     def __init__(self, base_url: str) -> None:
         self._base = base_url + "/"
 
     def href(self, href: str) -> str | None:
-        """None for mentions, whose address is `#`."""
+        """The absolute address; None for mentions, whose address is `#`."""
         if not href.strip() or href.startswith("#"):
             return None
         try:
@@ -312,18 +312,20 @@ class BoardLinks(Links):
 
 
 class _TextWriter:
-    """Writes one item as Markdown: a section for each long field, then details, links, history, comments."""
+    """Writer of an item's Markdown: a section per long field, then details, links, history and comments."""
 
-    def __init__(self, item: WorkItem, options: AzureDevOpsOptions, others: Mapping[int, WorkItem]) -> None:
+    def __init__(
+        self, item: WorkItem, options: AzureDevOpsOptions, linked_items: Mapping[int, WorkItem]
+    ) -> None:
         self._item = item
         self._options = options
-        self._others = others
+        self._linked_items = linked_items
         self._links = BoardLinks(options.organization)
         self.capped = False
-        """Whether some of the text was too much to be kept."""
+        """True if text is missing because it is too large."""
 
     def text(self, comments: Sequence[BoardsComment]) -> str:
-        """The whole text."""
+        """The complete text of the item."""
         details: list[str] = []
         sections: list[str] = []
         for name in dict.fromkeys((*self._options.fields, *ALWAYS)):
@@ -342,7 +344,7 @@ class _TextWriter:
         return "\n\n".join(sections)
 
     def _field(self, name: str) -> str:
-        """A field's value as Markdown below a heading of level 2."""
+        """Value of a field as Markdown, for a section with a heading of level 2."""
         item, value = self._item, self._item.fields.get(name)
         if isinstance(value, str) and _DATE.fullmatch(value):
             return item.day(name)
@@ -357,23 +359,23 @@ class _TextWriter:
 
     def _comment(self, comment: BoardsComment) -> str:
         text = comment.text.strip() if comment.markdown else self._converted(comment.text)
-        head = ", ".join(part for part in (comment.author or "Somebody", _day(comment.at)) if part)
+        head = ", ".join(filter(None, (comment.author or "Somebody", _day(comment.at))))
         return f"### {head}\n\n{nested(text, 3)}"
 
     def _converted(self, html: str) -> str:
         if is_plain(html):
             return resolved(html).strip()
-        if not _BLOCK.search(html) and "<br" not in html.lower():  # its lines are all that divides it
+        if not _BLOCK.search(html) and "<br" not in html.lower():  # it is divided by line ends only
             html = html.replace("\n", "<br>")
         rendered = to_markdown(html, self._links)
         self.capped = self.capped or rendered.capped
         return rendered.text.strip()
 
     def _link_lines(self) -> Iterator[str]:
-        shown = self._item.shown_relations
-        yield from filter(None, map(self._link, shown))
-        if len(self._item.relations) > len(shown):
-            yield f"- and {len(self._item.relations) - len(shown)} more"
+        relations = self._item.shown_relations
+        yield from filter(None, map(self._link, relations))
+        if len(self._item.relations) > len(relations):
+            yield f"- and {len(self._item.relations) - len(relations)} more"
 
     def _link(self, relation: Relation) -> str:
         if (target := relation.target) is not None:
@@ -387,30 +389,30 @@ class _TextWriter:
         return ""
 
     def _label(self, item_id: int) -> str:
-        """Type and title with a link for an item that may be shown, else its number."""
-        other = self._others.get(item_id)
+        """Link with type and title for an item that may be shown, else its number."""
+        other = self._linked_items.get(item_id)
         if other is None:
             return f"#{item_id}"
-        shown = other.title.replace("[", "(").replace("]", ")")
-        # Always the built address: the given one is not known of all, and a text must not depend on that.
-        return f"[{other.type or 'Work item'} {item_id}: {shown}]({_url(other, self._options)})"
+        title = other.title.replace("[", "(").replace("]", ")")
+        # Always a built address: not all items have one from the service, and the text must not depend on that.
+        return f"[{other.type or 'Work item'} {item_id}: {title}]({_url(other, self._options)})"
 
     def _history(self) -> Iterator[str]:
-        """How it came to its state, from fields, so that no item costs a request for its revisions."""
+        """Lines on the item's history, from its fields, without a request for its revisions."""
         item, common = self._item, "Microsoft.VSTS.Common."
         steps = {
             "Created": ("System.CreatedDate", "System.CreatedBy", ""),
             "Resolved": (f"{common}ResolvedDate", f"{common}ResolvedBy", f"{common}ResolvedReason"),
             "Closed": (f"{common}ClosedDate", f"{common}ClosedBy", "System.Reason"),
         }
-        for word, (date, who, why) in steps.items():
-            if day := item.day(date):
-                name, reason = person(item.fields.get(who)), item.text(why)
+        for word, (date_field, person_field, reason_field) in steps.items():
+            if day := item.day(date_field):
+                name, reason = person(item.fields.get(person_field)), item.text(reason_field)
                 yield f"- {word} {day}{f' by {name}' if name else ''}{f': {reason}' if reason else ''}"
         if state := item.text("System.State"):
             since = item.day(f"{common}StateChangeDate")
-            why = f" ({item.text('System.Reason')})" if item.text("System.Reason") else ""
-            yield f"- State {state}{why}" + (f" since {since}" if since else "")
+            reason_field = f" ({item.text('System.Reason')})" if item.text("System.Reason") else ""
+            yield f"- State {state}{reason_field}" + (f" since {since}" if since else "")
 
 
 def _url(item: WorkItem, options: AzureDevOpsOptions) -> str:

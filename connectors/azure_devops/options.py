@@ -1,4 +1,4 @@
-"""What an Azure DevOps source is told."""
+"""Options of an Azure DevOps source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _URL = re.compile(r"https?://[^/?#\s@{}]+(?:/[^?#\s{}]*)?")
 
 
 def base_url_of(organization: str) -> str:
-    """The address of an organization given by name or in full, without a slash at its end.
+    """Address of an organization, given by name or address, without a slash at its end.
 
     Raises:
         PydanticCustomError: it is neither.
@@ -42,50 +42,50 @@ def _named(value: tuple[str, ...]) -> tuple[str, ...]:
 
 def _condition(value: str) -> str:
     if re.match(r"\s*select\b", value, re.IGNORECASE):
-        raise refusal("a condition and no whole query", "give only what follows WHERE")
+        raise refusal("a condition, not a whole query", "write only the part after WHERE")
     return value
 
 
 class AzureDevOpsOptions(ServiceOptions):
-    """Work items of Azure DevOps Boards, Services or Server. `pat` may stand below `auth`."""
+    """Work items of Azure DevOps Boards, Services or Server. `pat` may be written below `auth`."""
 
     type: Text = "azure_devops"
-    """What kind of source it is."""
+    """Type of the source."""
     organization: Annotated[Text, AfterValidator(base_url_of), Expected("text")] = Field(examples=["example"])
     """Name of the organization, or the full address of a server's collection."""
     projects: Annotated[Texts, AfterValidator(_named), Expected("a project or a list of them")] = Field(
         examples=["Shop"]
     )
-    """Project of the service, or several. May be written project; with projects there, project is
+    """Project of the service, or several. May be written project; if projects is given too, project is
     Larder's own, as for every source."""
     pat: Secret | None = Field(default=None, examples=["${AZURE_PAT}"])
     """Personal access token with the scope Work Items (read)."""
     work_item_types: Texts = ("User Story", "Bug", "Task", "Feature")
-    """Types of work items. Empty: all."""
+    """Types of work items to read. Empty: all."""
     fields: Texts = (
         "System.Title",
         "System.Description",
         "Microsoft.VSTS.Common.AcceptanceCriteria",
         "System.Tags",
     )
-    """Fields whose text is indexed, by reference name; what a person needs besides is always read."""
+    """Fields whose text is indexed, by reference name; state, people and dates are always read."""
     max_items: Positive | None = 5000
-    """At most so many work items; while there are more, nothing is deleted by absence. null: all."""
+    """Most work items to read, the newest; while there are more, missing ones are not deleted. null: all."""
     area_paths: Texts = Field(default=(), examples=[["Shop\\Web"]])
-    """Only below these areas."""
+    """Areas; only work items in or below them are read."""
     states: Texts = Field(default=(), examples=[["Closed", "Resolved"]])
-    """Only in these states."""
+    """States; only work items in them are read."""
     include_comments: Flag = True
     """Comments become a section of their work item."""
     include_links: Flag = True
-    """Parents, children and related items are named."""
+    """Parents, children and related items are named in the text."""
     wiql: Annotated[
         str,
         BeforeValidator(lambda value: "" if value is None else value),
         AfterValidator(_condition),
         Expected("text, or nothing"),
     ] = Field(default="", examples=["[System.Tags] CONTAINS 'api'"])
-    """One more condition in the service's query language, as after WHERE."""
+    """Further condition in the service's query language, as after WHERE."""
 
     product: ClassVar = PRODUCT
     example: ClassVar = {
@@ -122,9 +122,9 @@ class AzureDevOpsOptions(ServiceOptions):
 
     @property
     def selection_hash(self) -> str:
-        """A short hash over all that decides what documents there are and what is in them.
+        """A short hash over all options that select or shape documents.
 
-        A cursor of another selection is of no use. Projects are left out: each has a position of its own.
+        A cursor with another hash is not used. Projects are not included, because each has its own position.
         """
         return self._hash_with(
             self.organization, sorted(self.work_item_types), list(self.fields), self.max_items,

@@ -1,4 +1,4 @@
-"""The azure-devops client library: without its disk cache, retries and proxies, on our guarded session; its errors."""
+"""The azure-devops client library on the guarded session, without disk cache, retries and proxies; its errors."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ from pipeline.errors import (
 
 
 def _load() -> Any:
-    """The library's module of connections.
+    """Import the library's module of connections.
 
-    Importing it makes a folder in the user's home, which may be read-only, and its cache there is shared by
-    all processes without a lock. With a module of ours in the place of that cache nothing touches the disk.
+    The import creates a folder in the user's home, which may be read-only, and its cache there is shared by
+    all processes without a lock. A module in place of that cache avoids any access to the disk.
     """
     name = "azure.devops._file_cache"
     if name not in sys.modules:
-        stand_in = types.ModuleType(name)
-        vars(stand_in).update(OPTIONS_CACHE=defaultdict(type(None)), RESOURCE_CACHE=defaultdict(type(None)))
-        sys.modules[name] = stand_in
+        replacement = types.ModuleType(name)
+        vars(replacement).update(
+            OPTIONS_CACHE=defaultdict(type(None)), RESOURCE_CACHE=defaultdict(type(None))
+        )
+        sys.modules[name] = replacement
     from azure.devops import connection
 
     for logger in ("azure.devops", "msrest"):  # both log whole answers when debugging
@@ -44,7 +46,7 @@ def _load() -> Any:
 
 def sdk_models() -> Any:
     """The library's module of request and answer classes for work items."""
-    _load()  # importing anything of the library first would bring its cache on disk
+    _load()  # any other import of the library first would load its disk cache
     from azure.devops.v7_1.work_item_tracking import models
 
     return models
@@ -52,7 +54,7 @@ def sdk_models() -> Any:
 
 @lru_cache(maxsize=1)
 def _routes(_hour: int) -> dict[str, Any]:
-    """The routes of servers, asked for anew every hour: the library would keep them until the process ends."""
+    """Cache of the routes of servers, renewed every hour; the library would keep them until the process ends."""
     return {}
 
 
@@ -67,20 +69,20 @@ def open_library(base_url: str, pat: str, access: Access) -> Any:
             f"there is no token for {PRODUCT}", fix="set auth.pat to a personal access token (AZURE_PAT)"
         )
     library = _load()
-    from azure.devops import client as theirs
+    from azure.devops import client as sdk_client
     from msrest.authentication import BasicAuthentication
     from msrest.universal_http.requests import ClientRetryPolicy
 
-    # Each client looks up a thousand codes in them: 5 ms in a list.
+    # Each client looks up a thousand codes in it, which takes 5 ms in a list.
     ClientRetryPolicy.safe_codes = frozenset(ClientRetryPolicy.safe_codes)  # type: ignore[assignment]
     routes = _routes(int(time.monotonic() // 3600))
-    for url in [url for url, found in routes.items() if not found]:
-        del routes[url]  # an empty answer may be a broken one
-    theirs.Client._locations_cache = routes  # noqa: SLF001 (there is no public way)
-    theirs.OPTIONS_FILE_CACHE.clear()
+    for url in [url for url, locations in routes.items() if not locations]:
+        del routes[url]  # an empty answer may be incomplete
+    sdk_client.Client._locations_cache = routes  # noqa: SLF001 (there is no public way)
+    sdk_client.OPTIONS_FILE_CACHE.clear()
 
     class Credentials(BasicAuthentication):
-        """The library signs each session, which is when our adapter is mounted."""
+        """Credentials that also mount the guarded adapter, because the library signs each session."""
 
         def signed_session(self, session: Any = None) -> Any:
             signed = super().signed_session(session)
@@ -88,13 +90,13 @@ def open_library(base_url: str, pat: str, access: Access) -> Any:
             return signed
 
     connection = library.Connection(base_url=base_url, creds=Credentials("", pat.strip()))
-    # The areas would tell on which hosts to find the services; no other host may be asked anyway.
+    # The areas name the hosts of the services; no other host may be contacted anyway.
     connection._resource_areas = []  # noqa: SLF001 (spares the request)
     client = connection.clients_v7_1.get_work_item_tracking_client()
     client.config.proxies.use_env_settings = False
     client.config.retry_policy.retries = 0
     client.config.keep_alive = True
-    # Else the library sends one session id, the last that any server answered with, to all servers.
+    # Otherwise the library sends the last session id of any server to all servers.
     client.config.additional_headers["X-TFS-Session"] = str(uuid.uuid4())
     return client
 
@@ -115,15 +117,15 @@ _STATUS = re.compile(r"Operation returned a (\d{3}) status code")
 
 
 class WorkItemMissing(DocumentRejected):
-    """The item does not exist, is deleted, or may not be read: the service does not say which."""
+    """The item does not exist, is deleted, or may not be read; the service does not distinguish these."""
 
 
 class TooManyHits(ConfigurationError):
-    """A query hits more items than the service lists."""
+    """A query has more hits than the service lists."""
 
 
 class WiqlRefused(ConfigurationError):
-    """The service does not take a query."""
+    """The service rejects a query."""
 
 
 class ProjectMissing(SourceDenied):
@@ -131,29 +133,29 @@ class ProjectMissing(SourceDenied):
 
 
 class BoardsRefused(SourceDenied):
-    """The service refuses a request for a reason of its own."""
+    """The service refuses a request for another reason."""
 
 
 Row = tuple[type[LarderError], str, str]
-"""Our error, what was found, what to do."""
+"""Class of the error, description, advice."""
 
 _CREDENTIALS: Row = (SourceDenied, "does not accept the credentials", TOKEN)
-_BROKEN: Row = (BadAnswer, "could not be asked, or gave an answer that cannot be read", LASTS)
+_BROKEN: Row = (BadAnswer, "could not be reached, or gave an answer that cannot be read", LASTS)
 _MEANINGS: dict[Row, tuple[str, ...]] = {
     (WorkItemMissing, "does not show the item", SCOPE): (
         "WorkItemUnauthorizedAccessException", "WorkItemNotFoundException",
     ),
-    (TooManyHits, "finds more items than it lists", "narrow the selection"): (
+    (TooManyHits, "has more hits than it lists", "narrow the selection"): (
         "WorkItemTrackingQueryResultSizeLimitExceededException",
     ),
-    (RateLimited, "asks to come back later", "nothing to do: it is tried again"): ("RequestBlockedException",),
+    (RateLimited, "asks for a pause", "nothing to do: it is tried again"): ("RequestBlockedException",),
     (ProjectMissing, "does not know the project", PROJECT): (
         "ProjectDoesNotExistWithNameException", "ProjectDoesNotExistException",
     ),
     (BoardsRefused, "does not offer this version of its interface", VERSION): (
         "VssInvalidPreviewVersionException", "VssVersionOutOfRangeException",
     ),
-    (SourceDenied, "does not let this account or token do it", SCOPE): (
+    (SourceDenied, "does not permit this to the account or token", SCOPE): (
         "UnauthorizedRequestException", "AccessCheckException", "UnauthorizedAccessException",
     ),
     _CREDENTIALS: (
@@ -172,13 +174,14 @@ _MEANINGS: dict[Row, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 FOREIGN_ERRORS = {name: row for row, names in _MEANINGS.items() for name in names}
-"""What an error of the library means: by its `type_key`, since the library drops the HTTP status, or by its class,
-whose nearest base class counts. Names, so that the library needs no import here. Others, such as a TypeError, come of
-an answer of another shape, which the library walks into."""
+"""`type_key` or class name of a library's error -> class, description and advice; the nearest base class counts.
+
+The library drops the HTTP status, and names need no import of it. Other errors, such as a TypeError, are caused by
+answers in an unknown format."""
 
 
 def translated(error: Exception, doing: str) -> LarderError:
-    """Our error for whatever a call of the library raised; `doing` tells what was asked for.
+    """Translate any error of a call of the library to a LarderError; `doing` is the request, for the message.
 
     The original is not kept as the cause: it cannot be pickled, and its text may hold addresses and answers.
     """
@@ -187,15 +190,15 @@ def translated(error: Exception, doing: str) -> LarderError:
     for cause in (error, getattr(error, "inner_exception", None)):
         if isinstance(cause, FOREIGN):
             return translate(cause, PRODUCT)
-    kind, found, fix = _row(error)
-    said = f"{PRODUCT} {found} ({doing})"
-    if kind is WiqlRefused:  # tells where the query is wrong; holds nothing but the query
-        said += f": {' '.join(str(error).split())[:LONGEST_MESSAGE]}"
+    kind, description, fix = _row(error)
+    message = f"{PRODUCT} {description} ({doing})"
+    if kind is WiqlRefused:  # the text names the error in the query, and quotes nothing else
+        message += f": {' '.join(str(error).split())[:LONGEST_MESSAGE]}"
     elif code := _CODE.search(str(error)):
-        said += f": {code[0]}"
+        message += f": {code[0]}"
     elif kind is BoardsRefused and (key := getattr(error, "type_key", None)):
-        said += f": {str(key)[:80]}"
-    return kind(said, fix=fix, retry_after=BLOCKED_SECONDS if kind is RateLimited else None)
+        message += f": {str(key)[:80]}"
+    return kind(message, fix=fix, retry_after=BLOCKED_SECONDS if kind is RateLimited else None)
 
 
 def _row(error: Exception) -> Row:
@@ -203,7 +206,7 @@ def _row(error: Exception) -> Row:
     if key in FOREIGN_ERRORS:
         return FOREIGN_ERRORS[key]
     if key is not None and ("Query" in key or text.startswith("TF51")):
-        return (WiqlRefused, "does not take the query", "check wiql, areaPaths, states and workItemTypes")
+        return (WiqlRefused, "does not accept the query", "check wiql, areaPaths, states and workItemTypes")
     if (status := _STATUS.search(text)) or "is not registered on" in text:
         return _answered(status[1] if status else "404")
     if "Cannot deserialize content-type" in text:  # a sign-in page, as the library sees it
@@ -213,7 +216,7 @@ def _row(error: Exception) -> Row:
 
 
 def _answered(code: str) -> Row:
-    """What an answer without an error object in it means: it is of another server, or of a gateway."""
+    """Error of an answer without an error object, from another server or a gateway."""
     if code in {"401", "403"}:
         return (SourceDenied, f"answered {code}", f"{TOKEN}; {SCOPE}")
     if code in {"400", "404", "405", "410"}:

@@ -1,4 +1,4 @@
-"""What test cases and shared steps hold as XML: steps, parameters and the rows of their values."""
+"""Conversion of the XML in test cases and shared steps: steps, parameters and rows of values."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from connectors.markup.elements import to_markdown
 from connectors.markup.parsing import Element, parse
 
 MOST_TEXT = 100_000
-"""Characters of one step."""
+"""Most characters of one step."""
 MOST_ROWS = 500
 _XML = re.compile(r"\s*(?:<\?xml[^>]*>\s*)?<(?:steps|parameters|parameterSet|NewDataSet)\b", re.IGNORECASE)
 
 
 def structured_text(text: str, label: Callable[[int], str]) -> str:
-    """The steps as a numbered list, or the parameters or their values as a table; empty if it is nothing of these.
+    """Steps as a numbered list, or parameters or their values as a table; empty for other text.
 
-    `label` names another work item, whose steps are done at this place.
+    `label` returns the name of another work item whose steps are included.
     """
     if text.lstrip().startswith("{"):
         return _shared_values(text, label)
@@ -37,7 +37,7 @@ def _steps(elements: list[Element], label: Callable[[int], str]) -> str:
     lines: list[str] = []
     count = 0
     for one in elements:
-        if one.name == "compref" and one.get("ref").isdecimal():  # what follows may stand in it
+        if one.name == "compref" and one.get("ref").isdecimal():  # later steps may be children of it
             texts = [f"Shared steps: {label(int(one.get('ref')[:12]))}"]
         elif one.name == "step":
             texts = [_text(inner) for inner in one.within() if inner.name == "parameterizedstring"]
@@ -55,7 +55,7 @@ def _steps(elements: list[Element], label: Callable[[int], str]) -> str:
 
 
 def _text(string: Element) -> str:
-    """HTML within XML; the parser has resolved the entities of the XML."""
+    """Text of HTML within XML, whose entities the parser has resolved."""
     html = string.content(MOST_TEXT)
     return to_markdown(html if "<" in html else html.replace("\n", "<br>")).text.strip()
 
@@ -65,7 +65,7 @@ def _inset(text: str, width: int) -> str:
 
 
 def _rows(elements: list[Element]) -> str:
-    """Rows of values: elements named after the parameters, or pairs of key and value."""
+    """Rows of values as a table: of elements named after the parameters, or of pairs of key and value."""
     rows: list[dict[str, str]] = []
     for one in elements:
         inner = [child for child in one.children if isinstance(child, Element)]
@@ -77,13 +77,13 @@ def _rows(elements: list[Element]) -> str:
 
 
 def _shared_values(text: str, label: Callable[[int], str]) -> str:
-    """Values that are kept in work items of their own."""
+    """Names of shared parameters, and the work items with their values."""
     with suppress(ValueError, RecursionError, AttributeError, TypeError):
-        told = json.loads(text)
-        ids = [int(one) for one in told.get("sharedParameterDataSetIds") or []]
-        names = [str(one["localParamName"]) for one in told.get("parameterMap") or []]
-        shown = [*(f"- @{name}" for name in names), *(f"- Shared parameters: {label(one)}" for one in ids)]
-        return "\n".join(dict.fromkeys(shown))
+        reference = json.loads(text)
+        ids = [int(one) for one in reference.get("sharedParameterDataSetIds") or []]
+        names = [str(one["localParamName"]) for one in reference.get("parameterMap") or []]
+        lines = [*(f"- @{name}" for name in names), *(f"- Shared parameters: {label(one)}" for one in ids)]
+        return "\n".join(dict.fromkeys(lines))
     return ""
 
 

@@ -1,4 +1,4 @@
-"""The client of one Confluence: requests, searches by CQL, spaces, single contents, and errors."""
+"""Client of one Confluence: requests, searches by CQL, spaces, single contents, and errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import requests
-from atlassian import errors as theirs
+from atlassian import errors as sdk_errors
 from atlassian.confluence import ConfluenceServer
 from pydantic import ValidationError
 from requests.auth import HTTPBasicAuth
@@ -30,37 +30,37 @@ CURRENT_USER = "rest/api/user/current"
 SEARCH = "rest/api/content/search"
 CLOUD_CONTEXT = "/wiki"
 MOST_ROWS = 200
-"""Rows given at once when anything but bodies is asked for."""
+"""Most rows of an answer without bodies."""
 MOST_SPACE_KEYS = 50
 MOST_RESTARTS = 5
 MOST_STEPS_BACK = 20
 ROWS_AGAIN = 3
-"""Rows of the answer before that are asked for once more, to see that the list did not move in between."""
+"""Rows of the previous answer that are requested again, to detect that the list moved in between."""
 PERMISSION = "give the account permission to view these spaces, and permission to use Confluence"
 
 BY_ID = attrgetter("id")
 BY_ID_AND_VERSION = attrgetter("versioned_id")
-"""An edited page comes again at the end of a list by time of change."""
+"""Key of a row in a list by time of change, where an edited page appears again at the end."""
 
 
 # -- errors ----------------------------------------------------------------------------------------------
 
 
 class ConfluenceRefused(SourceDenied):
-    """Confluence understood the request and will not answer it."""
+    """Confluence refuses the request."""
 
 
 class ConfluenceNotFound(SourceUnavailable):
-    """There is nothing at this address, or nothing that this account may see."""
+    """There is no content at this address, or the account may not see it."""
 
 
-CATCH: tuple[type[Exception], ...] = (theirs.ApiError, theirs.JsonRPCError)
-"""The library's own errors. It hands refusals on as answers, and errors of our session are ours."""
+CATCH: tuple[type[Exception], ...] = (sdk_errors.ApiError, sdk_errors.JsonRPCError)
+"""Errors of the library itself; refusals are returned as answers, and the session raises LarderErrors."""
 CHECK_ADDRESS = "check baseUrl, deployment and the account's permissions"
 MEANINGS: dict[int, tuple[str, str]] = {
     400: (
         ": it does not understand the search",
-        "check spaceKeys, labels and ancestors for wrong characters",
+        "check spaceKeys, labels and ancestors for invalid characters",
     ),
     403: (
         ": not permitted",
@@ -69,14 +69,14 @@ MEANINGS: dict[int, tuple[str, str]] = {
     404: ("", "check baseUrl; single items that are missing were removed or are hidden from this account"),
     410: (": this part of its API is gone", "set deployment to cloud if this is Cloud, else update Larder"),
 }
-"""Of a status that is no success: what it says, and what to do."""
+"""HTTP status -> description for the message, and advice."""
 
 
 def by_status(status: int) -> LarderError:
-    """The error for an answer other than 2xx that the guarded session let pass."""
-    said, fix = MEANINGS.get(status, ("", CHECK_ADDRESS))
+    """The error of an answer other than 2xx that the guarded session passes on."""
+    description, fix = MEANINGS.get(status, ("", CHECK_ADDRESS))
     kind = ConfluenceNotFound if status == requests.codes.not_found else ConfluenceRefused
-    return kind(f"{PRODUCT} answered {status}{said}", fix=fix)
+    return kind(f"{PRODUCT} answered {status}{description}", fix=fix)
 
 
 # -- requests --------------------------------------------------------------------------------------------
@@ -84,13 +84,14 @@ def by_status(status: int) -> LarderError:
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """What was found at the configured address."""
+    """The product at the configured address."""
 
     cloud: bool
+    """Whether the API of Cloud is used, by the option `deployment`."""
     base: str
     """scheme://host[:port][/context], without a slash at its end."""
     looks_cloud: bool
-    """What answers, whatever is configured."""
+    """Whether the answers are those of Cloud, whatever is configured."""
 
 
 class ConfluenceClient:
@@ -100,19 +101,19 @@ class ConfluenceClient:
         self._options = options
         self._session = GuardedSession(options.access)
         if options.username:
-            # As bytes: text would have to be Latin-1.
+            # As bytes, because text may be Latin-1 only.
             self._session.auth = HTTPBasicAuth(
                 options.username.encode(), secret_value(options.api_token).encode()
             )
         self._libraries: dict[str, Any] = {}
-        self._told: datetime | None = None
+        self._service_time: datetime | None = None
         self._archived = {"includeArchivedSpaces": "true"} if options.include_archived else {}
-        # The library logs whole answers, which are other people's documents, at this level.
+        # Below this level, the library logs whole answers, which are documents.
         logging.getLogger("atlassian").setLevel(logging.INFO)
 
     @cached_property
     def deployment(self) -> Deployment:
-        """Found out by the first use, with one to three requests."""
+        """The deployment, detected on first use with one to three requests."""
         *first, last = _bases(self._options)
         for base in first:
             with contextlib.suppress(ConfluenceNotFound):
@@ -121,12 +122,12 @@ class ConfluenceClient:
 
     @property
     def now(self) -> datetime:
-        """The service's own time, as its last answer told it; ours if it tells none."""
+        """Time of the service by its last answer; the local time if answers have none."""
         _ = self.deployment
-        return self._told or datetime.now(UTC)
+        return self._service_time or datetime.now(UTC)
 
     def json(self, path: str, params: Mapping[str, Any] | None = None, *, base: str = "") -> Json:
-        """The object at `path`, relative to the base that was found, or to another.
+        """The JSON object at `path`, relative to the base of the deployment, or to another.
 
         Raises:
             ConfluenceNotFound: 404 of the API.
@@ -135,21 +136,21 @@ class ConfluenceClient:
         return _object(self._get(base or self.deployment.base, path, params=dict(params or {})))
 
     def follow(self, link: str) -> Json:
-        """The object at a whole address that an answer gave, kept exactly as it was sent."""
-        # The library cuts slashes off at the end, and a cursor may end with one.
+        """The JSON object at a complete address from an answer, which is not changed."""
+        # The library removes slashes at the end, and a cursor may end with one.
         address = f"{link}&" if link.endswith("/") else link
         return _object(self._get(self.deployment.base, address, absolute=True))
 
     def download(self, path: str, *, html: bool) -> bytes:
-        """The bytes at `path`, relative to the base; redirects stay on the host.
+        """The bytes at `path`, relative to the base; redirects must stay on the host.
 
         Args:
-            path: as the answer gave it.
-            html: whether a web page may be what was asked for; else it is a sign-in page or the like.
+            path: from an answer.
+            html: whether a web page is acceptable; else one is taken for a sign-in page.
 
         Raises:
-            ConfluenceNotFound: it is not there.
-            ConfluenceRefused: something else came.
+            ConfluenceNotFound: there is no such file.
+            ConfluenceRefused: another answer came.
         """
         accept = {"Accept": "text/html, */*" if html else "*/*"}
         response = self._get(self.deployment.base, path, headers=accept)
@@ -165,25 +166,25 @@ class ConfluenceClient:
         limit: int = 0,
         key: Callable[[Content], str] = BY_ID_AND_VERSION,
     ) -> CqlSearch:
-        """The contents that a query finds; nothing is sent yet.
+        """The contents that match a query; nothing is sent yet.
 
         Args:
-            cql: with its order, if it may have more than one answer.
-            expand: what is shown of each content.
-            limit: rows of an answer; as many as Confluence gives unless said.
-            key: tells two rows apart.
+            cql: with an order, if the result may need more than one answer.
+            expand: properties of each content to include.
+            limit: rows of an answer; 0 for the most that Confluence returns.
+            key: identity of a row; a row with a known key is dropped.
         """
         limit = limit or (MOST_PER_PAGE if "body.storage" in expand else MOST_ROWS)
         params = {"cql": cql, "expand": ",".join(expand), "limit": limit, **self._archived}
         return CqlSearch(self, params, key)
 
     def count(self, cql: str) -> int:
-        """How many contents a query finds."""
+        """Number of contents that match a query."""
         total = self.json("rest/api/search", {"cql": cql, "limit": 1, **self._archived}).get("totalSize")
         return total if isinstance(total, int) else 0
 
     def spaces(self, keys: Sequence[str]) -> dict[str, Json]:
-        """The visible spaces by key, spelled as Confluence does; all there are if no keys are given."""
+        """The visible spaces by their keys in Confluence's spelling; without keys, all visible spaces."""
         cloud = self.deployment.cloud
         path = "api/v2/spaces" if cloud else "rest/api/space"
         params: dict[str, Any] = {"limit": MOST_ROWS}
@@ -195,25 +196,29 @@ class ConfluenceClient:
             answer = self.follow(link) if cloud else self.json(path, {**params, "start": len(rows)})
             new = results_of(answer, PRODUCT)
             rows = rows + new
-        wanted = set(map(str.casefold, keys))
-        found = {str(row.get("key")): row for row in rows}
-        return {key: row for key, row in found.items() if not wanted or key.casefold() in wanted}
+        requested_keys = set(map(str.casefold, keys))
+        visible_spaces = {str(row.get("key")): row for row in rows}
+        return {
+            key: row
+            for key, row in visible_spaces.items()
+            if not requested_keys or key.casefold() in requested_keys
+        }
 
     def sees_all_spaces(self) -> bool:
         """Whether all configured spaces are visible.
 
         Raises:
-            SourceDenied: none is; a search would show an empty Confluence.
+            SourceDenied: none is visible; searches would return nothing then.
         """
         keys = self._options.space_keys
         hidden = missing_keys(self.spaces(keys), keys) if keys else []
         if hidden and len(hidden) == len(keys):
-            said = f"{PRODUCT} shows this account none of the configured spaces ({', '.join(hidden[:10])})"
-            raise SourceDenied(said, fix=f"check spaceKeys, and {PERMISSION}")
+            message = f"{PRODUCT} shows this account none of the configured spaces ({', '.join(hidden[:10])})"
+            raise SourceDenied(message, fix=f"check spaceKeys, and {PERMISSION}")
         return not hidden
 
     def page_status(self, page: str) -> str:
-        """`current`, `trashed` or the like; empty if there is no such page or blog post, or it is not shown."""
+        """Status such as `current` or `trashed`; empty if there is no such page or blog post, or it is not visible."""
         if not is_page_id(page):
             return ""
         kinds = ("pages", "blogposts") if self._options.include_blog_posts else ("pages",)
@@ -227,10 +232,10 @@ class ConfluenceClient:
         return ""
 
     def page_of_attachment(self, key: str) -> str:
-        """Id of the page an attachment hangs on; empty if there is no such attachment.
+        """Id of the page of an attachment; empty if there is no such attachment.
 
         Raises:
-            ConfluenceRefused: it is not shown to us.
+            ConfluenceRefused: the account may not see it.
         """
         try:
             if self.deployment.cloud:
@@ -242,12 +247,12 @@ class ConfluenceClient:
             return ""
 
     def close(self) -> None:
-        """Give the connections back; the client may be used again."""
+        """Close the connections; the client may be used again."""
         self._session.close()
 
     def _get(self, base: str, path: str, **more: Any) -> requests.Response:
         if base not in self._libraries:
-            # The class for Server: of the library's classes the only one that finds v1 on Cloud as well.
+            # The class for Server is the only one of the library that uses v1 on Cloud as well.
             token = secret_value(self._options.token)
             credentials = {"token": token} if token else {}
             library: Any = ConfluenceServer
@@ -256,10 +261,10 @@ class ConfluenceClient:
             )
         try:
             answer: requests.Response = self._libraries[base].get(path, advanced_mode=True, **more)
-        except CATCH as error:  # its text holds what the service said
-            said = f"{PRODUCT} refuses the request ({type(error).__name__})"
-            raise ConfluenceRefused(said, fix=CHECK_ADDRESS) from None
-        self._told = http_date(answer.headers.get("Date", ""))
+        except CATCH as error:  # its text holds the answer of the service
+            message = f"{PRODUCT} refuses the request ({type(error).__name__})"
+            raise ConfluenceRefused(message, fix=CHECK_ADDRESS) from None
+        self._service_time = http_date(answer.headers.get("Date", ""))
         return answer
 
     def _deployment_at(self, base: str) -> Deployment:
@@ -267,20 +272,20 @@ class ConfluenceClient:
         try:
             user = self.json(CURRENT_USER, base=base)
         except ServerFault as error:
-            # A gateway's 5xx says nothing about the address; a web page with 404 does.
+            # A web page with 404 shows a wrong address; a 5xx of a gateway does not.
             raise by_status(error.status) if error.status == requests.codes.not_found else error from None
         if user.get("type") == "anonymous" and (options.username or options.token):
             fix = "check auth: use username and apiToken, or on a Server token"
-            raise SourceDenied(f"{PRODUCT} takes us for an anonymous visitor", fix=fix)
+            raise SourceDenied(f"{PRODUCT} treats the requests as those of an anonymous visitor", fix=fix)
         looks_cloud = "accountId" in user
         cloud = looks_cloud if options.deployment == "auto" else options.deployment == "cloud"
         return Deployment(cloud=cloud, base=base, looks_cloud=looks_cloud)
 
 
-def missing_keys(found: Mapping[str, Json], keys: Sequence[str]) -> list[str]:
-    """The configured keys that are not among these spaces."""
-    seen = {key.casefold() for key in found}
-    return [key for key in keys if key.casefold() not in seen]
+def missing_keys(spaces: Mapping[str, Json], keys: Sequence[str]) -> list[str]:
+    """The configured keys without a visible space."""
+    visible_keys = {key.casefold() for key in spaces}
+    return [key for key in keys if key.casefold() not in visible_keys]
 
 
 def _object(response: requests.Response) -> Json:
@@ -290,7 +295,7 @@ def _object(response: requests.Response) -> Json:
 
 
 def _bases(options: ConfluenceOptions) -> list[str]:
-    """Where the API may be, most likely first; at least one."""
+    """Candidates for the base address of the API, the most likely first; at least one."""
     base = options.base_url.strip().rstrip("/")
     with_context = base if base.endswith(CLOUD_CONTEXT) else base + CLOUD_CONTEXT
     host = urlsplit(base).hostname or ""
@@ -305,50 +310,50 @@ def _bases(options: ConfluenceOptions) -> list[str]:
 
 
 def cql_texts(values: Iterable[str]) -> str:
-    """A list of texts for `in`."""
+    """Texts quoted for `in (...)` of CQL."""
     escaped = (value.replace("\\", "\\\\").replace('"', '\\"') for value in values)
     return ", ".join(f'"{value}"' for value in escaped)
 
 
 def is_page_id(key: str) -> bool:
-    """Whether it may be the id of a page; attachments on Cloud have others."""
+    """Whether the id may be that of a page; ids of attachments on Cloud differ."""
     return key.isascii() and key.isdigit()
 
 
 def cql_ids(ids: Iterable[str]) -> str:
-    """A list of page ids for `in`; what is none is left out, so that no text gets into a query."""
+    """Page ids for `in (...)` of CQL; others are dropped, so that no text is injected into a query."""
     return ", ".join(filter(is_page_id, ids)) or "0"
 
 
 def next_address(base: str, answer: Json) -> str | None:
-    """The whole address of the next answer on Cloud; None at the end.
+    """The complete address of the next answer on Cloud; None at the end.
 
-    v1 leaves the context path out of its links and v2 does not. The host is always ours: what an answer
-    calls its base may be a public name that is not to be contacted.
+    Links of v1 lack the context path, those of v2 have it. The configured host is always kept, because the
+    base in an answer may be a public name that must not be contacted.
     """
     link = (answer.get("_links") or {}).get("next")
     if not isinstance(link, str) or not link:
         return None
-    parts, found = urlsplit(base), urlsplit(link)
-    link, context = f"/{found.path.lstrip('/')}?{found.query}", parts.path
+    base_url, link_url = urlsplit(base), urlsplit(link)
+    link, context = f"/{link_url.path.lstrip('/')}?{link_url.query}", base_url.path
     above, _, last = context.rpartition("/")
     if last and link.startswith(f"/{last}/"):
-        link = above + link  # Atlassian's gateway puts a path of its own before that of Cloud
+        link = above + link  # Atlassian's gateway prefixes the path of Cloud with another one
     elif context and not link.startswith(f"{context}/"):
         link = context + link
-    return f"{parts.scheme}://{parts.netloc}{link}"
+    return f"{base_url.scheme}://{base_url.netloc}{link}"
 
 
-def is_last(answer: Json, _asked: int) -> bool:
-    """Whether the list ends here; few rows are no end, because the service lowers limits silently."""
+def is_last(answer: Json, _limit: int) -> bool:
+    """Whether the list ends here; fewer rows than requested are no sign, because the service lowers limits silently."""
     return not (answer.get("_links") or {}).get("next")
 
 
 class CqlSearch:
-    """The contents of one query, a list for each answer, each once.
+    """The contents of one query, one list per answer, without repetitions.
 
     Raises while iterating:
-        ConfluenceRefused, SourceUnavailable: what the service answers.
+        ConfluenceRefused, SourceUnavailable: by the answers of the service.
     """
 
     def __init__(
@@ -357,34 +362,34 @@ class CqlSearch:
         self._client = client
         self._params = params
         self._key = key
-        self._seen: set[str] = set()
+        self._seen_keys: set[str] = set()
         self.complete = False
-        """True once the end is proven."""
+        """True once the end of the list was reached for certain."""
         self.base = ""
-        """What links for people are relative to."""
+        """Base address of links for people."""
 
     def __iter__(self) -> Iterator[list[Content]]:
         return self._by_link() if self._client.deployment.cloud else self._by_offset()
 
     def contents(self) -> Iterator[Content]:
-        """One after the other."""
+        """The contents, one after the other."""
         return (content for batch in self for content in batch)
 
     def all(self) -> list[Content]:
-        """Every content at once.
+        """All contents.
 
         Raises:
-            SourceUnavailable: the list broke off.
+            SourceUnavailable: the list is incomplete.
         """
-        found = list(self.contents())
+        contents = list(self.contents())
         if not self.complete:
             raise SourceUnavailable(
-                f"{PRODUCT} broke a list off with an empty page", fix="it is tried again by itself"
+                f"{PRODUCT} ended a list early with an empty page", fix="it is tried again automatically"
             )
-        return found
+        return contents
 
     def _by_link(self) -> Iterator[list[Content]]:
-        """Cloud: by the link of each answer; `start` means nothing there."""
+        """Lists on Cloud, by the link in each answer; `start` is ignored there."""
         link: str | None = None
         followed: set[str | None] = {None}
         restarts = 0
@@ -392,7 +397,7 @@ class CqlSearch:
             try:
                 answer = self._client.follow(link) if link else self._client.json(SEARCH, self._params)
             except (ConfluenceRefused, ConfluenceNotFound):
-                # A cursor grows old; then the list begins again, and what was seen is passed over.
+                # A cursor expires; then the list is restarted, and rows returned before are skipped.
                 if link is None or restarts >= MOST_RESTARTS:
                     raise
                 link, followed, restarts = None, {None}, restarts + 1
@@ -405,18 +410,20 @@ class CqlSearch:
             followed.add(link)
 
     def _by_offset(self) -> Iterator[list[Content]]:
-        """Server: by counting, in a list that may move meanwhile.
+        """Lists on Server, by offset, although rows may move meanwhile.
 
-        Each answer begins with rows of the one before. If it does not, rows before it went away or moved
-        to the end, others took their places, and we go back as far as it takes.
+        Each answer overlaps the one before. If it does not, earlier rows were removed or moved to the end, so
+        that others moved up, and the offset goes back as far as needed.
         """
         start, back, steps_back = 0, 0, 0
         while steps_back < MOST_STEPS_BACK:
             at = max(0, start - back)
             answer = self._client.json(SEARCH, {**self._params, "start": at} if at else self._params)
             rows = self._rows(answer)
-            joins = self._key(rows[0]) in self._seen if rows else not is_last(answer, self._params["limit"])
-            if at and back and not joins:
+            overlaps = (
+                self._key(rows[0]) in self._seen_keys if rows else not is_last(answer, self._params["limit"])
+            )
+            if at and back and not overlaps:
                 back, steps_back = back * 4, steps_back + 1
                 continue
             new = self._new(rows)
@@ -434,15 +441,15 @@ class CqlSearch:
         try:
             return [Content.model_validate(row) for row in results_of(answer, PRODUCT)]
         except ValidationError:
-            raise BadAnswer(f"{PRODUCT} gave a content of another shape", fix=LASTS) from None
+            raise BadAnswer(f"{PRODUCT} gave a content in an unknown format", fix=LASTS) from None
 
     def _new(self, rows: list[Content]) -> list[Content]:
-        new = {self._key(row): row for row in rows if self._key(row) not in self._seen}
-        self._seen.update(new)
+        new = {self._key(row): row for row in rows if self._key(row) not in self._seen_keys}
+        self._seen_keys.update(new)
         return list(new.values())
 
     def _ends(self, answer: Json, rows: list[Content]) -> bool:
         if is_last(answer, self._params["limit"]):
             self.complete = True
             return True
-        return not rows  # an empty page that promises more would be followed for ever
+        return not rows  # an empty page with a further link would be followed for ever

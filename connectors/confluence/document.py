@@ -1,4 +1,4 @@
-"""One content of Confluence as a record, and the documents made of pages and of text files."""
+"""Contents of Confluence as records, and the documents of pages and text files."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from pipeline.documents import DEFAULT_KIND, Document, Json, Kind, SourceType
 
 READERS = ("restrictions.read.restrictions.user", "restrictions.read.restrictions.group")
 PAGE_WALK = ("version", "history", "ancestors", "metadata.labels", "space", *READERS)
-"""What is expanded of a page; all but the body."""
+"""Expanded properties of a page, without the body."""
 PAGE_FULL = ("body.storage", "history.lastUpdated", *PAGE_WALK)
 COMMENT_WALK = ("version", "container", "extensions.resolution")
 COMMENT_FULL = ("body.storage", "history", "ancestors", *COMMENT_WALK)
 FILE = ("version", "history", "container", "extensions", "metadata")
 
 NOBODY = ("nobody",)
-"""Readers of a page whose restrictions could not be found out."""
+"""Readers of a page whose restrictions are unknown."""
 TEXT_SUFFIXES = (".md", ".txt", ".csv", ".json", ".html")
 MOST_DEPTH = 6
-"""Replies to replies beyond this are indented no further."""
+"""Deepest indented level of replies; deeper ones have the same indent."""
 FINGERPRINT_LENGTH = 24
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
-# `/display/SPACE/Title` cannot carry these; Confluence itself falls back to the longer form then.
+# `/display/SPACE/Title` cannot have these characters; Confluence uses the longer form then.
 _UNFIT = frozenset('/\\?%;+&"<>:#')
 
 Readers = tuple[str, ...]
-"""Who passes one restriction: `user:ID` and `group:NAME`; empty: everybody."""
+"""Users and groups that pass one restriction, as `user:ID` and `group:NAME`; empty: everybody."""
 Layers = Sequence[Sequence[str]]
-"""Restrictions from the outermost page down to the page; whoever reads it passes all of them. Empty: everybody."""
+"""Restrictions from the outermost page down to the page; readers must pass all of them. Empty: everybody."""
 
 
 # -- the record ------------------------------------------------------------------------------------------
 
 
 def _value(row: Any, *names: str) -> Any:
-    """The value at the end of nested objects; None if one of them is missing."""
+    """The value at a path of nested objects; None if one of them is missing."""
     for name in names:
         row = row.get(name) if isinstance(row, dict) else None
     return row
@@ -69,7 +69,7 @@ def _user_keys(user: Any) -> list[str]:
 
 
 def readers_of(restrictions: Any) -> Readers | None:
-    """The users and groups of a restriction; None if the answer does not hold both lists."""
+    """Users and groups of a restriction; None if the answer lacks one of both lists."""
     users, groups = (_value(restrictions, kind, "results") for kind in ("user", "group"))
     if not isinstance(users, list) or not isinstance(groups, list):
         return None
@@ -78,15 +78,15 @@ def readers_of(restrictions: Any) -> Readers | None:
     return tuple(sorted(filter(None, names))) or (NOBODY if names else ())
 
 
-def _labels(found: Any) -> tuple[str, ...]:
-    """`my:` labels are one person's favourites and say nothing about the page."""
+def _labels(labels: Any) -> tuple[str, ...]:
+    """Names of labels, sorted; without `my:` labels, which are a person's favourites."""
     return tuple(
-        sorted({_text(label, "name") for label in _objects(found) if _text(label, "prefix") != "my"} - {""})
+        sorted({_text(label, "name") for label in _objects(labels) if _text(label, "prefix") != "my"} - {""})
     )
 
 
 def _at(path: str) -> Any:
-    """The field at this place of an answer; what is missing there is read as None."""
+    """A field at this path of an answer; None if it is missing."""
     return Field(default=None, validate_default=True, validation_alias=AliasPath(*path.split(".")))
 
 
@@ -96,7 +96,7 @@ Count = Annotated[int, BeforeValidator(lambda value: value if isinstance(value, 
 
 
 class Content(BaseModel, frozen=True):
-    """A page, blog post, comment or attachment, as v1 shows it; nothing in it is relied on but its id."""
+    """A page, blog post, comment or attachment of API v1; only the id is required."""
 
     id: Words = _at("id")
     kind: Words = _at("type")
@@ -114,33 +114,33 @@ class Content(BaseModel, frozen=True):
         tuple[tuple[str, str], ...],
         BeforeValidator(lambda value: tuple((_text(a, "id"), _text(a, "title")) for a in _objects(value))),
     ] = _at("ancestors")
-    """Ids and titles, outermost first; of a reply the comments above it."""
+    """Ids and titles of the pages above, outermost first; for a reply, of the comments above it."""
     labels: Annotated[tuple[str, ...], BeforeValidator(_labels)] = _at("metadata.labels.results")
     container: Words = _at("container.id")
-    """Id of what a comment or an attachment hangs on."""
+    """Id of the page or space of a comment or an attachment."""
     container_kind: Words = _at("container.type")
     webui: Words = _at("_links.webui")
-    """Relative to the base."""
+    """Address for people, relative to the base."""
     readers: Annotated[Readers | None, BeforeValidator(readers_of)] = _at("restrictions.read.restrictions")
-    """Of its own restriction; None if it was not shown."""
+    """Readers by its own restriction; None if that is not in the answer."""
     location: Words = _at("extensions.location")
-    """Of a comment: `inline` stands at a place in the text."""
+    """Location of a comment: `inline` for one on a passage of the text."""
     resolution: Words = _at("extensions.resolution.status")
     size: Count = _at("extensions.fileSize")
-    """Bytes of an attachment, if told."""
+    """Bytes of an attachment; 0 if not in the answer."""
     download: Words = _at("_links.download")
-    """Where an attachment is, relative to the base."""
+    """Address of an attachment, relative to the base."""
     body: Words = _at("body.storage.value")
-    """Storage format; empty if it was not asked for."""
+    """Body in storage format; empty if it was not requested."""
 
     @property
     def author(self) -> str:
-        """Display name of who made it."""
+        """Display name of its creator, else of its last editor."""
         return _text(self.creator, "displayName") or _text(self.editor, "displayName")
 
     @property
     def resolved(self) -> bool:
-        """An inline comment that somebody has ticked off."""
+        """True for a resolved inline comment."""
         return "resolved" in (self.location, self.resolution)
 
     @property
@@ -150,33 +150,33 @@ class Content(BaseModel, frozen=True):
 
     @property
     def is_page(self) -> bool:
-        """Page or blog post."""
+        """True for a page or blog post."""
         return self.kind in ("page", "blogpost")
 
     @property
     def suffix(self) -> str:
-        """Of a file's name, such as `.txt`."""
+        """Ending of a file's name in lower case, such as `.txt`."""
         return PurePosixPath(self.title).suffix.lower()
 
     def becomes_document(self, options: ConfluenceOptions) -> bool:
-        """Whether an attachment does: by its name, and within the limit as far as the size is told."""
+        """Whether an attachment becomes a document, by its ending and its size, if known."""
         return self.suffix in TEXT_SUFFIXES and self.size <= options.attachment_max_bytes
 
 
-# -- fingerprints: what changes with or without a new version, as far as it is seen without the body ---------
+# -- fingerprints: changes with or without a new version, as far as they are visible without the body -------
 
 
 def fingerprints(
     options: ConfluenceOptions, page: Content, layers: Layers, attached: Sequence[Content]
 ) -> dict[str, str]:
-    """Those of the documents of a page and of its text files, by id."""
-    # Of the page: also that an inline comment is resolved, which makes no version.
-    files = [one for one in attached if one.kind != "comment"]
+    """Fingerprints of the documents of a page and of its text files, by id."""
+    # The page's includes whether inline comments are resolved, which changes no version.
+    files = [content for content in attached if content.kind != "comment"]
     rows = sorted(f"c{c.versioned_id}{'r' if c.resolved else ''}" for c in attached if c.kind == "comment")
     rows += sorted(f"f{file.versioned_id}" for file in files)
-    found = {page.id: _fingerprint(page, layers, [page.version, page.labels, rows])}
+    values = {page.id: _fingerprint(page, layers, [page.version, page.labels, rows])}
     texts = (file for file in files if file.becomes_document(options))
-    return found | {file.id: _fingerprint(page, layers, [file.versioned_id, file.title]) for file in texts}
+    return values | {file.id: _fingerprint(page, layers, [file.versioned_id, file.title]) for file in texts}
 
 
 def _fingerprint(page: Content, layers: Layers, more: Sequence[Any]) -> str:
@@ -191,12 +191,14 @@ def _fingerprint(page: Content, layers: Layers, more: Sequence[Any]) -> str:
 def page_document(
     options: ConfluenceOptions, base: str, page: Content, layers: Layers, attached: Sequence[Content]
 ) -> Document | None:
-    """The document of a page; None if neither the page nor its comments say anything."""
+    """The document of a page; None if neither the page nor its comments have text."""
     links = PageLinks(base, page)
     rendered = to_markdown(page.body, links)
-    comments = [one for one in attached if one.kind == "comment"]
+    comments = [content for content in attached if content.kind == "comment"]
     unread = [
-        f"- {one.title}" for one in attached if one.kind != "comment" and not one.becomes_document(options)
+        f"- {file.title}"
+        for file in attached
+        if file.kind != "comment" and not file.becomes_document(options)
     ]
     sections = (
         rendered.text,
@@ -231,10 +233,10 @@ def file_document(
     decoded: str,
     encoding: str = "utf-8",
 ) -> Document | None:
-    """The document of a text file on a page; None if it holds no text.
+    """The document of a text file on a page; None if it has no text.
 
     Raises:
-        DocumentRejected: it is broken JSON.
+        DocumentRejected: it is invalid JSON.
     """
     text = decoded
     if file.suffix == ".html":
@@ -255,7 +257,7 @@ def _document(
     options: ConfluenceOptions, base: str, content: Content, page: Content, layers: Layers,
     text: str, kind: Kind, metadata: Mapping[str, Any], fingerprint: str,
 ) -> Document:  # fmt: skip
-    """What the documents of a page and of its files have in common: where it is, whose it is, who may read it."""
+    """Common part of the documents of pages and files: address, place, author, readers."""
     url = address(base, content)
     above = [*page.ancestors, *([] if content is page else [(page.id, page.title)])]
     place = {
@@ -264,7 +266,7 @@ def _document(
         "breadcrumb": [title for _, title in above],
         "author": content.author,
         "version": content.version,
-        # Only if not everybody may read it.
+        # Only if the page is restricted.
         **({"acl": [list(layer) for layer in layers]} if layers else {}),
     }
     return Document(
@@ -287,12 +289,12 @@ def _section(heading: str, lines: Sequence[str]) -> str:
 
 
 def comment_lines(comments: Sequence[Content], links: PageLinks) -> list[str]:
-    """A list of comments: who, when, what state; replies below what they answer."""
-    known = {comment.id for comment in comments}
+    """Comments as a list with author, day and state; replies below the comment that they answer."""
+    comment_ids = {comment.id for comment in comments}
     replies: dict[str, list[Content]] = {}
     for comment in sorted(comments, key=lambda c: (c.created or c.changed or _BEGINNING, c.id)):
-        # Below the nearest comment above it that is there.
-        above = (key for key, _ in reversed(comment.ancestors) if key in known and key != comment.id)
+        # Below the nearest comment above it that was read.
+        above = (key for key, _ in reversed(comment.ancestors) if key in comment_ids and key != comment.id)
         replies.setdefault(next(above, ""), []).append(comment)
     lines: list[str] = []
     # Each comment before its replies, without recursion: threads may be long.
@@ -309,20 +311,20 @@ def _comment(comment: Content, indent: str, links: PageLinks) -> Iterator[str]:
     if not text.strip():
         return
     moment = comment.created or comment.changed
-    said_by = [comment.author or "Unknown", f"{moment:%Y-%m-%d}" if moment else ""]
+    attribution = [comment.author or "Unknown", f"{moment:%Y-%m-%d}" if moment else ""]
     if comment.location in ("inline", "resolved") and not comment.ancestors:
-        said_by.append("inline, resolved" if comment.resolved else "inline")
+        attribution.append("inline, resolved" if comment.resolved else "inline")
     inset = re.sub(r"\n(?=.)", f"\n{indent}  ", text)  # lines without text stay empty
-    yield f"{indent}- **{', '.join(filter(None, said_by))}**: {inset}"
+    yield f"{indent}- **{', '.join(filter(None, attribution))}**: {inset}"
 
 
 # -- addresses -------------------------------------------------------------------------------------------
 
 
 def address(base: str, content: Content) -> str:
-    """Where a person opens it; `webui` never holds the context path, `base` always does.
+    """Address of a content for people; `webui` never has the context path, `base` always does.
 
-    Titles are part of it. One with a secret in it gives way to the page's id.
+    The title is part of the address; if it holds a secret, the page's id replaces it.
     """
     if content.webui.startswith("/") and not _holds_secret(unquote_plus(content.webui)):
         return f"{base}{content.webui}"
@@ -334,7 +336,7 @@ def _holds_secret(text: str) -> bool:
 
 
 class PageLinks:
-    """Finds what one page's text points to, without a request: the same text gives the same addresses."""
+    """Resolves the links of one page's text without requests, so that equal texts have equal addresses."""
 
     def __init__(self, base: str, page: Content) -> None:
         self._base = base
@@ -343,7 +345,7 @@ class PageLinks:
         self._names = {key: name for key, user in writers if (name := _text(user, "displayName"))}
 
     def page(self, title: str, space: str | None) -> str | None:
-        """By title, as Confluence resolves it itself when it is opened."""
+        """Address of a page by its title, which Confluence resolves when it is opened."""
         key = space or self._page.space_key
         if not title or not key or _holds_secret(title):
             return None
@@ -353,17 +355,17 @@ class PageLinks:
         return f"{self._base}/display/{quote(key, safe='~')}/{quote_plus(title)}"
 
     def attachment(self, name: str, page_title: str | None) -> str | None:
-        """Of this page; where a file of another page lies is not known."""
+        """Address of a file on this page; None for a file of another page, whose id is unknown."""
         if page_title is not None and page_title != self._page.title:
             return None
         return f"{self._base}/download/attachments/{self._page.id}/{quote(name)}"
 
     def user(self, key: str) -> str | None:
-        """Those who wrote the page."""
+        """Display name of a user who wrote the page; None for others."""
         return self._names.get(key)
 
     def href(self, href: str) -> str | None:
-        """Made absolute; a place on the page itself leads nowhere in a text."""
+        """The absolute address; None for an anchor on the page itself."""
         if href.startswith("#"):
             return None
         try:

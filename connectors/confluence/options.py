@@ -1,4 +1,4 @@
-"""What a Confluence source is told."""
+"""Options of a Confluence source."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from connectors.sections import (
 PRODUCT = "Confluence"
 DEPLOYMENTS = ("auto", "cloud", "server")
 MOST_PER_PAGE = 50
-"""What Confluence gives at once when bodies are asked for."""
+"""Most pages of an answer with bodies."""
 
 
 class LabelFilter(ConfigSection):
-    """Which pages by their labels."""
+    """Selection of pages by their labels."""
 
     include: Texts = ()
     """Only pages with one of these. Empty: all."""
@@ -40,18 +40,18 @@ class LabelFilter(ConfigSection):
 class ConfluenceOptions(ServiceOptions):
     """Pages of a Confluence, Cloud or Server/Data Center.
 
-    Who reads is an e-mail and an API token (Cloud), a name and a password (Server), or a personal access token
-    (Server). These keys may stand below `auth`, those that say what is read below `syncOptions`.
+    The account is an e-mail and an API token (Cloud), a name and a password (Server), or a personal access token
+    (Server). These keys may be written below `auth`, those of the selection below `syncOptions`.
     """
 
     type: Text = "confluence"
-    """What kind of source it is."""
+    """Type of the source."""
     base_url: WebUrl = Field(examples=["https://example.atlassian.net/wiki"])
-    """Where people open it, with its context path."""
+    """Address of Confluence for people, with its context path."""
     deployment: Annotated[Literal["auto", "cloud", "server"], OneOf(DEPLOYMENTS)] = "auto"
-    """Which product it is: auto, cloud or server (Data Center too)."""
+    """Product: auto (detected), cloud or server (also for Data Center)."""
     space_keys: Texts = Field(default=(), examples=[["TECH", "ARCH"]])
-    """Keys of spaces. Empty: all that the account sees."""
+    """Keys of spaces to read. Empty: all that the account sees."""
     username: Text | None = Field(default=None, examples=["${CONFLUENCE_USER}"])
     """E-mail of a Cloud account, or a user name."""
     api_token: Secret | None = Field(default=None, examples=["${CONFLUENCE_TOKEN}"])
@@ -67,18 +67,18 @@ class ConfluenceOptions(ServiceOptions):
     include_archived: Flag = False
     """Read archived spaces as well; pages archived one by one are never read."""
     include_restricted: Flag = True
-    """Read pages that only some may view; who may is kept with them, and nobody else finds them."""
+    """Read pages with restrictions; their readers are stored with them, and nobody else finds them."""
     max_pages: Positive | None = 1000
-    """At most so many pages, the oldest by creation: a choice that edits do not move (docs/confluence.md).
-    While there are more, nothing is deleted by absence. null: all."""
+    """Most pages to read, the oldest by creation, so that edits do not change the choice (docs/confluence.md).
+    While there are more, missing pages are not deleted. null: all."""
     page_size: Whole = Field(default=MOST_PER_PAGE, ge=1, le=MOST_PER_PAGE)
-    """Pages asked for at once; the service may give fewer."""
+    """Pages requested at once; the service may return fewer."""
     labels: LabelFilter = LabelFilter()
-    """Which pages by their labels."""
+    """Selection of pages by their labels."""
     ancestors: Texts = ()
-    """Ids of pages: only these and what lies below them."""
+    """Ids of pages; only these and the pages below them are read."""
     attachment_max_bytes: Size = Field(default="1m", validate_default=True)
-    """Larger attachments are only named."""
+    """Most bytes of an attachment that becomes a document; larger ones are only named on the page."""
 
     groups: ClassVar[tuple[str, ...]] = ("auth", "syncOptions")
     product: ClassVar = PRODUCT
@@ -116,23 +116,23 @@ class ConfluenceOptions(ServiceOptions):
 
     @property
     def place(self) -> str:
-        """Where it is opened."""
+        """The base URL."""
         return self.base_url
 
     @property
     def page_types(self) -> tuple[str, ...]:
-        """Content types that become documents with a body."""
+        """Content types of pages."""
         return ("page", "blogpost") if self.include_blog_posts else ("page",)
 
     @property
     def attached_types(self) -> tuple[str, ...]:
-        """Content types that hang on pages and count as part of them."""
-        wanted = {"comment": self.include_comments, "attachment": self.include_attachments}
-        return tuple(kind for kind, included in wanted.items() if included)
+        """Content types attached to pages, which count as part of them."""
+        types = {"comment": self.include_comments, "attachment": self.include_attachments}
+        return tuple(kind for kind, included in types.items() if included)
 
     @property
     def selection_hash(self) -> str:
-        """A short hash over what decides which documents there are; a cursor of another one is of no use."""
+        """A short hash over all options that select or shape documents; a cursor with another hash is not used."""
         return self._hash_with(
             self.base_url, sorted(self.space_keys), self.page_types, self.attached_types, self.include_archived,
             self.include_restricted, self.max_pages, sorted(self.labels.include), sorted(self.labels.exclude),

@@ -1,4 +1,4 @@
-"""Reads pages by their ids, with comments and files: what became of each, and which belong to the source."""
+"""Reading of pages by their ids, with comments and files, selection and restrictions."""
 
 from __future__ import annotations
 
@@ -42,31 +42,31 @@ from connectors.web.division import Divider, culprit
 from pipeline.documents import Cursor, Document, Json, Page, Problem
 from pipeline.errors import DocumentRejected, LarderError, SourceDenied
 
-GONE = frozenset({"", "trashed", "archived", "draft", "deleted", "historical"})
-"""Statuses of a page that is no longer there."""
+GONE_STATUSES = frozenset({"", "trashed", "archived", "draft", "deleted", "historical"})
+"""Statuses of a page that no longer exists for readers."""
 TOO_LARGE = "is larger than the limit of one answer; split it"
 NONE = "0"
-"""No content has this id."""
+"""An id that no content has."""
 
 
 @dataclass(kw_only=True)
 class ReadResult:
-    """What became of the ids of one batch."""
+    """Results of the ids of one batch."""
 
     documents: list[Document] = field(default_factory=list)
     failed: list[Problem] = field(default_factory=list)
     skipped: list[Problem] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
-    """Reason -> how many pages do not belong to the source or may not be stored."""
+    """Reason -> number of pages that do not belong to the source or may not be stored."""
     deleted: list[str] = field(default_factory=list)
-    """What is gone, or does not belong to the source any more."""
+    """Ids that no longer exist, or no longer belong to the source."""
     admitted: int = 0
-    """Pages that qualify, read or not."""
+    """Number of pages that qualify, whether they could be read or not."""
     rows: dict[str, datetime | None] = field(default_factory=dict)
-    """`id:version` of all that was read, comments and attachments too, and when it changed."""
+    """`id:version` of all contents read, also comments and attachments, and the time of their change."""
 
     def pages(self, before: Cursor, after: Cursor) -> Iterator[Page]:
-        """At most 50 documents each; only the last page has the cursor behind them."""
+        """Pages of at most 50 documents; only the last one has the cursor `after`."""
         last = max(0, len(self.documents) - 1) // MOST_PER_PAGE * MOST_PER_PAGE
         for at in range(0, last, MOST_PER_PAGE):
             yield Page(cursor=before, documents=tuple(self.documents[at : at + MOST_PER_PAGE]))
@@ -81,26 +81,26 @@ class ReadResult:
 
 
 class _FetchedPage(NamedTuple):
-    """A page as it came, with its comments and files."""
+    """A page as returned, with its comments and files."""
 
     page: Content
     attached: Sequence[Content]
     error: LarderError | None = None
-    """Why its body could not be had."""
+    """Reason why its body could not be read."""
 
 
 def before(moment: datetime | None, limit: datetime | None) -> bool:
-    """True if a time is earlier than another; False if one of them is not known."""
+    """True if a time is earlier than another; False if one of them is unknown."""
     return moment is not None and limit is not None and moment < limit
 
 
 def unreadable_problem(key: str, error: ConfluenceRefused) -> Problem:
-    """The report of a content that we may not look at, and that therefore stays."""
-    return Problem(external_id=key, reason=f"{error.message}; it is left as it is until it can be looked at")
+    """The problem of a content that the account may not read; its stored document is kept."""
+    return Problem(external_id=key, reason=f"{error.message}; its stored state is kept until it can be read")
 
 
 class PageReader:
-    """Turns ids into documents, with a request or two for fifty of them."""
+    """Reads documents by ids, with one or two requests for fifty of them."""
 
     def __init__(self, client: ConfluenceClient, options: ConfluenceOptions) -> None:
         self._client = client
@@ -114,70 +114,70 @@ class PageReader:
     def read(
         self, ids: Sequence[str], *, only: Collection[str] | None = None, until: datetime | None = None
     ) -> ReadResult:
-        """The pages with these ids, at most 50, and their text files.
+        """Read the pages with these ids, at most 50, and their text files.
 
         Args:
             ids: of pages and blog posts.
-            only: ids of the pages and attachments that documents are wanted of; None: of all.
-            until: pages made later are passed over: they lie beyond the cap.
+            only: ids of the pages and attachments to return documents of; None: of all.
+            until: pages created later are skipped, as beyond the cap.
         """
         result = ReadResult()
-        wanted = list(dict.fromkeys(ids))
+        unique_ids = list(dict.fromkeys(ids))
         self._divider = Divider(
             probe=self._divider.probe
-        )  # what was proven of the service was so a while ago
-        found = self._fetch(wanted, result)
-        there = {f.page.id for f in found} | {problem.external_id for problem in result.failed}
-        found += self._missing([key for key in wanted if key not in there], result)
-        found = [f for f in found if not before(until, f.page.created)]
-        qualified = {page.id for page in self.qualified([f.page for f in found], result.left_out)}
-        for fetched in found:
+        )  # an earlier probe of the service may no longer hold
+        fetched_pages = self._fetch(unique_ids, result)
+        known_ids = {f.page.id for f in fetched_pages} | {problem.external_id for problem in result.failed}
+        fetched_pages += self._missing([key for key in unique_ids if key not in known_ids], result)
+        fetched_pages = [f for f in fetched_pages if not before(until, f.page.created)]
+        qualified = {page.id for page in self.qualified([f.page for f in fetched_pages], result.left_out)}
+        for fetched in fetched_pages:
             if (error := self.restrictions.error(fetched.page)) and not self.filter.objection(fetched.page):
-                what = "who may read it or a page above it"
-                result.failed.append(culprit(fetched.page.id, error, what=what))
+                subject = "its restrictions or those of a page above it"
+                result.failed.append(culprit(fetched.page.id, error, subject=subject))
             else:
                 self._take(fetched, fetched.page.id in qualified, only, result)
         return result
 
     def divider(self) -> Divider:
-        """The one of this reading."""
+        """The divider of the current read."""
         return self._divider
 
-    def looked_at(self, ids: Sequence[str]) -> list[Content]:
-        """These pages without their text, for a list that one of them breaks; those that do so are absent."""
-        found: list[Content] = []
+    def pages_without_bodies(self, ids: Sequence[str]) -> list[Content]:
+        """These pages without their bodies, for lists that fail because of a page; such pages are absent."""
+        pages: list[Content] = []
         for at in range(0, len(ids), IDS_AT_ONCE):
             batches, _ = self._divider.fetch(
                 ids[at : at + IDS_AT_ONCE], lambda part: self._search(part, PAGE_WALK)
             )
-            found += [page for batch in batches for page in batch]
-        return found
+            pages += [page for batch in batches for page in batch]
+        return pages
 
     def qualified(self, pages: Sequence[Content], left_out: Counter[str]) -> list[Content]:
-        """Those that belong to the source and may be stored; the others are counted in `left_out`.
+        """The pages that belong to the source and may be stored; others are counted in `left_out`.
 
-        Neither are those whose restrictions the service failed over: see `Restrictions.error`.
+        Pages whose restrictions failed to load are not returned either: see `Restrictions.error`.
         """
         reasons = {page.id: self.filter.objection(page) for page in pages}
-        held = [page for page in pages if not reasons[page.id]]
-        self.restrictions.load(held)
-        held = [page for page in held if not self.restrictions.error(page)]
+        candidates = [page for page in pages if not reasons[page.id]]
+        self.restrictions.load(candidates)
+        candidates = [page for page in candidates if not self.restrictions.error(page)]
         restricted = self._options.include_restricted
-        reasons |= {page.id: self.restrictions.barrier(page, restricted=restricted) for page in held}
+        reasons |= {page.id: self.restrictions.barrier(page, restricted=restricted) for page in candidates}
         left_out.update(filter(None, reasons.values()))
-        return [page for page in held if not reasons[page.id]]
+        return [page for page in candidates if not reasons[page.id]]
 
     def comments_and_files(
         self, pages: Sequence[str] | None, *, texts: bool = False
     ) -> tuple[dict[str, list[Content]], bool]:
-        """What is attached to these pages, or to all (None), with or without texts; whether the lists are complete.
+        """Comments and files by page, of these pages or of all (None), and whether the lists are complete.
 
-        They are searched for: the endpoints per page are gone from Cloud, or cost a request each.
+        By search, because the endpoints per page are gone from Cloud, or cost a request each.
 
         Raises:
-            SourceUnavailable: a list for given pages broke off.
+            SourceUnavailable: a list for given pages is incomplete.
         """
-        found: dict[str, list[Content]] = {page: [] for page in pages or ()}
+        attached: dict[str, list[Content]] = {page: [] for page in pages or ()}
         complete = True
         for kind in self._options.attached_types:
             expand = {"comment": COMMENT_FULL if texts else COMMENT_WALK}.get(kind, FILE)
@@ -187,31 +187,31 @@ class PageReader:
                     f"type = {kind} and container in ({cql_ids(pages[at : at + IDS_AT_ONCE])})"
                     for at in range(0, len(pages), IDS_AT_ONCE)
                 ]
-            for where in clauses:
-                search = self._client.search(f"{where} order by created asc", expand, key=BY_ID)
+            for clause in clauses:
+                search = self._client.search(f"{clause} order by created asc", expand, key=BY_ID)
                 for content in search.contents() if pages is None else search.all():
-                    found.setdefault(content.container, []).append(content)
+                    attached.setdefault(content.container, []).append(content)
                 complete &= search.complete
-        return found, complete
+        return attached, complete
 
     # -- requests --------------------------------------------------------------------------------------
 
     @property
     def base(self) -> str:
-        """What links for people start with."""
+        """Base address of links for people."""
         return self._base or self._client.deployment.base
 
     def _fetch(self, ids: Sequence[str], result: ReadResult) -> list[_FetchedPage]:
-        """With bodies; a page that breaks its batch is isolated and comes without, or is told in `result`."""
+        """Pages with bodies; one that fails its batch is isolated, and read without body or reported in `result`."""
         batches, errors = self._divider.fetch(
             ids, lambda part: self._with_attachments(self._search(part, PAGE_FULL))
         )
         for key, error in errors.items():
-            light, still = self._divider.fetch([key], partial(self._without_body, error))
-            batches += light
-            result.failed += [culprit(key, error) for error in still.values()]
-        found = [fetched for batch in batches for fetched in batch]
-        return sorted(found, key=lambda fetched: ids.index(fetched.page.id))
+            without_body, errors_without_body = self._divider.fetch([key], partial(self._without_body, error))
+            batches += without_body
+            result.failed += [culprit(key, error) for error in errors_without_body.values()]
+        fetched_pages = [fetched for batch in batches for fetched in batch]
+        return sorted(fetched_pages, key=lambda fetched: ids.index(fetched.page.id))
 
     def _without_body(self, error: LarderError, ids: Sequence[str]) -> list[_FetchedPage]:
         return self._with_attachments(self._search(ids, PAGE_WALK), error)
@@ -226,29 +226,29 @@ class PageReader:
 
     def _search(self, ids: Sequence[str], expand: Sequence[str]) -> list[Content]:
         search = self._client.search(f"id in ({cql_ids(ids)})", expand)
-        found = search.all()
+        contents = search.all()
         self._base = search.base or self._base
-        return [content for content in found if content.id in ids and content.is_page]
+        return [content for content in contents if content.id in ids and content.is_page]
 
     def _missing(self, ids: Sequence[str], result: ReadResult) -> list[_FetchedPage]:
-        """Pages that search does not show: gone, or only not shown just now? Those that come late."""
-        gone: list[str] = []
+        """Check pages that search did not return: report them as deleted or missing; returns those found after all."""
+        missing_ids: list[str] = []
         for key in ids:
             try:
                 statuses, errors = self._divider.fetch([key], lambda ids: self._client.page_status(ids[0]))
                 if errors:
                     result.failed.append(culprit(key, errors[key]))
                     continue
-                if statuses[0] in GONE:
-                    gone.append(key)
+                if statuses[0] in GONE_STATUSES:
+                    missing_ids.append(key)
                     continue
-                reason = f"page {key} is there, but search does not show it; the next full walk looks again"
+                reason = f"page {key} exists, but search does not return it; the next full walk tries again"
                 result.failed.append(Problem(external_id=key, reason=reason))
             except ConfluenceRefused as error:
                 result.failed.append(unreadable_problem(key, error))
-        late = self._fetch(gone, result)  # a 404 alone is not believed
-        back = {fetched.page.id for fetched in late}
-        result.deleted += [key for key in gone if key not in back]
+        late = self._fetch(missing_ids, result)  # a 404 alone is no proof
+        found_late = {fetched.page.id for fetched in late}
+        result.deleted += [key for key in missing_ids if key not in found_late]
         return late
 
     # -- documents -------------------------------------------------------------------------------------
@@ -258,28 +258,28 @@ class PageReader:
     ) -> None:
         page, attached, _ = fetched
         result.rows |= {content.versioned_id: content.changed for content in (page, *attached)}
-        files = [one for one in attached if one.kind != "comment"]
+        files = [content for content in attached if content.kind != "comment"]
         ids = [page.id, *(file.id for file in files)]
         if not qualified:
             result.deleted += ids
             return
-        wanted = set(ids) if only is None else only
+        requested_ids = set(ids) if only is None else only
         layers = self.restrictions.layers(page)
         result.admitted += 1
-        if page.id in wanted:
+        if page.id in requested_ids:
             self._take_page(fetched, layers, result)
         for file in files:
-            if file.id in wanted:
+            if file.id in requested_ids:
                 if file.becomes_document(self._options):
                     self._take_file(file, page, layers, result)
-                else:  # it may have been one before it grew or got another name
+                else:  # it may have been one before it grew or was renamed
                     result.deleted.append(file.id)
 
     def _take_page(self, fetched: _FetchedPage, layers: Layers, result: ReadResult) -> None:
         page, attached, error = fetched
         url, name = address(self.base, page), f"page {page.title!r}"
         if isinstance(error, BadAnswer):
-            result.failed.append(culprit(page.id, error, url=url, what=f"the text of {name}"))
+            result.failed.append(culprit(page.id, error, url=url, subject=f"the text of {name}"))
             return
         try:
             if error:
@@ -293,16 +293,16 @@ class PageReader:
         if document:
             result.documents.append(document)
             return
-        reason = f"{name} holds no text; nothing of it can be found"
+        reason = f"{name} holds no text, so no search can find it"
         skipped = Problem(external_id=page.id, reason=reason, url=url, because="holds no text")
         result.skipped.append(skipped)
         result.deleted.append(page.id)
 
     def _take_file(self, file: Content, page: Content, layers: Layers, result: ReadResult) -> None:
-        """Downloads one text file.
+        """Download one text file into `result`.
 
         Raises:
-            SourceDenied: the credentials are refused altogether.
+            SourceDenied: the credentials are refused in general.
             SourceUnavailable: the service does not answer.
         """
         problems, reason, because = result.failed, "", ""
@@ -316,7 +316,7 @@ class PageReader:
                 if not isinstance(error, BadAnswer):
                     raise error
                 at = address(self.base, file)
-                result.failed.append(culprit(file.id, error, url=at, what=file.title, key=page.id))
+                result.failed.append(culprit(file.id, error, url=at, subject=file.title, key=page.id))
                 return
             data = answers[0]
             if len(data) > self._options.attachment_max_bytes:
@@ -345,7 +345,7 @@ class PageReader:
         problems.append(Problem(external_id=file.id, reason=reason, url=url, because=because))
 
     def _prove_credentials(self, error: ConfluenceNotFound | SourceDenied) -> None:
-        """A refusal of this one file (it lies on another host) is no refusal of our credentials."""
+        """Raise `error` if the credentials are refused in general, not only for a file on another host."""
         if self._files_elsewhere or isinstance(error, ConfluenceNotFound | ConfluenceRefused):
             return
         try:
@@ -356,7 +356,7 @@ class PageReader:
 
 
 class ContentFilter:
-    """The configured spaces, types, labels and trees: as CQL, and as a look at one page."""
+    """The configured spaces, types, labels and trees, as CQL and as a test of one page."""
 
     def __init__(self, options: ConfluenceOptions) -> None:
         self._options = options
@@ -365,22 +365,22 @@ class ContentFilter:
         self._exclude = frozenset(label.casefold() for label in options.labels.exclude)
 
     def clause(self, types: Sequence[str]) -> str:
-        """Everything of these types in the spaces; what does not qualify is told apart by `holds`."""
+        """CQL for all contents of these types in the spaces; `objection` tests the other conditions."""
         spaces = f" and space in ({cql_texts(self._options.space_keys)})" if self._spaces else ""
         return f"type in ({', '.join(types)}){spaces}"
 
     def page_clause(self) -> str:
-        """Pages and blog posts only, and no more of them than need be: for walks over all of them."""
-        found = self.clause(self._options.page_types)
+        """CQL for the configured pages and blog posts, for walks over all of them."""
+        clause = self.clause(self._options.page_types)
         if self._include:
-            found += f" and label in ({cql_texts(sorted(self._include))})"
+            clause += f" and label in ({cql_texts(sorted(self._include))})"
         if self._options.ancestors:
             roots = cql_ids(self._options.ancestors)
-            found += f" and (ancestor in ({roots}) or id in ({roots}))"
-        return found
+            clause += f" and (ancestor in ({roots}) or id in ({roots}))"
+        return clause
 
     def objection(self, page: Content) -> str:
-        """Why it does not belong to the source; empty if it does. Restrictions are not looked at."""
+        """Reason why a page does not belong to the source; empty if it does. Restrictions are not tested."""
         roots = self._options.ancestors
         tree = {page.id, *(ancestor for ancestor, _ in page.ancestors)}
         labels = {label.casefold() for label in page.labels}
@@ -400,69 +400,69 @@ UNREADABLE = "restrictions unreadable"
 
 
 class Restrictions:
-    """The restrictions of pages; what was found out is kept until `forget`."""
+    """The restrictions of pages, cached until `forget`."""
 
     def __init__(self, client: ConfluenceClient, divider: Callable[[], Divider]) -> None:
         self._client = client
         self._divider = divider
-        self._known: dict[str, Readers] = {}
+        self._readers: dict[str, Readers] = {}
         self._unclear: dict[str, str] = {}
-        """Why the restrictions of these could not be found out."""
+        """Reasons why restrictions could not be determined, by page."""
         self._errors: dict[str, LarderError] = {}
-        """Where the service failed over them."""
+        """Errors of the service, by page."""
 
     def forget(self) -> None:
-        """A new walk asks anew."""
-        self._known.clear()
+        """Clear the cache, for a new walk."""
+        self._readers.clear()
         self._unclear.clear()
         self._errors.clear()
 
     def error(self, page: Content) -> LarderError | None:
-        """Why it is not known now who may read a page, where that is a fault of the service: it stays as it is."""
+        """The service's error over restrictions of a page or a page above it, if any; its stored state is kept then."""
         path = (*(ancestor for ancestor, _ in page.ancestors), page.id)
         return next((self._errors[key] for key in path if key in self._errors), None)
 
     def load(self, pages: Sequence[Content]) -> None:
-        """Takes in what the answers say, and finds out about the pages above."""
-        unclear = [page.id for page in pages if not self._note(page)]
+        """Load the restrictions of these pages from their answers, and those of the pages above by requests."""
+        unclear = [page.id for page in pages if not self._record(page)]
         above = {ancestor for page in pages for ancestor, _ in page.ancestors if ancestor}
-        missing = sorted(above - self._known.keys())
+        missing = sorted(above - self._readers.keys())
         for at in range(0, len(missing), IDS_AT_ONCE):
             batch = missing[at : at + IDS_AT_ONCE]
-            answers, _ = self._divider().fetch(batch, self._shown)
-            clear = {content.id for shown in answers for content in shown if self._note(content)}
+            answers, _ = self._divider().fetch(batch, self._search_readers)
+            clear = {content.id for contents in answers for content in contents if self._record(content)}
             unclear += [key for key in batch if key not in clear]
         for key in dict.fromkeys(unclear):
-            if key not in self._known:
-                self._known[key] = self._of_one(key)
+            if key not in self._readers:
+                self._readers[key] = self._readers_of_page(key)
 
     def layers(self, page: Content) -> list[list[str]]:
-        """Outermost first; empty if everybody in the space may read it, which no answer tells the readers of."""
+        """Restrictions of a page, outermost first; empty if it has none. Readers of its space are unknown."""
         path = (*(ancestor for ancestor, _ in page.ancestors), page.id)
-        return [list(readers) for key in path if (readers := self._known.get(key, NOBODY))]
+        return [list(readers) for key in path if (readers := self._readers.get(key, NOBODY))]
 
     def barrier(self, page: Content, *, restricted: bool) -> str:
-        """Why it may not be stored; empty if everybody may read it, or those few are known and it is wanted."""
+        """Reason why a page may not be stored; empty if it is open, or if `restricted` and its readers are known."""
         path, layers = (*(ancestor for ancestor, _ in page.ancestors), page.id), self.layers(page)
         why = next((self._unclear[key] for key in path if key in self._unclear), "")
         if why or [*NOBODY] in layers:
-            return f"{UNREADABLE}, because {why or 'one of its readers, or a page above it, has no name'}"
+            return f"{UNREADABLE}, because {why or 'a reader of it, or of a page above it, has no name'}"
         return "not open to everybody" * bool(layers and not restricted)
 
-    def _note(self, content: Content) -> bool:
-        """Keeps the restriction that a search has shown; False if it has not."""
+    def _record(self, content: Content) -> bool:
+        """Record the restriction in a search result; False if it has none."""
         if content.readers is None:
             return False
-        self._known[content.id] = content.readers
+        self._readers[content.id] = content.readers
         return True
 
-    def _shown(self, ids: Sequence[str]) -> list[Content]:
+    def _search_readers(self, ids: Sequence[str]) -> list[Content]:
         return self._client.search(f"id in ({cql_ids(ids)})", READERS).all()
 
-    def _of_one(self, key: str) -> Readers:
-        """From the endpoint for one page; nobody if that does not tell either."""
+    def _readers_of_page(self, key: str) -> Readers:
+        """Readers of a page from the endpoint for one page; NOBODY if they are not in the answer."""
         try:
-            answers, errors = self._divider().fetch([key], self._told)
+            answers, errors = self._divider().fetch([key], self._request_readers)
         except (ConfluenceNotFound, ConfluenceRefused, ServerFault) as error:
             if isinstance(error, ServerFault) and error.status != 404:  # noqa: PLR2004 (a web page: Not Found)
                 raise
@@ -471,9 +471,9 @@ class Restrictions:
         self._errors |= errors
         readers = readers_of(answers[0].get("restrictions")) if answers else NOBODY
         if readers is None:
-            self._unclear[key] = f"{PRODUCT} does not show them"
+            self._unclear[key] = f"{PRODUCT} does not return them"
         return NOBODY if readers is None else readers
 
-    def _told(self, ids: Sequence[str]) -> Json:
+    def _request_readers(self, ids: Sequence[str]) -> Json:
         path = f"rest/api/content/{ids[0]}/restriction/byOperation/read"
         return self._client.json(path, {"expand": "restrictions.user,restrictions.group"})

@@ -1,1 +1,1 @@
-"""The edge to other people's HTTP services, shared by the connectors that need one."""
+"""Access to foreign HTTP services, shared by the connectors that need it."""

@@ -1,4 +1,4 @@
-"""What an HTTP answer means: whether it is one, where it comes from, its JSON, and which error of ours it is."""
+"""Interpretation of HTTP answers: errors, origin, unwanted pages, JSON."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from urllib.parse import urljoin, urlsplit
 
 import requests
 import urllib3
-from requests import exceptions as theirs
-from urllib3 import exceptions as below
+from requests import exceptions as requests_errors
+from urllib3 import exceptions as urllib3_errors
 
 from pipeline.errors import (
     ConfigurationError,
@@ -26,7 +26,9 @@ from pipeline.errors import (
     causes_of,
 )
 
-LASTS = "it is tried again by itself; if it lasts, look whether the service is up and reachable from here"
+LASTS = (
+    "it is tried again automatically; if it persists, check that the service is up and reachable from here"
+)
 ADDRESS = "check the configured address (baseUrl or organization)"
 CERTIFICATE = (
     "check that the address begins with the right scheme and host, "
@@ -35,20 +37,20 @@ CERTIFICATE = (
 
 
 class BadAnswer(SourceUnavailable):
-    """The service answered, and what came cannot be used."""
+    """The service gave an answer that cannot be used."""
 
 
 class ServerFault(BadAnswer):
-    """The service answered with an error of its own."""
+    """The service answered with an error status."""
 
     def __init__(self, message: str = "", *, status: int = 0, **more: Any) -> None:
-        """`status` is the HTTP status; the rest as in LarderError."""
+        """Keep the HTTP status; other arguments as in LarderError."""
         super().__init__(message, **more)
         self.status = status
 
 
 class AnswerTooLarge(DocumentRejected):
-    """One answer is larger than the limit: ask for less at once, or leave the item out."""
+    """An answer is larger than the limit: request fewer items at once, or leave the item out."""
 
 
 Row = tuple[type[LarderError], str, str]
@@ -75,47 +77,50 @@ _CIRCLE: Row = (
 _TLS: Row = (SourceDenied, "cannot be reached securely: the TLS connection is refused", CERTIFICATE)
 
 _MEANINGS: dict[Row, tuple[type[BaseException], ...]] = {
-    _BROKE: (OSError, http.client.HTTPException, below.HTTPError, below.NewConnectionError),
+    _BROKE: (OSError, http.client.HTTPException, urllib3_errors.HTTPError, urllib3_errors.NewConnectionError),
     _DAMAGED: (
-        theirs.InvalidJSONError, theirs.ContentDecodingError, theirs.StreamConsumedError, below.DecodeError,
-        below.ResponseNotChunked, below.BodyNotHttplibCompatible, below.InvalidChunkLength, below.HeaderParsingError,
+        requests_errors.InvalidJSONError, requests_errors.ContentDecodingError,
+        requests_errors.StreamConsumedError, urllib3_errors.DecodeError, urllib3_errors.ResponseNotChunked,
+        urllib3_errors.BodyNotHttplibCompatible, urllib3_errors.InvalidChunkLength,
+        urllib3_errors.HeaderParsingError,
     ),
-    _TLS: (theirs.SSLError, below.SSLError, ssl.SSLError),
-    _SLOW: (theirs.Timeout, below.TimeoutError, TimeoutError),
+    _TLS: (requests_errors.SSLError, urllib3_errors.SSLError, ssl.SSLError),
+    _SLOW: (requests_errors.Timeout, urllib3_errors.TimeoutError, TimeoutError),
     _ADDRESS: (
-        theirs.URLRequired, theirs.MissingSchema, theirs.InvalidSchema, theirs.InvalidURL, below.HostChangedError,
-        below.LocationValueError, below.ProxySchemeUnsupported, http.client.InvalidURL, UnicodeError,
+        requests_errors.URLRequired, requests_errors.MissingSchema, requests_errors.InvalidSchema,
+        requests_errors.InvalidURL, urllib3_errors.HostChangedError, urllib3_errors.LocationValueError,
+        urllib3_errors.ProxySchemeUnsupported, http.client.InvalidURL, UnicodeError,
     ),
-    _CIRCLE: (theirs.TooManyRedirects,),
-    _HEADER: (theirs.InvalidHeader, below.InvalidHeader),
-    _UNKNOWN_HOST: (below.NameResolutionError, socket.gaierror),
+    _CIRCLE: (requests_errors.TooManyRedirects,),
+    _HEADER: (requests_errors.InvalidHeader, urllib3_errors.InvalidHeader),
+    _UNKNOWN_HOST: (urllib3_errors.NameResolutionError, socket.gaierror),
 }  # fmt: skip
 TABLE = {kind: row for row, kinds in _MEANINGS.items() for kind in kinds}
-"""What each foreign error means; the nearest base class counts for one that is not listed."""
+"""Error of a library -> class, description and advice; for an unlisted one the nearest base class counts."""
 
 ROOT_CAUSES: dict[type[BaseException], Row] = {
     ssl.SSLCertVerificationError: _TLS,
     ssl.SSLEOFError: _BROKE,  # a reset during the handshake, not a wrong certificate
     ssl.SSLZeroReturnError: _BROKE,
-    below.NameResolutionError: _UNKNOWN_HOST,
+    urllib3_errors.NameResolutionError: _UNKNOWN_HOST,
     socket.gaierror: _UNKNOWN_HOST,
     ConnectionRefusedError: _REFUSED,
 }
-"""What lies below a wrapped error tells more than the wrapping."""
+"""Causes of wrapped errors that are more specific than the wrapper."""
 
 FOREIGN: tuple[type[Exception], ...] = (
     requests.RequestException,
     urllib3.exceptions.HTTPError,
-    below.ProxySchemeUnsupported,
+    urllib3_errors.ProxySchemeUnsupported,
     http.client.HTTPException,
     OSError,
     UnicodeError,
 )
-"""What to catch around a call of requests."""
+"""Errors to catch around a call of requests."""
 
 
 def translate(error: Exception, product: str) -> LarderError:
-    """Our error for one of `FOREIGN`; ours come back as they are, any other is raised again.
+    """Translate one of `FOREIGN` to a LarderError; a LarderError is returned as it is, other errors are raised again.
 
     The original is not kept as the cause: its text holds the full address and its request the credentials.
     """
@@ -125,12 +130,12 @@ def translate(error: Exception, product: str) -> LarderError:
     row = row or next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), None)
     if row is None:
         raise error
-    made, what, fix = row
-    return made(f"{product} {what} ({_name(error)})", fix=fix)
+    error_type, problem, fix = row
+    return error_type(f"{product} {problem} ({_name(error)})", fix=fix)
 
 
 def _name(error: BaseException) -> str:
-    """The classes at the top and at the bottom, which a person can look up; no text, which may hold secrets."""
+    """Names of the outermost and innermost error class, to look up; not the text, which may hold secrets."""
     names = [type(e).__name__ for e in causes_of(error)]
     return names[0] if names[0] == names[-1] else f"{names[0]}, {names[-1]}"
 
@@ -139,51 +144,53 @@ PORTS = {"http": 80, "https": 443}
 
 
 class Origin(NamedTuple):
-    """One server; two addresses lead to it if all three parts are the same."""
+    """A server; two addresses are on the same one if scheme, host and port are equal."""
 
     scheme: str
     host: str
     port: int
 
     @classmethod
-    def of(cls, url: str) -> Self:
-        """Where a request to `url` goes.
+    def from_url(cls, url: str) -> Self:
+        """The server of a URL.
 
         Raises:
-            ValueError: it cannot be read.
+            ValueError: the URL is invalid.
         """
-        parts = urlsplit(url)
-        return cls(parts.scheme, parts.hostname or "", parts.port or PORTS.get(parts.scheme, 0))
+        split = urlsplit(url)
+        return cls(split.scheme, split.hostname or "", split.port or PORTS.get(split.scheme, 0))
 
     @classmethod
     def configured(cls, address: str) -> Self:
-        """Where a configured address leads.
+        """The server of a configured address.
 
         Raises:
             ConfigurationError: it is no http address, or holds a user name or password.
         """
-        none = ConfigurationError("the configured address is none", fix=f"{ADDRESS}: it begins with https://")
+        invalid = ConfigurationError(
+            "the configured address is not valid", fix=f"{ADDRESS}: it begins with https://"
+        )
         try:
             url = requests.Request("GET", address.strip()).prepare().url or ""
-            found = cls.of(url)
+            origin = cls.from_url(url)
         except (ValueError, requests.RequestException):
-            raise none from None
+            raise invalid from None
         if "@" in urlsplit(url).netloc:
             fix = "write them to auth instead, where they are kept secret"
             raise ConfigurationError("the configured address holds a user name or password", fix=fix)
-        if not all(found):
-            raise none
-        return found
+        if not all(origin):
+            raise invalid
+        return origin
 
     def holds(self, url: str) -> bool:
-        """Whether a request to `url` would go to this server and nowhere else."""
+        """Whether a URL is on this server."""
         with contextlib.suppress(ValueError):
-            return Origin.of(url) == self
+            return Origin.from_url(url) == self
         return False
 
     @property
     def key(self) -> str:
-        """Name of this server at the limiter."""
+        """Key of this server at the limiter."""
         return f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
@@ -198,7 +205,7 @@ LOCKED_OUT = "sign in once in a browser with this account to answer the CAPTCHA,
 HEAD_OF_PAGE = 65_536
 _SIGN_IN_TEXT = r"sign[ _-]?in|log[ _-]?[io]n|authenti|anmeld"
 _SIGN_IN_PAGE = re.compile(
-    # A link "Log in" stands on every page of a site; a title, a form or a field for it does not.
+    # Every page of a site may have a link "Log in", but not a title, a form or a field for it.
     rf"<title[^<]{{0,200}}({_SIGN_IN_TEXT})|<form[^>]{{0,500}}({_SIGN_IN_TEXT})|samlrequest"
     r"|type\s*=\s*.?password",
     re.IGNORECASE,
@@ -213,30 +220,32 @@ _PAGE_START = re.compile(rb"\s*(<!--.*?-->\s*)*<(!doctype\s+html|html)\b", re.IG
 
 
 def check_response(response: requests.Response, origin: Origin, product: str, pause: float | None) -> None:
-    """Let a usable answer pass; 2xx, and the 4xx other than 401, 407, 408 and 429, are the caller's to read.
+    """Raise the error of an unusable answer; 2xx, and 4xx except 401, 407, 408 and 429, are left to the caller.
 
     Args:
         response: with its body read.
-        origin: the only place redirects may lead to.
+        origin: the only server that redirects may lead to.
         product: for messages, such as "Confluence".
         pause: the seconds from `source_pause`.
 
     Raises:
         RateLimited: 429, or 503 with Retry-After.
-        SourceDenied: 401, a sign-in page, a page that is no API, a redirect to elsewhere.
-        ServerFault: 407, 408, 5xx, or an error page where JSON was wanted; `status` says which.
+        SourceDenied: 401, a sign-in page, a web page instead of data, a redirect to another server.
+        ServerFault: 407, 408, 5xx, or a web page with 4xx; `status` is the HTTP status.
     """
     status = response.status_code
     if status in {429, 503} and pause is not None:
-        fix = "nothing to do: it is tried again after that time; lower requestsPerMinute if it happens often"
-        said = f"{product} answered {status} and asks us to stay away for {pause:.0f} s"
-        raise RateLimited(said, fix=fix, retry_after=pause)
+        fix = (
+            "nothing to do: it is tried again after that time; lower requestsPerMinute if this happens often"
+        )
+        message = f"{product} answered {status} and asks to wait {pause:.0f} s"
+        raise RateLimited(message, fix=fix, retry_after=pause)
     if response.headers.get("X-Seraph-LoginReason", "").upper() == "AUTHENTICATION_DENIED":
         raise SourceDenied(f"{product} has locked this account out after failed sign-ins", fix=LOCKED_OUT)
     if status == 401:  # noqa: PLR2004 (Unauthorized)
         expired = b"expired" in response.content[:2000].lower()
-        what = "the token has expired" if expired else "it does not accept the credentials"
-        raise SourceDenied(f"{product} answered 401: {what}", fix=CREDENTIALS)
+        reason = "the token has expired" if expired else "it does not accept the credentials"
+        raise SourceDenied(f"{product} answered 401: {reason}", fix=CREDENTIALS)
     if status in {407, 408} or status >= 500:  # noqa: PLR2004 (errors of the server's side)
         raise ServerFault(f"{product} answered {status}", fix=LASTS, status=status)
     if response.is_redirect:
@@ -246,7 +255,7 @@ def check_response(response: requests.Response, origin: Origin, product: str, pa
 
 
 def is_html(response: requests.Response) -> bool:
-    """Whether the body is a web page, whatever the header calls it."""
+    """Whether the body is a web page, by the header or by its content."""
     kind = response.headers.get("Content-Type", "").lower()
     if "html" in kind:
         return True
@@ -256,58 +265,60 @@ def is_html(response: requests.Response) -> bool:
 
 
 def _judge_redirect(response: requests.Response, origin: Origin, product: str) -> None:
-    """A hop inside the host is followed; to a sign-in page, or to elsewhere, it is the end."""
+    """Raise SourceDenied for a redirect to a sign-in page or to another server; others are followed."""
     target = urljoin(response.url, response.headers.get("Location", ""))
-    parts = urlsplit(target)
+    split = urlsplit(target)
     leaving = not origin.holds(target)
-    if _SIGN_IN_ADDRESS.search(f"//{parts.netloc if leaving else ''}{parts.path}"):
-        said = f"{product} answered {response.status_code} and leads to a sign-in page"
-        raise SourceDenied(said, fix=CREDENTIALS)
+    if _SIGN_IN_ADDRESS.search(f"//{split.netloc if leaving else ''}{split.path}"):
+        message = f"{product} answered {response.status_code} and redirects to a sign-in page"
+        raise SourceDenied(message, fix=CREDENTIALS)
     if leaving:
         raise other_host(target, origin, product)
 
 
 def other_host(url: str, origin: Origin, product: str) -> SourceDenied:
-    """The refusal of an address that is not the configured host."""
+    """The error of an address on another server than the configured one."""
     try:
-        there = str(Origin.of(url))  # paths and queries may hold secrets
+        target = str(Origin.from_url(url))  # paths and queries may hold secrets
     except ValueError:
-        there = "an address that cannot be read"
+        target = "an invalid address"
     fix = f"nothing was sent there; if it is {product}'s true address, configure it instead of {origin}"
-    return SourceDenied(f"{product} leads from {origin} to {there}, which is another place", fix=fix)
+    return SourceDenied(f"{product} leads from {origin} to {target}, which is another server", fix=fix)
 
 
 def _judge_page(response: requests.Response, product: str) -> None:
     status = response.status_code
     if status >= 400:  # noqa: PLR2004 (errors)
-        # A page is no word of the API: a 404 in this form must never count as "this item is gone".
+        # A web page is not from the API: a 404 of this form must never count as "this item is deleted".
         raise ServerFault(f"{product} answered {status} with a web page", fix=NO_API, status=status)
     head = response.content[:HEAD_OF_PAGE].decode("utf-8", "replace")
     path = urlsplit(response.url).path
     if status == 203 or _SIGN_IN_ADDRESS.search(path) or _SIGN_IN_PAGE.search(head):  # noqa: PLR2004 (Azure's)
-        said = f"{product} answered {status} with a sign-in page instead of data"
-        raise SourceDenied(said, fix=CREDENTIALS)
+        message = f"{product} answered {status} with a sign-in page instead of data"
+        raise SourceDenied(message, fix=CREDENTIALS)
     raise SourceDenied(f"{product} answered {status} with a web page instead of data", fix=NO_API)
 
 
 def _is_unwanted_page(response: requests.Response) -> bool:
-    """Whether it is a web page that was not asked for: neither by the Accept header, nor as a file to download."""
-    wanted = "text/html" in response.request.headers.get("Accept", "").lower()
-    return is_html(response) and not (wanted or _DOWNLOAD.search(urlsplit(response.request.url or "").path))
+    """Whether the answer is a web page, but neither the Accept header nor the download of a file asked for one."""
+    accepts_html = "text/html" in response.request.headers.get("Accept", "").lower()
+    return is_html(response) and not (
+        accepts_html or _DOWNLOAD.search(urlsplit(response.request.url or "").path)
+    )
 
 
 def json_of(response: requests.Response, *, product: str) -> dict[str, Any]:
-    """The answer's JSON, which is an object; the status is not looked at.
+    """The JSON object of an answer; the status is not checked.
 
     Raises:
-        BadAnswer: it is empty, broken off, of another type or of another shape.
+        BadAnswer: it is empty, incomplete, of another type or no object.
     """
     kind = response.headers.get("Content-Type", "").split(";")[0].strip().lower()
     if is_html(response) or (kind and "json" not in kind):
-        shown = kind if re.sub("[/+-]", "", kind).isalnum() else "something else"
-        raise BadAnswer(f"{product} answered {shown} where JSON was wanted", fix=NO_API)
+        type_name = kind if re.sub("[/+-]", "", kind).isalnum() else "another format"
+        raise BadAnswer(f"{product} answered {type_name} instead of JSON", fix=NO_API)
     if not response.content.strip():
-        raise BadAnswer(f"{product} gave an empty answer where JSON was wanted", fix=LASTS)
+        raise BadAnswer(f"{product} gave an empty answer instead of JSON", fix=LASTS)
     try:
         payload = json.loads(response.content.decode("utf-8-sig"))
     except (ValueError, RecursionError):
@@ -319,12 +330,12 @@ def json_of(response: requests.Response, *, product: str) -> dict[str, Any]:
 
 
 def results_of(payload: dict[str, Any], product: str) -> list[dict[str, Any]]:
-    """The list of objects under `results`; a missing one is not taken for empty.
+    """The list of objects under `results`; a missing list is an error, not an empty list.
 
     Raises:
         BadAnswer: there is no such list, or it holds something other than objects.
     """
-    found = payload.get("results")
-    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+    results = payload.get("results")
+    if not isinstance(results, list) or not all(isinstance(item, dict) for item in results):
         raise BadAnswer(f"{product} gave an answer without a list of results", fix=LASTS)
-    return found
+    return results

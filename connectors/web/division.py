@@ -1,4 +1,4 @@
-"""Isolates items that a service fails over: batches are divided until such a one is alone; it is read again later."""
+"""Isolation of items for which a service fails: failing batches are divided, and such items are retried later."""
 
 from __future__ import annotations
 
@@ -15,82 +15,82 @@ Key = TypeVar("Key", int, str)
 Answer = TypeVar("Answer")
 
 MOST_CULPRITS = 20
-"""Items that one Divider isolates; where more fail, the service is ill."""
+"""Most items that one Divider isolates; if more fail, the service itself is at fault."""
 MOST_UNPROVEN = 2
-"""Items that are isolated as long as no other was answered."""
+"""Most items that are isolated before any other item was answered."""
 FIRST_PAUSE, LONGEST_PAUSE = 600, 86_400
-"""Seconds before a culprit is read again: doubled with each try."""
+"""Seconds before a culprit is retried, doubled with each attempt up to the second value."""
 MOST_RETRIES = 500
-"""Culprits that a cursor remembers; the daily id walk reads the others again."""
+"""Most culprits stored in a cursor; others are retried by the daily id walk."""
 RETRIES_AT_ONCE = 20
-"""Culprits that one sync reads again."""
+"""Most culprits that one sync retries."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Culprit(Problem):
-    """An item that the service fails over whenever it is asked for it."""
+    """An item for which the service fails on each request."""
 
     key: str
-    """Id of what is read again: the item, or the page that it hangs on."""
+    """Id to retry: that of the item, or of the page it is attached to."""
 
 
 def culprit(
-    external_id: str, error: LarderError, *, url: str = "", what: str = "it", key: str = ""
+    external_id: str, error: LarderError, *, url: str = "", subject: str = "it", key: str = ""
 ) -> Culprit:
-    """The report of an item for which `error` came; `what` is what was asked for."""
+    """The problem of an item whose requests fail with `error`; `subject` is the requested part, for the message."""
     reason = (
-        f"{error.message} each time {what} is asked for, and not for others; it is tried again by itself: "
-        "if it lasts, open and save it there"
+        f"{error.message} each time {subject} is requested, but not for other items; it is tried again automatically: "
+        "if it persists, open and save the item there"
     )
     return Culprit(external_id=external_id, reason=reason, url=url, key=key or external_id)
 
 
-def comes_of_an_item(error: LarderError) -> bool:
-    """Whether a single item may be to blame for a failed answer; that needs proof."""
+def may_be_item_fault(error: LarderError) -> bool:
+    """Whether a single item may be the cause of a failed answer, which is still to be proven."""
     status = getattr(error, "status", 0)
     return isinstance(error, AnswerTooLarge) or (isinstance(error, BadAnswer) and not 400 <= status < 500)  # noqa: PLR2004 (4xx)
 
 
 @dataclass(kw_only=True)
 class Divider:
-    """Fetches batches of ids, and isolates those that make a batch fail.
+    """Fetches batches of ids, and isolates the ids that make a batch fail.
 
-    A batch that fails is asked for once more, then in halves: 200 ids cost about 16 requests a culprit. An answer that
-    is too large is halved without more.
+    A failing batch is requested once more, then in halves: about 16 requests per culprit among 200 ids. A batch whose
+    answer is too large is halved at once.
     """
 
     probe: Callable[[], object]
-    """Asks for something harmless of the same kind: where that fails too, the service is ill as a whole."""
+    """Harmless request of the same kind: if it fails too, the service itself is at fault."""
     at_once: bool = True
-    """False: a batch that fails for the first time raises its error, for the source to come back after a pause."""
-    _answers: bool = field(default=False, init=False)
-    """The probe has been answered."""
-    _others: bool = field(default=False, init=False)
-    """Items have been answered."""
+    """False: the first failing batch raises its error, so that the source is retried after a pause."""
+    _probe_answered: bool = field(default=False, init=False)
+    """True once the probe was answered."""
+    _items_answered: bool = field(default=False, init=False)
+    """True once any items were answered."""
     _culprits: int = field(default=0, init=False)
 
     def fetch(
         self, ids: Sequence[Key], ask: Callable[[list[Key]], Answer]
     ) -> tuple[list[Answer], dict[Key, LarderError]]:
-        """The answers, in the order of the ids, and the error of each id that fails alone.
+        """The answers in the order of the ids, and the error of each id that fails alone.
 
         Raises:
-            SourceUnavailable: the service is ill, or a batch failed for the first time and `at_once` is False.
+            SourceUnavailable: the service itself fails, or a batch fails first and `at_once` is False.
         """
         answers: list[Answer] = []
         failed: dict[Key, LarderError] = {}
-        waiting, asked_again = [list(ids)] if ids else [], False
+        waiting, retried = [list(ids)] if ids else [], False
         while waiting:
             batch = waiting.pop()
             try:
                 answers.append(ask(batch))
             except LarderError as error:
-                if not comes_of_an_item(error):
+                if not may_be_item_fault(error):
                     raise
                 if isinstance(error, BadAnswer):
                     self._prove(error)
-                    if not asked_again:
-                        asked_again = True
+                    if not retried:
+                        retried = True
                         waiting.append(batch)
                         continue
                 if len(batch) > 1:
@@ -100,55 +100,55 @@ class Divider:
                     self._count(error)
                     failed[batch[0]] = error
             else:
-                self._others = True
+                self._items_answered = True
         return answers, failed
 
     def _prove(self, error: LarderError) -> None:
-        """Raises unless the service answers something else."""
+        """Raise the error unless the service answers the probe."""
         if not self.at_once:
             raise error
-        if not self._answers:
+        if not self._probe_answered:
             try:
                 self.probe()
             except LarderError as other:
                 if other.transient:  # a refusal is an answer
                     raise
-        self._answers = True
+        self._probe_answered = True
 
     def _count(self, error: LarderError) -> None:
         if isinstance(error, BadAnswer):
             self._culprits += 1
-            if self._culprits > (MOST_CULPRITS if self._others else MOST_UNPROVEN):
+            if self._culprits > (MOST_CULPRITS if self._items_answered else MOST_UNPROVEN):
                 raise error
 
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """When a culprit is read again."""
+    """Attempts on a culprit, and when it is retried."""
 
     tries: int
     due: int
-    """Epoch seconds."""
+    """Time of the next attempt in epoch seconds."""
 
 
 Retries = Mapping[str, Retry]
-"""By the id that is read again; part of a source's cursor."""
+"""Retries by the id to read; part of a source's cursor."""
 
 
-def noted(retries: Retries, read: Collection[str], problems: Iterable[Problem]) -> Retries:
-    """The retries after these ids were read and these problems met."""
+def updated_retries(retries: Retries, read: Collection[str], problems: Iterable[Problem]) -> Retries:
+    """The retries after these ids were read with these problems."""
     culprits = {problem.key for problem in problems if isinstance(problem, Culprit)}
-    kept = {key: retry for key, retry in retries.items() if key not in read or key in culprits}
+    remaining = {key: retry for key, retry in retries.items() if key not in read or key in culprits}
     for key in culprits:
-        tries = kept[key].tries + 1 if key in kept else 1
+        tries = remaining[key].tries + 1 if key in remaining else 1
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(tries - 1, 10))
-        if key in kept or len(kept) < MOST_RETRIES:
-            kept[key] = Retry(tries=tries, due=int(time.time()) + pause)
-    return kept
+        if key in remaining or len(remaining) < MOST_RETRIES:
+            remaining[key] = Retry(tries=tries, due=int(time.time()) + pause)
+    return remaining
 
 
 def due(retries: Retries) -> list[str]:
-    """The ids whose time has come, the longest due first."""
+    """Ids that are due, the longest overdue first, at most RETRIES_AT_ONCE."""
     now = time.time()
     ready = sorted((retry.due, key) for key, retry in retries.items() if retry.due <= now)
     return [key for _, key in ready[:RETRIES_AT_ONCE]]

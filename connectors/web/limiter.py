@@ -1,4 +1,4 @@
-"""How many requests a host gets: one limiter per host, which refuses and never waits."""
+"""Limits on requests to a host: a limiter admits a request or refuses it, but never waits."""
 
 from __future__ import annotations
 
@@ -12,56 +12,56 @@ from typing import Protocol
 from pipeline.errors import RateLimited
 
 LARGEST_BURST = 30
-"""Requests that may follow each other at once after a quiet time."""
+"""Most requests in a burst after an idle time."""
 
 BUSY_SECONDS = 1.0
-"""How long to stay away when too many requests are in flight: about as long as one of them takes."""
+"""Seconds to wait when too many requests are in flight: about the duration of one."""
 
 TICKET_SECONDS = 300.0
-"""A ticket nobody gave back in this time belonged to a process that was killed."""
+"""Seconds after which a ticket expires: it belongs to a process that was killed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestLimits:
-    """What one host is asked at most, over all workers."""
+    """Limits on the requests to one host, over all workers."""
 
     per_minute: int | None = None
-    """None: no limit of our own. In any span of s seconds at most `burst + s * per_minute / 60` enter."""
+    """Most requests a minute; None: no limit. In any s seconds at most `burst + s * per_minute / 60` are admitted."""
     at_once: int = 4
-    """Requests in flight."""
+    """Most requests in flight."""
     of_people: bool = False
-    """True: they come all at once and then none, as people ask, so a minute's worth may; False: from a sync."""
+    """True for requests of people, of which a minute's worth may come at once; False for those of a sync."""
 
     @property
     def burst(self) -> int:
-        """How many may enter at once after a quiet time."""
+        """Most requests admitted at once after an idle time."""
         most = self.per_minute or LARGEST_BURST
         return max(1, most if self.of_people else min(most, LARGEST_BURST))
 
     @property
     def resume_tokens(self) -> float:
-        """Tokens to wait for once none are left, so that a sync is not put back for each single request."""
+        """Tokens to wait for once none are left; several, so that a sync is not delayed for each single request."""
         return 1.0 if self.of_people else max(1.0, self.burst / 4)
 
 
 class RequestLimiter(Protocol):
-    """Shared by all who ask one host. Both implementations pass tests/contracts/test_request_limiter.py."""
+    """Admits requests per host, over all workers. Implementations pass tests/contracts/test_request_limiter.py."""
 
     def acquire(self, key: str, limits: RequestLimits) -> str:
-        """A ticket for one request; give it back with `release`.
+        """A ticket for one request, to be returned with `release`.
 
         Raises:
-            RateLimited: not now; `retry_after` says in how many seconds.
+            RateLimited: not admitted now; `retry_after` is the number of seconds to wait.
             SourceUnavailable: the limiter itself cannot be reached.
         """
         ...
 
     def release(self, key: str, ticket: str) -> None:
-        """The request is over. Never raises: a lost ticket dies by itself."""
+        """Return a ticket after the request. Never raises, because a lost ticket expires."""
         ...
 
     def pause(self, key: str, seconds: float) -> None:
-        """Nobody enters before that time is over; a shorter close never shortens a longer one.
+        """Admit no request for that time; a shorter pause does not end a longer one.
 
         Raises:
             SourceUnavailable: the limiter itself cannot be reached.
@@ -70,19 +70,21 @@ class RequestLimiter(Protocol):
 
 
 class Busy(RateLimited):
-    """As many requests as are allowed are in flight: whoever waits a little may be let in."""
+    """The most requests allowed are in flight; a slot may be free soon."""
 
 
 def refusal(key: str, why: str, seconds: float) -> RateLimited:
-    """What `enter` raises; `why` is `closed`, `busy` or `empty`."""
-    said = {
-        "closed": f"{key} asked us to stay away for {seconds:.0f} s more",
+    """The error that `acquire` raises; `why` is `closed`, `busy` or `empty`."""
+    messages = {
+        "closed": f"{key} asked for a pause of {seconds:.0f} more s",
         "busy": f"as many requests to {key} as allowed are in flight",
         "empty": f"the requests allowed to {key} per minute are used up",
     }
-    fix = "nothing to do: the work goes on by itself; raise requestsPerMinute or maxConcurrency if it crawls"
+    fix = (
+        "nothing to do: the work continues by itself; raise requestsPerMinute or maxConcurrency if it is slow"
+    )
     kind = Busy if why == "busy" else RateLimited
-    return kind(said[why], fix=fix, retry_after=seconds)
+    return kind(messages[why], fix=fix, retry_after=seconds)
 
 
 @dataclass(kw_only=True)
@@ -94,7 +96,7 @@ class _Host:
 
 
 class LocalRequestLimiter:
-    """A limiter inside one process; `clock` gives seconds that never go back."""
+    """A limiter within one process; `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -112,7 +114,7 @@ class LocalRequestLimiter:
             host.tickets = {ticket: end for ticket, end in host.tickets.items() if end > now}
             if len(host.tickets) >= limits.at_once:
                 raise refusal(key, "busy", BUSY_SECONDS)
-            if limits.per_minute:  # the same arithmetic stands in workers/limits/limiters.py in Lua
+            if limits.per_minute:  # the same arithmetic is in workers/limits/limiters.py in Lua
                 rate = limits.per_minute / 60
                 host.tokens = min(float(limits.burst), host.tokens + max(0.0, now - host.at) * rate)
                 host.at = now

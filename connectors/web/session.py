@@ -1,4 +1,4 @@
-"""The only way to a foreign HTTP service: one host, through the limiter, in bounded time and size."""
+"""HTTP sessions for foreign services: one host, through the limiter, with limits on time and size."""
 
 from __future__ import annotations
 
@@ -29,41 +29,41 @@ from pipeline.documents import resolves_to_metadata_service
 from pipeline.errors import RateLimited, SourceDenied, SourceUnavailable, source_pause
 
 READ_TIMEOUTS_IN_ALL = 5
-"""A whole answer may take this many read timeouts: a server that drips never runs into one of them."""
+"""Most read timeouts that a whole answer may take: a slowly dripping server never exceeds a single one."""
 
 PIECE = 65_536
 
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """One service: where it is, and how gently we ask it.
+    """Access to one service: its address, limits and timeouts.
 
     Raises:
         ConfigurationError: `base_url` is no http address, or holds a user name or password.
     """
 
     base_url: str
-    """scheme://host[:port][/context]; this host is the only one ever contacted."""
+    """scheme://host[:port][/context]; only this host is ever contacted."""
     limiter: RequestLimiter = field(default_factory=LocalRequestLimiter, repr=False)
     limits: RequestLimits = field(default_factory=RequestLimits)
     connect_timeout: float = 10.0
-    """Seconds, like `read_timeout`; whatever an SDK asks for is replaced by these."""
+    """Seconds, like `read_timeout`; both replace the values of an SDK."""
     read_timeout: float = 60.0
     max_pause: float = 0.0
-    """Seconds of pauses that are waited out where they are met, in all; a longer one is the caller's to wait for."""
+    """Most seconds of pauses, in all, that are waited for here; a longer one is raised to the caller."""
     most_bytes: int = 64 * 1024 * 1024
-    """Of one answer, unpacked."""
+    """Most bytes of one answer, unpacked."""
     product: str = "the service"
-    """Its name in messages: "Confluence", "Azure DevOps"."""
+    """Name of the service in messages, such as "Confluence"."""
     ca_file: str | None = None
-    """Certificates to trust instead of the well-known ones; there is no way to trust without."""
+    """File of certificates to trust instead of the default ones; verification cannot be switched off."""
 
     def __post_init__(self) -> None:
         _ = self.origin
 
     @cached_property
     def origin(self) -> Origin:
-        """The only server that is contacted."""
+        """The server of the service, the only one contacted."""
         return Origin.configured(self.base_url)
 
 
@@ -71,16 +71,16 @@ _Kind = TypeVar("_Kind", bound=HTTPConnection)
 
 
 def _guarded(kind: type[_Kind]) -> type[_Kind]:
-    """Connections of this kind that go to no server which hands out keys, whatever name leads there."""
+    """A connection class that refuses metadata services of clouds, whatever host name resolves to them."""
 
     class Guarded(kind):  # type: ignore[valid-type,misc]
         def connect(self) -> None:
             if resolves_to_metadata_service(self.host, self.port):
-                said = (
-                    f"the host {self.host} leads to the address where clouds hand out the keys of a machine"
+                message = (
+                    f"the host {self.host} resolves to the metadata service of a cloud, which hands out keys"
                 )
                 raise SourceDenied(
-                    said, fix="nothing was sent there; look at the configured address, and the DNS"
+                    message, fix="nothing was sent there; check the configured address, and the DNS"
                 )
             super().connect()
 
@@ -96,7 +96,7 @@ class _HttpsPool(HTTPSConnectionPool):
 
 
 class GuardedAdapter(HTTPAdapter):
-    """Sends requests of a session, also those that follow a redirect; errors that come out are ours."""
+    """Sends requests of a session, with those of redirects; raises errors of pipeline.errors only."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
@@ -104,34 +104,34 @@ class GuardedAdapter(HTTPAdapter):
         super().__init__(max_retries=0, pool_maxsize=max(1, access.limits.at_once))
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        """As in requests, with connections that are looked at."""
+        """Create the pools with guarded connections; otherwise as in requests."""
         super().init_poolmanager(*args, **kwargs)
         self.poolmanager.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
 
     @property
     def max_retries(self) -> Retry:
-        """None: the ledger decides about retries. What SDKs set is ignored."""
+        """No retries, because the ledger decides about them; values of SDKs are ignored."""
         return self._retries
 
     @max_retries.setter
-    def max_retries(self, _asked: object) -> None:
+    def max_retries(self, _ignored: object) -> None:
         self._retries = Retry(0, read=False)
 
     def send(
         self,
         request: requests.PreparedRequest,
         stream: bool = False,  # noqa: ARG002 (the body is always read here)
-        timeout: object = None,  # noqa: ARG002 (ours count)
-        verify: object = True,  # noqa: ARG002 (ours count)
+        timeout: object = None,  # noqa: ARG002 (replaced by that of Access)
+        verify: object = True,  # noqa: ARG002 (replaced by that of Access)
         cert: Any = None,
         proxies: Mapping[str, str] | None = None,  # noqa: ARG002 (the host is contacted directly)
     ) -> requests.Response:
-        """The answer with its body read, if it is one; see `check_response` for what is not.
+        """The answer with its body read, after `check_response`.
 
         Raises:
             SourceDenied: the request would go to another host; nothing was sent.
-            RateLimited: the limiter is closed, or the service asks to come back later.
-            SourceUnavailable: no whole answer came.
+            RateLimited: the limiter refuses, or the service asks for a longer pause than `max_pause` allows.
+            SourceUnavailable: no complete answer came.
             AnswerTooLarge: the answer is larger than the limit.
         """
         if not self.access.origin.holds(request.url or ""):
@@ -152,7 +152,8 @@ class GuardedAdapter(HTTPAdapter):
             response = self._fetch(request, cert)
             pause = source_pause(response.status_code, response.headers)
             if pause is not None:
-                # Before the ticket is back: nobody may slip in between. A limiter that is away lets nobody in.
+                # Before the ticket is returned, so that no request is admitted in between. An unreachable limiter
+                # admits none.
                 with contextlib.suppress(SourceUnavailable):
                     access.limiter.pause(origin.key, pause)
         finally:
@@ -176,13 +177,13 @@ class GuardedAdapter(HTTPAdapter):
         except FOREIGN as error:
             raise translate(error, access.product) from None
         response.raw.release_conn()
-        # What `Response.content` does when it reads; from here on the answer costs no more network.
+        # As `Response.content` does after reading; from here on the answer needs no network.
         response._content = body  # noqa: SLF001 (there is no public way to give it a body)
         response._content_consumed = True  # noqa: SLF001 (ditto)
         return response
 
     def _body(self, raw: Any, until: float) -> bytes:
-        """All of it, unpacked; `read1` returns what is there, so that the clock is looked at."""
+        """The body, unpacked; `read1` returns as soon as bytes are available, so that the time is checked."""
         product, most = self.access.product, self.access.most_bytes
         pieces: list[bytes] = []
         size = 0
@@ -190,7 +191,7 @@ class GuardedAdapter(HTTPAdapter):
             pieces.append(piece)
             size += len(piece)
             if size > most:
-                fix = "ask for fewer items at once, or leave out what is this large"
+                fix = "request fewer items at once, or exclude items of this size"
                 raise AnswerTooLarge(f"{product} sent an answer larger than {most:,} bytes", fix=fix)
             if time.monotonic() > until:
                 raise SourceUnavailable(f"{product} did not finish an answer in time", fix=LASTS)
@@ -198,9 +199,9 @@ class GuardedAdapter(HTTPAdapter):
 
 
 class GuardedSession(requests.Session):
-    """A session whose errors are ours, also those that requests raises before and between the sending.
+    """A session that raises errors of pipeline.errors only, also before and between requests.
 
-    It has no credentials yet; close it.
+    It has no credentials yet, and must be closed.
     """
 
     def __init__(self, access: Access) -> None:
@@ -209,7 +210,7 @@ class GuardedSession(requests.Session):
         guard(self, access)
 
     def request(self, *args: Any, **kwargs: Any) -> requests.Response:
-        """As in requests; raises errors of pipeline.errors only."""
+        """Send a request as in requests; raises errors of pipeline.errors only."""
         try:
             return super().request(*args, **kwargs)
         except FOREIGN as error:
@@ -217,9 +218,9 @@ class GuardedSession(requests.Session):
 
 
 def guard(session: requests.Session, access: Access) -> None:
-    """Send what a session of an SDK sends through the guarded adapter; may be called for every request.
+    """Mount the guarded adapter on a session of an SDK; may be called before every request.
 
-    What requests itself raises (a circle of redirects, an address it cannot read) still needs `translate`.
+    Errors of requests itself (circular redirects, an invalid address) still need `translate`.
     """
     # The environment would bring proxies, certificates, and passwords out of ~/.netrc.
     session.trust_env = False

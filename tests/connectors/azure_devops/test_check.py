@@ -62,10 +62,10 @@ WRONG: dict[str, tuple[Callable[[FakeAzureDevOps], None], dict[str, Any], str, s
         "no such work item type",
         "choose among",
     ),
-    "broken wiql": (_nothing, {"wiql": "[System.Title] ="}, "does not take the query", "wiql"),
+    "broken wiql": (_nothing, {"wiql": "[System.Title] ="}, "does not accept the query", "wiql"),
     "unknown field in wiql": (_nothing, {"wiql": "[Custom.Nope] = 1"}, "TF51005", "wiql"),
-    "bare field in wiql": (_nothing, {"wiql": "Title = 'x'"}, "does not take the query", "wiql"),
-    "unknown area": (_nothing, {"area_paths": ("Web\\Nope",)}, "does not take the query", "areaPaths"),
+    "bare field in wiql": (_nothing, {"wiql": "Title = 'x'"}, "does not accept the query", "wiql"),
+    "unknown area": (_nothing, {"area_paths": ("Web\\Nope",)}, "does not accept the query", "areaPaths"),
     "nothing matches": (_nothing, {"states": ("Nope",)}, "nothing matches", "states"),
     "unreadable items": (lambda fake: fake.forbid(1), {}, "cannot be read", "Work Items (read)"),
 }

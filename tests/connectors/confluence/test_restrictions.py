@@ -205,5 +205,5 @@ def test_unreadable_restrictions_let_nothing_in_and_say_so(fake: FakeConfluence)
     assert sum(page.left_out.get(reason, 0) for page in pages) == 7
     assert source.ids().left_out == {reason: 7}
     (finding,) = [f for f in source.check() if not f.ok]
-    assert f"of the newest 7 0 are taken in; excluded are: {reason}: 7" in finding.detail
+    assert f"of the newest 7 0 are read; excluded are: {reason}: 7" in finding.detail
     assert "restrictions" in finding.fix
