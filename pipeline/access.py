@@ -95,12 +95,12 @@ class Caller:
             NotFound: the tenant has none of this name; those of other tenants are not told apart.
             Forbidden: it is not among theirs.
         """
-        wanted = project_id(self.tenant, named) if named.strip() else None
-        if wanted is None or not sources.has_project(connection, wanted):
+        requested_id = project_id(self.tenant, named) if named.strip() else None
+        if requested_id is None or not sources.has_project(connection, requested_id):
             raise NotFound("there is no such project")
-        if not (self.may_change(wanted) if to_change else self.may_see(wanted)):
+        if not (self.may_change(requested_id) if to_change else self.may_see(requested_id)):
             raise Forbidden("the project is not among those of the token")
-        return wanted
+        return requested_id
 
 
 class Operator(Caller):

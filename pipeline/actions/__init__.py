@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 from pipeline.actions.actions import Actions
-from pipeline.actions.engine import EngineParts, enabled
+from pipeline.actions.engine import EngineResources, enabled
 
 __all__ = ["NAMES", "Actions", "register_actions", "unregister_actions"]
 
@@ -19,22 +19,22 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 
 
 def register_actions(registry: MutableMapping[str, Callable[..., Any]], engine: object) -> Actions:
-    """Put the actions into an engine's registry under all their names; returns what keeps their store.
+    """Put the actions into an engine's registry under all their names; returns the Actions object.
 
     Of the engine, `settings["rag"]`, `secrets` and `enable_rag` are used, as attributes that may be absent. Nothing
     is read, opened or imported before the first call, so the engine may set them later. An engine with
     `enable_rag = False` gets no entries; if the flag falls later, the actions answer that they are switched off.
-    For checkpoints, save `get_state()` of what comes back and give it to `restore_state` later.
+    For checkpoints, save its `get_state()` and pass that to `restore_state` later.
     """
-    made = Actions(EngineParts(engine))
+    actions = Actions(EngineResources(engine))
     if enabled(engine):
         for method, names in NAMES.items():
-            registry.update(dict.fromkeys(names, getattr(made, method)))
-    return made
+            registry.update(dict.fromkeys(names, getattr(actions, method)))
+    return actions
 
 
 def unregister_actions(registry: MutableMapping[str, Callable[..., Any]]) -> None:
-    """Take the actions out of a registry again; those of others under our names stay."""
+    """Remove the actions from a registry; entries of other code under the same names stay."""
     for names in NAMES.values():
         for name in names:
             if isinstance(getattr(registry.get(name), "__self__", None), Actions):

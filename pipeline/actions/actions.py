@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def failure(error: Exception, shown: Callable[[str], str]) -> Json:
-    """What a workflow gets for an error; `shown` makes of a message what may be seen.
+def failure(error: Exception, redact: Callable[[str], str]) -> Json:
+    """The answer of an action that failed; `redact` removes secrets from its message.
 
-    Of a foreign error that is only its class. It is logged with the place it comes from, without its words: these
-    may hold a text.
+    A foreign error is answered by its class alone, and logged with its stack but without its message, which may
+    quote a text.
     """
     if isinstance(error, LarderError):
-        return {"error": shown(str(error)), "success": False}
-    where = "".join(traceback.format_tb(error.__traceback__)[-4:])
-    logger.error("an action failed with %s\n%s", type(error).__name__, where)
+        return {"error": redact(str(error)), "success": False}
+    stack = "".join(traceback.format_tb(error.__traceback__)[-4:])
+    logger.error("an action failed with %s\n%s", type(error).__name__, stack)
     return {
         "error": f"the action failed unexpectedly ({type(error).__name__}); the log says where",
         "success": False,
@@ -39,7 +39,7 @@ def failure(error: Exception, shown: Callable[[str], str]) -> Json:
 
 
 def answered(action: Callable[..., Json]) -> Callable[..., Json]:
-    """`action` with errors as values, wrong arguments included."""
+    """Decorate `action` to return errors as values, wrong arguments included."""
     signature = inspect.signature(action)
 
     @functools.wraps(action)
@@ -51,37 +51,37 @@ def answered(action: Callable[..., Json]) -> Callable[..., Json]:
         try:
             return action(self, *args, **kwargs)
         except Exception as error:  # noqa: BLE001 (a workflow must go on, whatever it is)
-            return failure(error, self.shown)
+            return failure(error, self.redacted)
 
     return call
 
 
 SLICE = 256
-"""Texts worked on at once: a batch of any length takes the memory of so many, and of what the store keeps."""
+"""Texts processed at once; bounds the memory of a batch of any length."""
 
 
 class TextToStore(NamedTuple):
-    """One text to store with what belongs to it, unchecked but for the text."""
+    """One text to store with its id, metadata and vector; only the text is checked."""
 
     number: int
     text: str
     id: Any
     metadata: Any
     vector: Any
-    """None: to be made from the text."""
+    """Vector of the text; None if the text is to be embedded."""
 
 
 def slices(
     texts: object, ids: object = None, metadata: object = None, vectors: object = None
 ) -> Iterator[list[TextToStore]]:
-    """The texts with their ids, metadata and vectors, in pieces of `SLICE`; any may be a generator.
+    """The texts with their ids, metadata and vectors, in lists of up to `SLICE`; any may be a generator.
 
-    One text may stand alone, and so may its id and its vector; one mapping of metadata serves all texts. Ids that
-    are not given are random.
+    One text may stand alone, and so may its id and its vector; one mapping of metadata serves all texts.
+    Missing ids are random.
 
     Raises:
         StoreRejected: an argument is no list, or their lengths differ; where lengths are known, before the first
-            piece comes.
+            list is yielded.
     """
     shared, metadata = (metadata, None) if isinstance(metadata, Mapping) else (None, metadata)
     if isinstance(texts, str):
@@ -97,9 +97,9 @@ def slices(
             raise StoreRejected(f"{name} is a {type(value).__name__}", fix="give a list, one entry per text")
         if value is not None:
             many[name] = value
-    known = {name: len(value) for name, value in many.items() if isinstance(value, Sized)}
-    if len(set(known.values())) > 1:
-        counted = ", ".join(f"{count} {name}" for name, count in known.items())
+    lengths = {name: len(value) for name, value in many.items() if isinstance(value, Sized)}
+    if len(set(lengths.values())) > 1:
+        counted = ", ".join(f"{count} {name}" for name, count in lengths.items())
         raise StoreRejected(f"the numbers differ: {counted}", fix="give one entry per text")
     items = _items(many, shared)
     while piece := list(itertools.islice(items, SLICE)):
@@ -110,8 +110,8 @@ def _items(many: Mapping[str, Iterable[Any]], shared: object) -> Iterator[TextTo
     absent = object()
     for number, values in enumerate(itertools.zip_longest(*many.values(), fillvalue=absent)):
         if any(value is absent for value in values):
-            said = "the numbers of texts, ids, metadata and embeddings differ"
-            raise StoreRejected(said, fix="give one each")
+            message = "the numbers of texts, ids, metadata and embeddings differ"
+            raise StoreRejected(message, fix="give one id, metadata and embedding per text")
         row = dict(zip(many, values, strict=True))
         ident = str(uuid4()) if row.get("ids") is None else row["ids"]
         text, about = text_of(row["texts"], number), shared or row.get("metadata")
@@ -119,10 +119,10 @@ def _items(many: Mapping[str, Iterable[Any]], shared: object) -> Iterator[TextTo
 
 
 def count_of(k: object) -> int:
-    """How many results are wanted; templates of YAML may give the number as text.
+    """Number of results to return; YAML templates may pass it as text.
 
     Raises:
-        SearchError: it is no whole number of at least 1.
+        SearchError: `k` is no whole number of at least 1.
     """
     number = int(k) if isinstance(k, str) and k.strip().isdecimal() else k
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
@@ -130,8 +130,8 @@ def count_of(k: object) -> int:
     return number
 
 
-class Parts(Protocol):
-    """What the actions are made of; everything is opened when it is first asked for."""
+class Resources(Protocol):
+    """Embedders and the collection store behind the actions; each is opened on first use."""
 
     def require_enabled(self, group: str) -> None:
         """Raise unless the actions of this group, `embedding` or `vector`, are switched on.
@@ -150,51 +150,51 @@ class Parts(Protocol):
         ...
 
     def store(self) -> CollectionStore:
-        """Where collections are kept.
+        """The store of the collections.
 
         Raises:
             ConfigurationError: it cannot be opened.
         """
         ...
 
-    def shown(self, message: str) -> str:
-        """A message as a workflow may see it: without secrets, in the words of its settings."""
+    def redacted(self, message: str) -> str:
+        """The message without secrets, with the key names of the workflow's settings."""
         ...
 
     def close(self) -> None:
-        """Give connections back."""
+        """Close database connections."""
         ...
 
 
 class Actions:
-    """Each action takes the workflow's state, which it leaves alone, and answers with a mapping.
+    """The three actions; each takes the workflow's state, which it does not change, and returns a mapping.
 
-    An error is an answer too: `{"error": sentence, "success": False}`. Unknown keyword arguments are left alone,
-    since engines hand over more than an action asks for.
+    An error is returned too: `{"error": sentence, "success": False}`. Unknown keyword arguments are ignored,
+    since engines pass more than an action needs.
     """
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
 
-    def shown(self, message: str) -> str:
-        """A message as the workflow may see it."""
-        return self._parts.shown(message)
+    def redacted(self, message: str) -> str:
+        """The message without secrets, with the key names of the workflow's settings."""
+        return self._resources.redacted(message)
 
     def get_state(self) -> Json:
         """All collections as JSON, for a checkpoint."""
-        return self._parts.store().get_state()
+        return self._resources.store().get_state()
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
         """Make the collections those of a checkpoint.
 
         Raises:
-            StoreRejected: this is no such state; the collections are as they were.
+            StoreRejected: not a state of `get_state`; the collections are unchanged.
         """
-        self._parts.store().restore_state(state)
+        self._resources.store().restore_state(state)
 
     def close(self) -> None:
-        """Give connections to a database back; collections in memory stay."""
-        self._parts.close()
+        """Close database connections; collections in memory stay."""
+        self._resources.close()
 
     @answered
     def embedding_create(
@@ -212,14 +212,14 @@ class Actions:
         `{"embedding", "model", "dimensions"}` for one text; `{"embeddings", "model", "count"}` for a list, or with
         `batch`. `model` left out is that of the settings; `dimensions` shortens vectors of models that can.
         """
-        self._parts.require_enabled("embedding")
-        embedder = self._parts.embedder(model, dimensions)
-        made = [
+        self._resources.require_enabled("embedding")
+        embedder = self._resources.embedder(model, dimensions)
+        vectors = [
             vector for piece in slices(text) for vector in _embedded(embedder, [item.text for item in piece])
         ]
         if batch or not isinstance(text, str):
-            return {"embeddings": made, "model": embedder.model, "count": len(made)}
-        return {"embedding": made[0], "model": embedder.model, "dimensions": len(made[0])}
+            return {"embeddings": vectors, "model": embedder.model, "count": len(vectors)}
+        return {"embedding": vectors[0], "model": embedder.model, "dimensions": len(vectors[0])}
 
     @answered
     def vector_store(
@@ -238,12 +238,12 @@ class Actions:
         """Put texts into a collection: `{"stored", "collection", "ids"}`.
 
         Texts without `embeddings` are embedded, texts without `ids` get random ones, and an id that is there
-        already is replaced. All may be generators: no more than 256 texts are worked on at once. Should a later
-        one fail, `stored` and `ids` of the error tell what is in.
+        already is replaced. All may be generators: at most 256 texts are processed at once. If a later one fails,
+        `stored` and `ids` of the error name what was stored.
         """
-        self._parts.require_enabled("vector")
+        self._resources.require_enabled("vector")
         name = name_of(collection, "the collection's name")
-        store, stored = self._parts.store(), list[str]()
+        store, stored = self._resources.store(), list[str]()
         try:
             for piece in slices(texts, ids, metadata, embeddings):
                 entries, made_by = self._entries(piece, model, dimensions)
@@ -252,7 +252,7 @@ class Actions:
         except Exception as error:
             if not stored:
                 raise
-            return {**failure(error, self.shown), **_stored(name, stored)}
+            return {**failure(error, self.redacted), **_stored(name, stored)}
         return _stored(name, stored)
 
     @answered
@@ -275,30 +275,39 @@ class Actions:
         `{"results": [{"id", "text", "score", "metadata"}], "query", "collection", "k"}`, best first; with
         `include_embeddings` each result has its `embedding`. A collection that nobody filled has no results.
         """
-        self._parts.require_enabled("vector")
+        self._resources.require_enabled("vector")
         name, most, conditions = name_of(collection, "the collection's name"), count_of(k), parse(filter)
         if embedding is not None:
             vector, made_by = vector_of(embedding, "the vector"), model or ""
         else:
-            asked = text_of(query, 0)
-            if not asked.strip():
+            query_text = text_of(query, 0)
+            if not query_text.strip():
                 raise SearchError("the query is empty", fix="give a text, or a vector as `embedding`")
-            embedder = self._parts.embedder(model, dimensions)
-            vector, made_by = vector_of(embedder.embed_query(asked), "the query's vector"), embedder.model
-        found = self._parts.store().query(name, vector, k=most, conditions=conditions, model=made_by)
-        results = [one.to_json(embedding=include_embeddings) for one in found]
+            embedder = self._resources.embedder(model, dimensions)
+            vector, made_by = (
+                vector_of(embedder.embed_query(query_text), "the query's vector"),
+                embedder.model,
+            )
+        hits = self._resources.store().query(name, vector, k=most, conditions=conditions, model=made_by)
+        results = [one.to_json(embedding=include_embeddings) for one in hits]
         return {"results": results, "query": query, "collection": name, "k": most}
 
     def _entries(
         self, piece: Sequence[TextToStore], model: str | None, dimensions: int | None
     ) -> tuple[list[CollectionEntry], str]:
-        """The documents of a piece, and the model that made their vectors; empty if the caller did."""
-        made, made_by = iter(list[list[float]]()), model or ""
+        """The entries of a piece and the model of their vectors; no model name if the caller gave the vectors."""
+        new_vectors, made_by = iter(list[list[float]]()), model or ""
         if missing := [item.text for item in piece if item.vector is None]:
-            embedder = self._parts.embedder(model, dimensions)
-            made, made_by = iter(_embedded(embedder, missing)), embedder.model
+            embedder = self._resources.embedder(model, dimensions)
+            new_vectors, made_by = iter(_embedded(embedder, missing)), embedder.model
         entries = [
-            entry(id=ident, text=text, metadata=metadata, embedding=next(made) if v is None else v, number=n)
+            entry(
+                id=ident,
+                text=text,
+                metadata=metadata,
+                embedding=next(new_vectors) if v is None else v,
+                number=n,
+            )
             for n, text, ident, metadata, v in piece
         ]
         return entries, made_by

@@ -23,7 +23,7 @@ from pipeline.ledger import storable
 
 @dataclass(frozen=True, kw_only=True)
 class CollectionEntry:
-    """One document of a collection; `entry` makes checked ones, which is what stores rely on."""
+    """One document of a collection; stores rely on the checks of `entry`."""
 
     id: str
     text: str
@@ -33,7 +33,7 @@ class CollectionEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class CollectionHit(CollectionEntry):
-    """A document that a query found."""
+    """A document that matches a query."""
 
     score: float
     """Cosine similarity, -1 to 1; 0 where either vector has no length."""
@@ -45,11 +45,11 @@ class CollectionHit(CollectionEntry):
 
 
 class VectorShape(NamedTuple):
-    """What all vectors of a collection have in common."""
+    """Dimensions and model of all vectors of a collection."""
 
     dimensions: int
     model: str = ""
-    """Empty: nobody said which model made them."""
+    """Empty: unknown."""
 
 
 class Collection(NamedTuple):
@@ -61,34 +61,36 @@ class Collection(NamedTuple):
 
 
 def shape_with(
-    held: VectorShape | None, vectors: Sequence[Sequence[float]], model: str, collection: str
+    existing: VectorShape | None, vectors: Sequence[Sequence[float]], model: str, collection: str
 ) -> VectorShape:
-    """The shape of a collection, None for a new one, once vectors of a model are used with it.
+    """Check vectors against the shape of a collection (None: a new one) and return the resulting shape.
 
-    Vectors of an unknown model go with any; the first model that is known stays.
+    Vectors of an unknown model fit any collection; the first known model stays.
 
     Raises:
         StoreRejected: the dimensions differ, or two models are known and differ.
     """
-    shape = held or VectorShape(len(vectors[0]), model)
+    shape = existing or VectorShape(len(vectors[0]), model)
     fix = "use the model that the collection was made with, or another collection"
-    for given in map(len, vectors):
-        if given != shape.dimensions:
-            said = f"a vector has {given} dimensions, the collection {collection!r} has {shape.dimensions}"
-            raise StoreRejected(said, fix=fix)
+    for length in map(len, vectors):
+        if length != shape.dimensions:
+            message = (
+                f"a vector has {length} dimensions, the collection {collection!r} has {shape.dimensions}"
+            )
+            raise StoreRejected(message, fix=fix)
     if shape.model and model and shape.model != model:
-        said = f"the collection {collection!r} holds vectors of {shape.model}, these are of {model}"
-        raise StoreRejected(said, fix=fix)
+        message = f"the collection {collection!r} holds vectors of {shape.model}, these are of {model}"
+        raise StoreRejected(message, fix=fix)
     return shape._replace(model=shape.model or model)
 
 
 class CollectionStore(Protocol):
-    """Collections apart from one another. Every implementation passes tests/contracts/test_collections.py."""
+    """A store of separate collections. Every implementation passes tests/contracts/test_collections.py."""
 
     def add(self, collection: str, entries: Sequence[CollectionEntry], *, model: str = "") -> None:
-        """Put at least one document in, all or none; one whose id is there is replaced, the last of a batch wins.
+        """Store at least one document, all or none; an existing id is replaced, the last of a batch wins.
 
-        `model` is what made the vectors, if known.
+        `model` is the model of the vectors, if known.
 
         Raises:
             StoreRejected: the dimensions or the model are not those of the collection.
@@ -104,9 +106,9 @@ class CollectionStore(Protocol):
         conditions: Sequence[Condition] = (),
         model: str = "",
     ) -> list[CollectionHit]:
-        """The `k` closest documents that meet all conditions, best first; equal scores in the order they came in.
+        """The `k` closest documents that meet all conditions, best first; equal scores in order of insertion.
 
-        A collection that nobody has put anything into is empty.
+        An unknown collection is empty.
 
         Raises:
             StoreRejected: the dimensions or the model are not those of the collection.
@@ -118,29 +120,29 @@ class CollectionStore(Protocol):
         ...
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
-        """Become what `get_state` of any store gave; what was in the store before is gone.
+        """Replace all contents by those of a state that `get_state` of any store returned.
 
         Raises:
-            StoreRejected: this is no such state; the store is as it was.
+            StoreRejected: not such a state; the store is unchanged.
         """
         ...
 
 
-LONGEST_NAME = 200
-"""Characters of a collection's name or a document's id: both are parts of a key."""
-MOST_DIMENSIONS = 16_000
-"""What pgvector can hold."""
+MAX_NAME_LENGTH = 200
+"""Maximum characters of a collection's name or a document's id; both are part of a key."""
+MAX_DIMENSIONS = 16_000
+"""Maximum dimensions of a vector in pgvector."""
 
 
-def name_of(value: object, what: str) -> str:
+def name_of(value: object, label: str) -> str:
     """`value` as the name of a collection or the id of a document.
 
     Raises:
         StoreRejected: it is no text, empty or too long.
     """
-    if not isinstance(value, str) or not value.strip() or len(value) > LONGEST_NAME:
+    if not isinstance(value, str) or not value.strip() or len(value) > MAX_NAME_LENGTH:
         raise StoreRejected(
-            f"{what} is no text of 1 to {LONGEST_NAME} characters ({type(value).__name__})",
+            f"{label} is no text of 1 to {MAX_NAME_LENGTH} characters ({type(value).__name__})",
             fix="give a short text that is not empty",
         )
     return str(storable(value))
@@ -154,7 +156,7 @@ def entry(
     metadata: object = None,
     number: int = 0,
 ) -> CollectionEntry:
-    """A document for `CollectionStore.add`; `number` is its place among the caller's, for messages.
+    """A checked document for `CollectionStore.add`; `number` is its position in the batch, for messages.
 
     Raises:
         StoreRejected: a part is of the wrong type, or the vector is empty or not finite.
@@ -198,7 +200,7 @@ def _plain(value: object) -> object:
     raise TypeError(f"it holds a {type(value).__name__}")
 
 
-def vector_of(value: object, what: str) -> array[float]:
+def vector_of(value: object, label: str) -> array[float]:
     """A vector of 32-bit numbers, which is what every store keeps.
 
     Raises:
@@ -210,14 +212,14 @@ def vector_of(value: object, what: str) -> array[float]:
             raise TypeError("bytes")  # noqa: TRY301 (array would take them for numbers)
         vector = array("f", numbers)  # type: ignore[arg-type]
     except (TypeError, OverflowError) as error:
-        raise StoreRejected(f"{what} is no list of numbers", fix="give a list of finite numbers") from error
+        raise StoreRejected(f"{label} is no list of numbers", fix="give a list of finite numbers") from error
     if not all(map(math.isfinite, vector)):
         raise StoreRejected(
-            f"{what} is not finite", fix="embed the text again; no number may be NaN or infinite"
+            f"{label} is not finite", fix="embed the text again; no number may be NaN or infinite"
         )
-    if not 1 <= len(vector) <= MOST_DIMENSIONS:
+    if not 1 <= len(vector) <= MAX_DIMENSIONS:
         raise StoreRejected(
-            f"{what} has {len(vector)} dimensions", fix=f"give 1 to {MOST_DIMENSIONS} numbers per vector"
+            f"{label} has {len(vector)} dimensions", fix=f"give 1 to {MAX_DIMENSIONS} numbers per vector"
         )
     return vector
 
@@ -245,7 +247,7 @@ def from_json(state: object) -> dict[str, Collection]:
     """The collections that `to_json` wrote; empty ones are left out.
 
     Raises:
-        StoreRejected: this is no such state.
+        StoreRejected: not such a state.
     """
     try:
         if not isinstance(state, Mapping) or state["format"] != FORMAT:
@@ -253,7 +255,7 @@ def from_json(state: object) -> dict[str, Collection]:
         read = {name_of(name, "a collection"): _collection(one) for name, one in state["collections"].items()}
     except (AttributeError, LookupError, TypeError, ValueError, struct.error, StoreRejected) as error:
         raise StoreRejected(
-            f"the state is none of collections ({type(error).__name__})",
+            f"this is no saved state of collections ({type(error).__name__})",
             fix="take another checkpoint, or start empty and store again",
             cause=error,
         ) from error
@@ -264,17 +266,19 @@ def _collection(one: Mapping[str, Any]) -> Collection:
     shape = VectorShape(int(one["dimensions"]), str(one["model"]))
     raw, documents = base64.b64decode(one["vectors"], validate=True), one["documents"]
     vectors = list(struct.iter_unpack(f"<{shape.dimensions}f", raw)) if documents else []
-    made = [entry(**held, embedding=vector) for held, vector in zip(documents, vectors, strict=True)]
-    entries = {one.id: one for one in made}
+    checked = [
+        entry(**document, embedding=vector) for document, vector in zip(documents, vectors, strict=True)
+    ]
+    entries = {one.id: one for one in checked}
     if len(entries) != len(documents):
         raise ValueError("documents")
     return Collection(shape, entries)
 
 
 _BLOCK = 1024
-"""Rows worked on at once with numpy: they are copied at double precision."""
+"""Vectors processed at once with numpy, which copies them in double precision."""
 _DIGITS = 9
-"""Sums of different order agree on so many, which is more than 32-bit numbers carry."""
+"""Decimals of a score; sums of different order agree on them, and 32-bit numbers carry fewer."""
 
 Scorer = Callable[[Sequence[Any], Sequence[float]], list[float]]
 """(vectors as arrays of 32-bit numbers, a vector) -> the cosine of each with the vector."""
@@ -285,29 +289,29 @@ def _quotient(dot: float, lengths: float) -> float:
     return round(min(1.0, max(-1.0, dot / lengths)), _DIGITS) if lengths else 0.0
 
 
-def python_scores(vectors: Sequence[array[float]], wanted: Sequence[float]) -> list[float]:
-    """The scorer that needs nothing but Python."""
-    length = math.hypot(*wanted)
-    return [_quotient(sum(map(mul, vector, wanted)), math.hypot(*vector) * length) for vector in vectors]
+def python_scores(vectors: Sequence[array[float]], query: Sequence[float]) -> list[float]:
+    """The scorer in plain Python."""
+    length = math.hypot(*query)
+    return [_quotient(sum(map(mul, vector, query)), math.hypot(*vector) * length) for vector in vectors]
 
 
-def numpy_scores(vectors: Sequence[array[float]], wanted: Sequence[float]) -> list[float]:
-    """The same, several times faster where numpy is installed."""
+def numpy_scores(vectors: Sequence[array[float]], query: Sequence[float]) -> list[float]:
+    """The scorer with numpy, several times faster; without numpy it is `python_scores`."""
     try:
         import numpy as np
     except ImportError:
-        return python_scores(vectors, wanted)
-    length, found = math.hypot(*wanted), list[float]()
+        return python_scores(vectors, query)
+    length, scores = math.hypot(*query), list[float]()
     for at in range(0, len(vectors), _BLOCK):
         packed = np.frombuffer(b"".join(vectors[at : at + _BLOCK]), dtype=np.float32)
-        block = packed.reshape(-1, len(wanted)).astype(np.float64)
+        block = packed.reshape(-1, len(query)).astype(np.float64)
         lengths = np.linalg.norm(block, axis=1) * length
-        found += map(_quotient, (block @ np.array(wanted, dtype=np.float64)).tolist(), lengths.tolist())
-    return found
+        scores += map(_quotient, (block @ np.array(query, dtype=np.float64)).tolist(), lengths.tolist())
+    return scores
 
 
 class MemoryCollections:
-    """Collections of one process, gone with it unless saved by `get_state`; safe to share between threads.
+    """Collections in memory, lost with the process unless saved by `get_state`; thread-safe.
 
     Search is exact and compares every document that the filter allows. Vectors are kept as 32-bit numbers.
     """
@@ -315,16 +319,18 @@ class MemoryCollections:
     def __init__(self, scorer: Scorer = numpy_scores) -> None:
         self._score = scorer
         self._lock = RLock()
-        self._held: dict[str, Collection] = {}
+        self._collections: dict[str, Collection] = {}
 
     def add(self, collection: str, entries: Sequence[CollectionEntry], *, model: str = "") -> None:
         """See CollectionStore."""
         with self._lock:
-            held = self._held.get(collection)
-            shape = shape_with(held and held.shape, [one.embedding for one in entries], model, collection)
-            kept = held.entries if held else {}
-            kept.update((one.id, one) for one in entries)
-            self._held[collection] = Collection(shape, kept)
+            existing = self._collections.get(collection)
+            shape = shape_with(
+                existing and existing.shape, [one.embedding for one in entries], model, collection
+            )
+            entries_by_id = existing.entries if existing else {}
+            entries_by_id.update((one.id, one) for one in entries)
+            self._collections[collection] = Collection(shape, entries_by_id)
 
     def query(
         self,
@@ -337,10 +343,10 @@ class MemoryCollections:
     ) -> list[CollectionHit]:
         """See CollectionStore."""
         with self._lock:
-            if (held := self._held.get(collection)) is None:
+            if (contents := self._collections.get(collection)) is None:
                 return []
-            shape_with(held.shape, [vector], model, collection)
-            chosen = [one for one in held.entries.values() if matches(one.metadata, conditions)]
+            shape_with(contents.shape, [vector], model, collection)
+            chosen = [one for one in contents.entries.values() if matches(one.metadata, conditions)]
         scores = self._score([one.embedding for one in chosen], vector)
         best = heapq.nlargest(k, zip(scores, chosen, strict=True), key=itemgetter(0))
         return [
@@ -357,10 +363,10 @@ class MemoryCollections:
     def get_state(self) -> Json:
         """See CollectionStore."""
         with self._lock:
-            return to_json(self._held)
+            return to_json(self._collections)
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
         """See CollectionStore."""
         restored = from_json(state)
         with self._lock:
-            self._held = restored
+            self._collections = restored

@@ -1,4 +1,4 @@
-"""From a YAML engine's settings and secrets to an embedder and a store."""
+"""Opens embedder and collection store from a YAML engine's settings and secrets."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from pipeline.embedding import Embedder, EmbeddingOptions
 
 GROUPS = ("embedding", "vector")
-"""What can be switched on by itself, in the order in which to do so."""
+"""Groups of actions that can be enabled separately, in the suggested order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSettings:
-    """What an engine may say about the actions; every key is optional."""
+    """The section `settings.rag` of an engine; every key is optional."""
 
     embedding_provider: str = ""
     """A key of `pipeline.embedding.PROVIDERS`. Empty: openai if its key or address is named, else minilm."""
@@ -38,17 +38,17 @@ class EngineSettings:
     vector_store: str = "memory"
     """memory or pgvector."""
     chroma_path: str = "./chroma_db"
-    """Read and not used, so that files written for Chroma still load; see docs/decisions.md."""
+    """Accepted and ignored, so that files written for Chroma still load; see docs/decisions.md."""
     database_url: str = field(default="", repr=False)
     """PostgreSQL for pgvector; the secret LARDER_DATABASE_URL if empty."""
     tenant: str = "default"
-    """Whose collections they are, with pgvector."""
+    """Tenant that owns the collections; pgvector only."""
     actions: tuple[str, ...] = GROUPS
-    """Which groups are switched on."""
+    """Enabled groups."""
 
     @classmethod
-    def of(cls, section: object) -> EngineSettings:
-        """The section as an engine holds it; None is an empty one.
+    def from_section(cls, section: object) -> EngineSettings:
+        """Read the section of an engine; None is an empty one.
 
         Raises:
             ConfigurationError: an unknown key, or a value of the wrong kind.
@@ -57,18 +57,18 @@ class EngineSettings:
             return cls()
         if not isinstance(section, Mapping):
             raise ConfigurationError(f"settings.rag is a {type(section).__name__}", fix="make it a mapping")
-        known = {f.name for f in fields(cls)}
+        known_keys = {f.name for f in fields(cls)}
         for key in section:
-            if key not in known:
-                near = difflib.get_close_matches(str(key), known, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
+            if key not in known_keys:
+                near = difflib.get_close_matches(str(key), known_keys, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known_keys))}"
                 raise ConfigurationError(f"settings.rag has an unknown key {key!r}", fix=hint)
-        given = {key: value for key, value in section.items() if value is not None}
-        for key, value in given.items():
+        values = {key: value for key, value in section.items() if value is not None}
+        for key, value in values.items():
             fits, fix = _VALUES.get(key, _TEXT)
             if not fits(value):
                 raise ConfigurationError(f"settings.rag.{key} is {value!r}", fix=fix)
-        return cls(**given)
+        return cls(**values)
 
 
 _TEXT = (lambda value: isinstance(value, str), "give a text")
@@ -83,7 +83,7 @@ _VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         f"list some of {', '.join(GROUPS)}",
     ),
 }
-"""Keys whose value is no text: what it must be, and how to say so."""
+"""Key whose value is no text -> its check, and the advice if it fails."""
 
 
 _KEYS: Mapping[str, str] = {
@@ -93,10 +93,10 @@ _KEYS: Mapping[str, str] = {
     "embedding.baseUrl": "settings.rag.openai_base_url or ollama_base_url",
     "embedding.apiKey": "the provider's key among the secrets",
 }
-"""A key of Larder's own configuration -> what it is called here."""
+"""Key of Larder's configuration -> its name in an engine's settings."""
 
 _SHORTEST_SECRET = 4
-"""Shorter ones would black out half of every sentence."""
+"""Minimum characters of a secret to redact; shorter ones would blank out ordinary words."""
 
 
 def enabled(engine: object) -> bool:
@@ -104,8 +104,8 @@ def enabled(engine: object) -> bool:
     return bool(getattr(engine, "enable_rag", True))
 
 
-class EngineParts:
-    """Embedders and stores as an engine's settings ask for them, each opened once, when it is first used."""
+class EngineResources:
+    """Embedders and stores named by an engine's settings; each is opened once, on first use."""
 
     def __init__(self, engine: object) -> None:
         self._engine = engine
@@ -117,7 +117,7 @@ class EngineParts:
         self._closing = ExitStack()
 
     def require_enabled(self, group: str) -> None:
-        """Raise unless the actions of this group are switched on, as `Parts` says."""
+        """Raise unless the actions of this group are switched on, as `Resources` says."""
         if not enabled(self._engine):
             raise ConfigurationError(
                 "the actions are switched off", fix="set the engine's enable_rag to true"
@@ -127,21 +127,21 @@ class EngineParts:
                 f"the actions {group}.* are switched off", fix=f"add {group} to settings.rag.actions"
             )
 
-    def shown(self, message: str) -> str:
-        """`message` without the engine's secrets, and with keys as `settings.rag` calls them."""
-        for name, ours in _KEYS.items():
-            message = message.replace(name, ours)
+    def redacted(self, message: str) -> str:
+        """`message` without the engine's secrets, with the key names of `settings.rag`."""
+        for name, engine_name in _KEYS.items():
+            message = message.replace(name, engine_name)
         for secret in self._secrets().values():
             if isinstance(secret, str) and len(secret) >= _SHORTEST_SECRET:
                 message = message.replace(secret, "***")
         return message
 
     def embedder(self, model: str | None, dimensions: int | None) -> Embedder:
-        """The embedder for a model; None takes that of the settings; raises as `Parts` says."""
+        """The embedder for a model; None takes that of the settings; raises as `Resources` says."""
         try:
             from pipeline.embedding.calls import open_embedder
         except ModuleNotFoundError as error:
-            # Every provider of ours answers with arrays: without numpy, vectors come from the caller.
+            # Every provider returns numpy arrays; without numpy the caller must give vectors.
             raise ConfigurationError(
                 f"{error.name} is not installed, which embedding needs",
                 fix="install it, or give vectors: `embeddings` to vector.store, `embedding` to vector.query",
@@ -154,50 +154,50 @@ class EngineParts:
             return self._embedders[options]
 
     def store(self) -> CollectionStore:
-        """The store of the settings; raises as `Parts` says."""
-        wanted = self._settings()
-        if wanted.vector_store == "memory":
+        """The store of the settings; raises as `Resources` says."""
+        settings = self._settings()
+        if settings.vector_store == "memory":
             return self._memory
-        if wanted.vector_store != "pgvector":
+        if settings.vector_store != "pgvector":
             raise ConfigurationError(
-                f"settings.rag.vector_store is {wanted.vector_store!r}", fix="use one of memory, pgvector"
+                f"settings.rag.vector_store is {settings.vector_store!r}", fix="use one of memory, pgvector"
             )
-        url = wanted.database_url or self._secret("LARDER_DATABASE_URL")
+        url = settings.database_url or self._secret("LARDER_DATABASE_URL")
         if not url.startswith("postgresql"):
             raise ConfigurationError(
-                "there is no address of PostgreSQL for vector_store pgvector",
+                "vector_store pgvector has no address of PostgreSQL",
                 fix="put LARDER_DATABASE_URL, postgresql://user:password@host/larder, into the secrets",
             )
         from pipeline.actions.pgvector_collections import open_collections
         from pipeline.database.engine import Database
 
         with self._lock:
-            if (url, wanted.tenant) not in self._stores:
+            if (url, settings.tenant) not in self._stores:
                 with ExitStack() as opening:
                     database = Database(url)
                     opening.callback(database.close)
-                    self._stores[url, wanted.tenant] = open_collections(database, wanted.tenant)
+                    self._stores[url, settings.tenant] = open_collections(database, settings.tenant)
                     self._closing.push(opening.pop_all())
-            return self._stores[url, wanted.tenant]
+            return self._stores[url, settings.tenant]
 
     def close(self) -> None:
-        """Give connections back; what is used later is opened anew."""
+        """Close database connections; later use opens them again."""
         with self._lock:
             self._stores.clear()
             self._closing.close()
 
     def _settings(self) -> EngineSettings:
         settings = getattr(self._engine, "settings", None) or {}
-        return EngineSettings.of(
+        return EngineSettings.from_section(
             settings.get("rag") if isinstance(settings, Mapping) else getattr(settings, "rag", None)
         )
 
     def _secrets(self) -> Mapping[str, Any]:
-        found = getattr(self._engine, "secrets", None)
-        return found if isinstance(found, Mapping) else {}
+        secrets = getattr(self._engine, "secrets", None)
+        return secrets if isinstance(secrets, Mapping) else {}
 
     def _secret(self, name: str) -> str:
-        """A secret; empty if the engine has none of this name, or could not fill in its variable."""
+        """A secret; empty if the engine has none of this name, or left its variable unresolved."""
         value = str(self._secrets().get(name) or "")
         return "" if value.startswith("${") else value
 
@@ -205,14 +205,14 @@ class EngineParts:
         from pipeline.embedding import EmbeddingOptions
         from pipeline.embedding.known_models import KNOWN
 
-        wanted = self._settings()
-        openai = wanted.openai_base_url or KNOWN["openai"].variable in self._secrets()
-        provider = wanted.embedding_provider or ("openai" if openai else "minilm")
+        settings = self._settings()
+        openai = settings.openai_base_url or KNOWN["openai"].variable in self._secrets()
+        provider = settings.embedding_provider or ("openai" if openai else "minilm")
         options = EmbeddingOptions(
             provider=provider,
-            model=model or wanted.embedding_model,
-            dimensions=dimensions or wanted.embedding_dimensions,
-            base_url=getattr(wanted, f"{provider}_base_url", ""),
+            model=model or settings.embedding_model,
+            dimensions=dimensions or settings.embedding_dimensions,
+            base_url=getattr(settings, f"{provider}_base_url", ""),
             api_key=self._secret(KNOWN[provider].variable) if provider in KNOWN else "",
         )
         facts = KNOWN.get(provider)
@@ -220,5 +220,5 @@ class EngineParts:
             fix = (
                 f"put {facts.variable} into the secrets of the engine; no variable of the environment is read"
             )
-            raise ConfigurationError(f"there is no key of {facts.title}", fix=fix)
-        return replace(options, timeout=wanted.ollama_timeout) if provider == "ollama" else options
+            raise ConfigurationError(f"the API key of {facts.title} is missing", fix=fix)
+        return replace(options, timeout=settings.ollama_timeout) if provider == "ollama" else options

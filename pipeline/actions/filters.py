@@ -13,10 +13,20 @@ from pipeline.errors import SearchError
 from pipeline.ledger import storable
 
 OPERATORS = ("eq", "ne", "gte", "gt", "lte", "lt", "in", "contains")
-"""Suffixes of a key, each behind an underscore; a key without one asks for equality."""
+"""Suffixes of a key, each after an underscore; a key without one tests for equality."""
 
-_STRANGERS = ("nin", "not_in", "not_contains", "like", "regex", "startswith", "endswith", "exists", "between")
-"""Suffixes of other stores' filters: read as part of a key they would find nothing without a word."""
+_UNSUPPORTED = (
+    "nin",
+    "not_in",
+    "not_contains",
+    "like",
+    "regex",
+    "startswith",
+    "endswith",
+    "exists",
+    "between",
+)
+"""Operators of other stores' filters; refused, since as part of a key they would silently match nothing."""
 
 _FORM = "write key: value, or one of " + ", ".join(f"key_{name}" for name in OPERATORS)
 
@@ -32,20 +42,20 @@ class Condition:
     """Text, number or truth value; a list of these for `in`."""
 
 
-def parse(wanted: object) -> tuple[Condition, ...]:
-    """The conditions of a filter, which all must hold; None asks nothing.
+def parse(conditions: object) -> tuple[Condition, ...]:
+    """Read the conditions of a filter, all of which must hold; None has no conditions.
 
-    A suffix is always an operator: a key that itself ends in one is asked for with `_eq` behind it, as in
+    A suffix is always an operator: for a key that itself ends in one, append `_eq`, as in
     `logged_in_eq: true`. Dates, as YAML reads them, become text of the form 2024-01-31.
 
     Raises:
         SearchError: the filter is malformed; the message says what is allowed.
     """
-    if wanted is None:
+    if conditions is None:
         return ()
-    if not isinstance(wanted, Mapping):
-        raise SearchError(f"the filter is a {type(wanted).__name__}", fix=f"give a mapping: {_FORM}")
-    return tuple(_condition(key, value) for key, value in wanted.items())
+    if not isinstance(conditions, Mapping):
+        raise SearchError(f"the filter is a {type(conditions).__name__}", fix=f"give a mapping: {_FORM}")
+    return tuple(_condition(key, value) for key, value in conditions.items())
 
 
 def _condition(key: object, value: object) -> Condition:
@@ -65,9 +75,9 @@ def _condition(key: object, value: object) -> Condition:
 
 
 def _split(key: str) -> tuple[str, str]:
-    if any(key.endswith("_" + name) for name in _STRANGERS):
+    if any(key.endswith("_" + name) for name in _UNSUPPORTED):
         raise SearchError(
-            f"the filter's {key} ends in no operator of ours",
+            f"the filter's {key} ends in an unknown operator",
             fix=f"{_FORM}; {key}_eq for metadata of that name",
         )
     for operator in OPERATORS:
@@ -93,39 +103,39 @@ def _scalar(key: str, value: object) -> str | int | float | bool:
 
 
 def matches(metadata: Mapping[str, Any], conditions: Sequence[Condition]) -> bool:
-    """True if every condition holds. Values of another type than asked for do not match, except for `ne`."""
+    """True if every condition holds; values of another type than expected do not match, except for `ne`."""
     return all(
         _CHECKS[one.operator](metadata[one.key], one.value) if one.key in metadata else one.operator == "ne"
         for one in conditions
     )
 
 
-def _same(found: Any, wanted: Any) -> bool:
+def _same(value: Any, expected: Any) -> bool:
     """Equal as JSON: 1 is 1.0, but true is not 1, although Python says so."""
-    return bool(found == wanted) and isinstance(found, bool) is isinstance(wanted, bool)
+    return bool(value == expected) and isinstance(value, bool) is isinstance(expected, bool)
 
 
-def _contains(found: Any, wanted: Any) -> bool:
-    if isinstance(found, str):
-        return isinstance(wanted, str) and wanted in found
-    return isinstance(found, list | tuple) and any(_same(one, wanted) for one in found)
+def _contains(value: Any, expected: Any) -> bool:
+    if isinstance(value, str):
+        return isinstance(expected, str) and expected in value
+    return isinstance(value, list | tuple) and any(_same(one, expected) for one in value)
 
 
 def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    def check(found: Any, wanted: Any) -> bool:
-        kinds = [str if isinstance(one, str) else type(one) in (int, float) for one in (found, wanted)]
-        return kinds in ([str, str], [True, True]) and compare(found, wanted)
+    def check(value: Any, expected: Any) -> bool:
+        kinds = [str if isinstance(one, str) else type(one) in (int, float) for one in (value, expected)]
+        return kinds in ([str, str], [True, True]) and compare(value, expected)
 
     return check
 
 
 _CHECKS: Mapping[str, Callable[[Any, Any], bool]] = {
     "eq": _same,
-    "ne": lambda found, wanted: not _same(found, wanted),
+    "ne": lambda value, expected: not _same(value, expected),
     "gte": _ordered(ge),
     "gt": _ordered(gt),
     "lte": _ordered(le),
     "lt": _ordered(lt),
-    "in": lambda found, wanted: any(_same(found, one) for one in wanted),
+    "in": lambda value, options: any(_same(value, one) for one in options),
     "contains": _contains,
 }

@@ -1,4 +1,4 @@
-"""Collections in PostgreSQL, one tenant's: they outlive the process and are shared by all that connect."""
+"""Collections of one tenant in PostgreSQL, shared by all processes that connect."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from pipeline.database.engine import Database
 from pipeline.documents import Json
 from pipeline.ledger import project_id, sources, tenant_id
 
-# The row is locked until the end of the transaction: two who write to one collection wait for each other. The first
-# model that is known stays.
+# The row is locked until the end of the transaction, which serialises writers of one collection. The first known
+# model stays.
 _JOIN = text("""
-    insert into action_collection as held (tenant_id, name, dimensions, model)
+    insert into action_collection as existing (tenant_id, name, dimensions, model)
     values (:tenant, :name, :dimensions, :model)
-    on conflict (tenant_id, name) do update set model = coalesce(nullif(held.model, ''), excluded.model)
+    on conflict (tenant_id, name) do update set model = coalesce(nullif(existing.model, ''), excluded.model)
     returning dimensions, model""")
 
 _PUT = text("""
@@ -38,7 +38,7 @@ _PUT = text("""
     on conflict (tenant_id, collection, id) do update
         set content = excluded.content, metadata = excluded.metadata, embedding = excluded.embedding""")
 
-# The distance from or to a vector without length is NaN.
+# The distance from or to a vector of length zero is NaN.
 _QUERY = """
     select id, content, cast(metadata as text) as metadata, embedding,
            coalesce(nullif(1 - (embedding <=> :vector), 'NaN'), 0) as score
@@ -52,7 +52,7 @@ _ALL = text("""
 
 
 def open_collections(database: Database, tenant: str) -> PgCollections:
-    """The collections of a tenant, by name or id; the tenant is made if there is none.
+    """Open the collections of a tenant, given by name or id; the tenant is created if missing.
 
     Raises:
         StoreUnavailable: the database does not answer.
@@ -85,9 +85,9 @@ class PgCollections:
         model: str = "",
     ) -> list[CollectionHit]:
         """See CollectionStore; raises StoreUnavailable too."""
-        parts = [_sql(number, condition) for number, condition in enumerate(conditions)]
-        values = {name: value for _, bound in parts for name, value in bound.items()}
-        statement = text(_QUERY.format(conditions="".join(f" and {condition}" for condition, _ in parts)))
+        clauses = [_sql(number, condition) for number, condition in enumerate(conditions)]
+        values = {name: value for _, bound in clauses for name, value in bound.items()}
+        statement = text(_QUERY.format(conditions="".join(f" and {condition}" for condition, _ in clauses)))
         with self._database.tenant(self._tenant) as connection:
             row = connection.execute(
                 text("select dimensions, model from action_collection where name = :name"),
@@ -96,24 +96,24 @@ class PgCollections:
             if row is None:
                 return []
             shape_with(VectorShape(*row), [vector], model, collection)
-            asked = {"vector": Vector(list(vector)), "collection": collection, "k": k, **values}
-            return [_hit(found) for found in connection.execute(statement, asked).mappings()]
+            parameters = {"vector": Vector(list(vector)), "collection": collection, "k": k, **values}
+            return [_hit(row) for row in connection.execute(statement, parameters).mappings()]
 
     def get_state(self) -> Json:
         """Everything in all of the tenant's collections as JSON."""
         with self._database.tenant(self._tenant) as connection:
             rows = connection.execute(_ALL).mappings().all()
-        held: dict[str, Collection] = {}
+        collections: dict[str, Collection] = {}
         for row in rows:
             shape, hit = VectorShape(row["dimensions"], row["model"]), _hit(row)
-            held.setdefault(row["collection"], Collection(shape, {})).entries[hit.id] = hit
-        return to_json(held)
+            collections.setdefault(row["collection"], Collection(shape, {})).entries[hit.id] = hit
+        return to_json(collections)
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
-        """Become what `get_state` of any store gave; the tenant's other collections are gone.
+        """Replace the tenant's collections by those of a state that `get_state` of any store returned.
 
         Raises:
-            StoreRejected: this is no such state; the store is as it was.
+            StoreRejected: not such a state; the store is unchanged.
             StoreUnavailable: the database does not answer.
         """
         collections = from_json(state)
@@ -126,8 +126,13 @@ class PgCollections:
         self, connection: Connection, collection: str, entries: Sequence[CollectionEntry], model: str
     ) -> None:
         vectors = [one.embedding for one in entries]
-        given = {"tenant": self._tenant, "name": collection, "dimensions": len(vectors[0]), "model": model}
-        row = connection.execute(_JOIN, given).one()
+        collection_row = {
+            "tenant": self._tenant,
+            "name": collection,
+            "dimensions": len(vectors[0]),
+            "model": model,
+        }
+        row = connection.execute(_JOIN, collection_row).one()
         shape_with(VectorShape(*row), vectors, model, collection)
         rows = [
             {
@@ -163,7 +168,7 @@ _PATHS: Mapping[str, str] = {
     "in": "exists($value[*] ? (@ == {key}))",
     "contains": "exists({key}[*] ? (@ == $value))",
 }
-"""Operator -> what holds, as a path of JSON; `ne` is its opposite. Strict, so that a list is no single value."""
+"""Operator -> condition as JSON path; `ne` is negated. Strict mode, so that a list does not match as a value."""
 
 
 def _sql(number: int, condition: Condition) -> tuple[str, dict[str, str]]:

@@ -1,7 +1,7 @@
 """Markdown text as a flat list of blocks, read line by line.
 
-A scanner instead of a parser: chunking needs to know where code, tables, items and headings begin and end,
-never how they nest, and a flat scan cannot be made slow or deep by a hostile document.
+A scanner instead of a parser: chunking needs the bounds of code, tables, items and headings, not their nesting,
+and a hostile document cannot make a flat scan slow or deep.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from io import StringIO
 
 from pipeline.documents import plain_words
 
-MOST_HEADING = 200
-"""Longer headings are cut where they are quoted; their text in the document stays."""
+MAX_HEADING = 200
+"""Maximum characters of a heading in a context; its text in the document stays whole."""
 
 _ATX = re.compile(r" {0,3}(#{1,6})(?=[ \t\r\n]|\Z)")
 _FENCE = re.compile(r"[ \t]*([-*+][ \t]+)?(`{3,}|~{3,})")
 _ITEM = re.compile(r"[ \t]*(?:[-*+]|\d{1,9}[.)])(?=[ \t\r\n]|\Z)")
 _QUOTE = re.compile(r" {0,3}>")
-_MOST_TOP_INDENT = 3
+_MAX_TOP_INDENT = 3
 
 
 class BlockKind(StrEnum):
-    """What a block is; decides where it may be cut."""
+    """Kind of a block; decides where the block may be cut."""
 
     HEADING = "heading"
     CODE = "code"
@@ -37,23 +37,23 @@ class BlockKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """Some lines that belong together."""
+    """Consecutive lines of one kind."""
 
     kind: BlockKind
     text: str
-    """Without the blanks at its end; empty only for blank lines at the start of a preserved text."""
+    """Text without trailing blanks; empty only for blank lines at the start of a preserved text."""
     gap: str = ""
-    """What stands between this block and the next."""
+    """Blanks and line ends before the next block."""
     apart: bool = False
-    """A blank line follows."""
+    """True if a blank line follows."""
     indent: int = 0
     """Columns before the first line, a tab counting four."""
     level: int = 0
     """1 to 6 for headings."""
     heading: str = ""
-    """The words of a heading, at most `MOST_HEADING` characters."""
-    parts: tuple[Block, ...] = ()
-    """The blocks a joined list item is made of."""
+    """The words of a heading, at most `MAX_HEADING` characters."""
+    members: tuple[Block, ...] = ()
+    """The blocks of a joined list item."""
 
 
 def scan(text: str, *, preserve: bool = False) -> list[Block]:
@@ -72,12 +72,12 @@ def scan(text: str, *, preserve: bool = False) -> list[Block]:
 
 
 def normalise(text: str, *, preserve: bool = False) -> str:
-    """The text as `scan` sees it, in one piece."""
+    """The text with line ends and blanks normalised as `scan` does."""
     return "".join(f"{block.text}{block.gap}" for block in scan(text, preserve=preserve))
 
 
 def join_items(blocks: Iterable[Block]) -> Iterator[Block]:
-    """A list item and all that is indented below it become one block, with the old ones as its parts."""
+    """Join each list item with the blocks indented below it into one block, which keeps them as `members`."""
     groups: list[list[Block]] = []
     for block in blocks:
         item = groups[-1][0] if groups and groups[-1][0].kind is BlockKind.ITEM else None
@@ -88,14 +88,14 @@ def join_items(blocks: Iterable[Block]) -> Iterator[Block]:
     for *before, last in groups:
         if before:
             text = "".join(f"{block.text}{block.gap}" for block in before) + last.text
-            indent, parts = before[0].indent, (*before, last)
-            yield replace(last, kind=BlockKind.ITEM, text=text, indent=indent, parts=parts)
+            indent, members = before[0].indent, (*before, last)
+            yield replace(last, kind=BlockKind.ITEM, text=text, indent=indent, members=members)
         else:
             yield last
 
 
 class _BlockScanner:
-    """One pass over the lines; at any time at most one block is open."""
+    """One pass over the lines, with at most one open block."""
 
     def __init__(self, *, preserve: bool) -> None:
         self.blocks: list[Block] = []
@@ -106,12 +106,12 @@ class _BlockScanner:
         self._level = 0
         self._in_list = False
         self._fence = ""
-        """The marks that opened the code we are in."""
+        """Marks that opened the current code block; empty outside code."""
         self._nested = False
-        """Whether that code stands in a list item."""
+        """True if that code is inside a list item."""
 
     def feed(self, line: str) -> None:
-        """Take the next line with its end."""
+        """Process the next line, line end included."""
         body = line.strip()
         if self._fence:
             closes = body.startswith(self._fence) and not body.strip(self._fence[0])
@@ -119,7 +119,7 @@ class _BlockScanner:
                 self._lines.append(line)
                 self._fence = "" if closes else self._fence
                 return
-            # A fence inside a list item ends with the item, even if nobody closed it.
+            # A fence inside a list item ends with the item, even if unclosed.
             self._fence = ""
             self.finish()
         if not body:
@@ -132,7 +132,7 @@ class _BlockScanner:
             self._begin(BlockKind.PARAGRAPH, line)
 
     def finish(self) -> None:
-        """Turn what is open into a block."""
+        """Close the open block."""
         if self._kind is None and not (self._gap and self._preserve):
             self._gap = []
             return
@@ -141,7 +141,7 @@ class _BlockScanner:
         whole = "".join(self._lines) if verbatim else "\n".join(map(str.rstrip, self._lines))
         text = whole.rstrip()
         gap = whole[len(text) :] + "".join(self._gap)
-        # A fence that nobody closed holds the blank lines behind it as lines of its own.
+        # An unclosed fence keeps the blank lines after it as its own lines.
         apart = bool(self._gap) or gap.count("\n") > 1
         self.blocks.append(
             Block(
@@ -161,7 +161,7 @@ class _BlockScanner:
         self._kind, self._lines = kind, list(lines)
 
     def _extend(self, kind: BlockKind, line: str) -> None:
-        """One more line of a block of this kind, or the first."""
+        """Append a line to the open block of this kind, or begin one."""
         if self._open is kind:
             self._lines.append(line)
         else:
@@ -169,11 +169,11 @@ class _BlockScanner:
 
     @property
     def _open(self) -> BlockKind | None:
-        """The kind of a block that the next line may still belong to."""
+        """Kind of the block that the next line may continue."""
         return None if self._gap else self._kind
 
     def _is_marked(self, line: str, body: str) -> bool:
-        """Whether the line's marks said where it belongs, and it was put there."""
+        """Add a line that has block marks; False if it has none."""
         if body[0].isalpha() and "|" not in line:
             return False
         item = _ITEM.match(line)
@@ -201,17 +201,17 @@ class _BlockScanner:
         if not match or (match[2][0] == "`" and "`" in line[match.end() :]):
             return False
         indent = _indent(line)
-        if indent > _MOST_TOP_INDENT and not self._in_list:
+        if indent > _MAX_TOP_INDENT and not self._in_list:
             return False
         self._nested = self._in_list = bool(match[1]) or (self._in_list and indent > 1)
         self._fence = match[2]
         return True
 
     def _underline(self, line: str, mark: str) -> None:
-        """A setext heading, or a rule.
+        """Add the underline of a setext heading, or a rule.
 
-        Several lines above an underline are a heading to the letter of Markdown, but nearly always a
-        paragraph that somebody put a rule under.
+        By CommonMark several lines above an underline are a heading; in practice they are nearly always a
+        paragraph above a rule.
         """
         single = self._open is BlockKind.PARAGRAPH and len(self._lines) == 1
         if single and self._lines[0].strip().strip("=-"):
@@ -243,14 +243,14 @@ def _heading(text: str) -> str:
     if _ATX.match(body):
         body = body.lstrip("#").strip()
         bare = body.rstrip("#")
-        # Closing marks stand behind a blank; the one of "C#" belongs to the word.
+        # Closing marks follow a blank; the one of "C#" belongs to the word.
         body = bare.rstrip() if not bare or bare[-1].isspace() else body
-    return plain_words(body)[:MOST_HEADING].rstrip()
+    return plain_words(body)[:MAX_HEADING].rstrip()
 
 
-MOST_TITLE = 100
-MOST_CONTEXT = 200
-"""Characters; a context is embedded with every chunk and must leave room for the text."""
+MAX_CONTEXT_TITLE = 100
+MAX_CONTEXT = 200
+"""Characters of title and context, which is embedded with every chunk and must leave room for the text."""
 
 _ARROW = " > "
 
@@ -263,11 +263,11 @@ class MarkdownSection:
     level: int = 0
     """1 to 6; 0 for text before the first heading."""
     path: tuple[str, ...] = ()
-    """The headings above and its own."""
+    """The headings above this section and its own."""
 
     @property
     def bare(self) -> bool:
-        """True if there is nothing but a heading."""
+        """True if the section has only headings."""
         return all(block.kind is BlockKind.HEADING for block in self.blocks)
 
 
@@ -289,13 +289,13 @@ def split_sections(blocks: Iterable[Block]) -> list[MarkdownSection]:
 def context_of(title: str, path: Sequence[str] = ()) -> str:
     """`Title > Heading > Heading`; a first heading that repeats the title is left out.
 
-    If that is too long, the headings between the title and the last one go first.
+    If it is too long, headings between the title and the last one are dropped first.
     """
-    name = " ".join(title[: 4 * MOST_TITLE].split())
+    name = " ".join(title[: 4 * MAX_CONTEXT_TITLE].split())
     headings = [" ".join(heading.split()) for heading in path]
     if headings and headings[0].casefold() == name.casefold():
         del headings[0]
-    parts = [part for part in (name[:MOST_TITLE].rstrip(), *headings) if part]
-    while len(parts) > 2 and len(_ARROW.join(parts)) > MOST_CONTEXT:  # noqa: PLR2004 - title and last heading
-        del parts[1]
-    return _ARROW.join(parts)[:MOST_CONTEXT].rstrip()
+    names = [part for part in (name[:MAX_CONTEXT_TITLE].rstrip(), *headings) if part]
+    while len(names) > 2 and len(_ARROW.join(names)) > MAX_CONTEXT:  # noqa: PLR2004 - title and last heading
+        del names[1]
+    return _ARROW.join(names)[:MAX_CONTEXT].rstrip()

@@ -1,7 +1,7 @@
-"""What of a document is meant to be read: licences, comments, markup and leftovers of forms go before it is cut.
+"""Removes licences, comments, markup and empty form fields from a document before it is cut.
 
-Read line by line, like the scanner of blocks: every pattern stops at the line's end or at the next mark of its kind,
-so that the time grows with the text whatever the text.
+Reads line by line, like the scanner of blocks: every pattern stops at the line's end or at the next mark of its kind,
+so that the time is linear in the text.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from io import StringIO
 from itertools import groupby
 from operator import itemgetter
 
-_GONE = "\0"
-"""Stands where markup was; no text that a database keeps has it."""
+_REMOVED = "\0"
+"""Marks the place of removed markup; PostgreSQL stores no text with this character."""
 
-_BLANK = f"{_GONE} \t\r\n"
+_BLANK = f"{_REMOVED} \t\r\n"
 
 _LINE_END = re.compile(r"\r\n?|\n")
 _FENCE = re.compile(r"[ \t]*(?:>[ \t]?)*(?:[-*+][ \t]+)?(`{3,}(?=[^`]*$)|~{3,})")
@@ -29,18 +29,18 @@ _CLOSERS = {
     "pre": re.compile(r"</pre>", re.IGNORECASE),
     "highlight": re.compile(r"\{\{[<%]\s*/\s*highlight\s*[%>]\}\}", re.IGNORECASE),
 }
-"""What ends a comment, or code in other markup than Markdown's."""
+"""End of a comment, or of code in other markup than Markdown."""
 _FENCED = "~~~~~~\n"
 _ENDS = "\r\n"
 _MARK = re.compile(r"\s*(?:>\s?)*(?:(?:[-*+•]|\d{1,3}[.)])(?:\s+(?:\[[ xX]\](?=\s|$))?|$))?")
-"""What stands before the words of a line: quotation, item of a list, box."""
+"""Marks before the words of a line: quotation, list item, check box."""
 
-_WHERE = r"\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*\)|\[[^\[\]\n]*\]"
+_LINK_TARGET = r"\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*\)|\[[^\[\]\n]*\]"
 _MARKUP = re.compile(
-    # The first sign by itself: most are none of these, and the rest is looked at only where one is.
+    # The first character alone: the alternatives are tried only where it matches, which is rare.
     rf"""[`\[!<{{](?:(?<=`)(?P<code>`*[^`\n]*`+)
-    |(?<=\[)!\[[^\[\]\n]*\](?:{_WHERE})\](?:{_WHERE})
-    |(?<=!)\[(?P<alt>[^\[\]\n]*)\](?:{_WHERE})
+    |(?<=\[)!\[[^\[\]\n]*\](?:{_LINK_TARGET})\](?:{_LINK_TARGET})
+    |(?<=!)\[(?P<alt>[^\[\]\n]*)\](?:{_LINK_TARGET})
     |(?<=!)(?=\S)[^!\s|]*\.(?:bmp|gif|jpe?g|png|svg|webp)(?:\|[^!\n]*)?!
     |(?<=<)img\b(?P<img>[^<>]*)>
     |(?<=\{{)\{{(?P<shortcode>[<%][^{{}}\n]*)[%>]\}}\}}|(?<=\{{)%[^{{}}\n]*%\}}
@@ -55,9 +55,9 @@ _LINE_MARKUP = re.compile(
 )
 """At the start of a line."""
 _ALT = re.compile(r"""\balt\s*=\s*(?:"([^"<>]*)"|'([^'<>]*)')""", re.IGNORECASE)
-_SAID = re.compile(r"""\b(?:text|title|caption)\s*=\s*"([^"]*)"|\bheading\s+"([^"]*)\"""")
-_FEWEST_WORDS = 4
-"""Of a picture's text; fewer name it and say nothing."""
+_SHORTCODE_TEXT = re.compile(r"""\b(?:text|title|caption)\s*=\s*"([^"]*)"|\bheading\s+"([^"]*)\"""")
+_MIN_ALT_WORDS = 4
+"""Minimum words of a picture's text to keep it; fewer only name the picture."""
 
 NOISE = re.compile(
     r"""[-=_*~\#+.^<>/\\ \t]{3,}|&nbsp;
@@ -72,11 +72,11 @@ NOISE = re.compile(
     |(?-i:</?[A-Z]\w*(?:\s[^<>]*)?/?>)""",
     re.VERBOSE | re.IGNORECASE,
 )
-"""A line of nothing else. Browsers and builds stay: what shares them is often about the same."""
+"""Lines without content. Browsers and build numbers stay, since documents that share them are often related."""
 _LINKS = re.compile(r"\[?<?(?:https?|ftp)://\S+(?:\s+<?(?:https?|ftp)://\S+)*")
-"""The same of links."""
+"""Lines of nothing but links."""
 _NAMED = re.compile(r"(?<=[/=])(?:[A-Z][A-Z0-9]+(?:-\d+)+|GHSA(?:-[0-9a-z]{4}){3})(?=[/?#&\])>\s]|\Z)")
-"""What a link names: a work item, an advisory. It remains of a line of links."""
+"""Identifier in a link, of a work item or an advisory; it replaces a line of links."""
 _UNDERLINE = re.compile(r"-+|=+")
 _LINK = re.compile(r"[\[<]*(?:https?|ftp)://|\[[^\[\]]*\]\(")
 _COPYRIGHT = re.compile(
@@ -93,28 +93,27 @@ _LICENCE = re.compile(
     r"|you should have received a copy of the gnu|this (?:work|document|file) is licensed under",
     re.IGNORECASE,
 )
-_MOST_LICENCE = 3000
-"""Characters of one paragraph of a licence; a longer one has text of its own."""
+_MAX_LICENCE = 3000
+"""Maximum characters of a licence paragraph; a longer one has other text as well."""
 _LABEL = re.compile(r"[*_]{0,3}[^\W\d_][^:|\n]{0,60}:[*_]{0,3}")
-_MOST_LABEL = 5
-"""Words."""
+_MAX_LABEL_WORDS = 5
 _HEADING = re.compile(r" {0,3}(#{1,6})[ \t]")
 _TEXT, _FENCED_TEXT = 7, 8
-"""Deeper than any heading."""
+"""Levels deeper than any heading."""
 
 Line = tuple[str, bool]
-"""With its end, and whether it is code."""
+"""(line with its end, True if it is code)"""
 
 
 def prose_of(text: str) -> str:
-    """The text as it is to be cut: code as it stands, everything else without what nobody reads.
+    """The text to cut: code unchanged, other lines without licences, comments, markup and noise.
 
-    Code of other markup comes fenced. What is never closed, be it a comment or code, is text. Bare links go unless
-    there is nothing else: "see this advisory" is often all that a work item says.
+    Code in other markup is fenced. An unclosed comment or code block counts as text. Bare links are removed unless
+    they are all there is: "see this advisory" is often the whole work item.
     """
     prose = _prose(text, links=False)
-    told = (line for line in prose.split("\n") if not _HEADING.match(line))
-    return prose if "://" not in text or any(map(str.strip, told)) else _prose(text, links=True)
+    body_lines = (line for line in prose.split("\n") if not _HEADING.match(line))
+    return prose if "://" not in text or any(map(str.strip, body_lines)) else _prose(text, links=True)
 
 
 def _prose(text: str, *, links: bool) -> str:
@@ -122,26 +121,26 @@ def _prose(text: str, *, links: bool) -> str:
     for verbatim, group in groupby(_Lines(text).read(), key=itemgetter(1)):
         run = list(group)
         lines += run if verbatim else _read("".join(line for line, _ in run), links=links)
-    return "".join(line for line, _ in _without_empty_parts(_without_licence(lines))).replace(_GONE, "")
+    return "".join(line for line, _ in _without_empty_sections(_without_licence(lines))).replace(_REMOVED, "")
 
 
 def is_label(text: str) -> bool:
-    """True for a few words that announce what is to follow: `Steps to reproduce:`."""
-    return bool(_LABEL.fullmatch(text)) and len(text.split()) <= _MOST_LABEL
+    """True for a short label that ends in a colon, such as `Steps to reproduce:`."""
+    return bool(_LABEL.fullmatch(text)) and len(text.split()) <= _MAX_LABEL_WORDS
 
 
 class _Lines:
-    """One pass over a text; tells code from the rest, and takes comments out of the rest."""
+    """One pass over a text that separates code from other lines and removes comments from those."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._plain_ends = "\r" not in text
         self._at = 0
         self._open: set[str] = set()
-        """What has no end in the rest of the text."""
+        """Names of `_CLOSERS` that do not occur in the rest of the text."""
 
     def read(self) -> Iterator[Line]:
-        """All lines."""
+        """Yield all lines."""
         fence = ""
         while self._at < len(self._text):
             begin, end = self._at, self._end(self._at)
@@ -168,14 +167,14 @@ class _Lines:
         return match.end() if match else len(self._text)
 
     def _closed(self, name: str, at: int) -> re.Match[str] | None:
-        """The end of something that is open at a place."""
-        found = None if name in self._open else _CLOSERS[name].search(self._text, at)
-        if not found:
+        """The end of the comment or code of this name that is open at `at`; None if unclosed."""
+        match = None if name in self._open else _CLOSERS[name].search(self._text, at)
+        if not match:
             self._open.add(name)
-        return found
+        return match
 
     def _code(self, begin: int, end: int) -> list[Line]:
-        """A line with code that ends on it, or all code that goes on, after the line up to there; else none."""
+        """A line whose code ends on it, or the text before multi-line code and that code fenced; empty without code."""
         at = begin
         while start := _CODE.search(self._text, at, end):
             close = self._closed((start[1] or start[2] or start[3]).lower(), start.end())
@@ -192,45 +191,45 @@ class _Lines:
         return [(self._text[begin:end], True)] if at > begin else []
 
     def _without_comments(self, at: int, end: int) -> str:
-        """A line, with what follows a comment that ends on a later one."""
-        text, parts, ticks = self._text, list[str](), 0
+        """A line without comments, continued after a comment that ends on a later line."""
+        text, segments, ticks = self._text, list[str](), 0
         while "comment" not in self._open and (begin := text.find("<!--", at, end)) >= 0:
             ticks += text.count("`", at, begin)
             quoted = ticks % 2 == 1
             close = None if quoted else self._closed("comment", begin + 4)
-            parts += [text[at:begin], _GONE] if close else [text[at : begin + 4]]
+            segments += [text[at:begin], _REMOVED] if close else [text[at : begin + 4]]
             at = close.end() if close else begin + 4
             end = self._end(at) if at > end else end
         self._at = end
-        return "".join(parts) + text[at:end]
+        return "".join(segments) + text[at:end]
 
 
 def _read(text: str, *, links: bool) -> Iterator[Line]:
-    """The lines of a text without code; of one that is left out `_GONE` remains."""
-    text = _LINE_MARKUP.sub(lambda found: _GONE + (found["note"] or ""), text)
+    """The cleaned lines of a text without code; a removed line becomes `_REMOVED`."""
+    text = _LINE_MARKUP.sub(lambda match: _REMOVED + (match["note"] or ""), text)
     lines = list(StringIO(_MARKUP.sub(_words, text), newline=""))
     above = ""
     for line, below in zip(lines, [*lines[1:], ""], strict=True):
-        kept = _kept(line, above, below, links=links)
-        above = kept.strip(_BLANK)
-        yield kept, False
+        cleaned = _cleaned_line(line, above, below, links=links)
+        above = cleaned.strip(_BLANK)
+        yield cleaned, False
 
 
-def _kept(line: str, above: str, below: str, *, links: bool) -> str:
-    bare = line.replace(_GONE, "").strip()
+def _cleaned_line(line: str, above: str, below: str, *, links: bool) -> str:
+    bare = line.replace(_REMOVED, "").strip()
     core = _MARK.sub("", bare, count=1).strip("*_ ")
-    if _GONE in line and "|" not in bare and not any(map(str.isalnum, core)):
-        return f"{_GONE}\n"
+    if _REMOVED in line and "|" not in bare and not any(map(str.isalnum, core)):
+        return f"{_REMOVED}\n"
     link = "://" in core and _LINKS.fullmatch(core)
     noise = not core or NOISE.fullmatch(core) or (link and not links)
     if bare.strip(">") and noise and not _goes_on(above, core, below.strip()):
         named = dict.fromkeys(_NAMED.findall(core)) if link else ()
-        return f"{', '.join(named)}.\n" if named else _GONE
-    return line.lstrip(f"{_GONE} ") if line.startswith(_GONE) else line
+        return f"{', '.join(named)}.\n" if named else _REMOVED
+    return line.lstrip(f"{_REMOVED} ") if line.startswith(_REMOVED) else line
 
 
 def _goes_on(above: str, core: str, below: str) -> bool:
-    """True for the underline of a heading, and for a link in the middle of a sentence that was wrapped."""
+    """True for the underline of a heading, and for a link inside a wrapped sentence."""
     if _UNDERLINE.fullmatch(core):
         return bool(above)
     if not _LINK.match(core) or _LINK.match(below):
@@ -239,23 +238,23 @@ def _goes_on(above: str, core: str, below: str) -> bool:
 
 
 def _words(match: re.Match[str]) -> str:
-    """What remains of markup: its words, if it has any."""
+    """The words of markup that a reader would see."""
     if match["code"]:
         return match[0]
     if match["shortcode"]:
-        return _GONE + _quoted(_SAID, match["shortcode"])
+        return _REMOVED + _quoted(_SHORTCODE_TEXT, match["shortcode"])
     alt = (match["alt"] or _quoted(_ALT, match["img"] or "")).strip()
-    return f"{_GONE}{alt}" if len(alt.split()) >= _FEWEST_WORDS else _GONE
+    return f"{_REMOVED}{alt}" if len(alt.split()) >= _MIN_ALT_WORDS else _REMOVED
 
 
 def _quoted(attribute: re.Pattern[str], markup: str) -> str:
-    """The value of an attribute in either kind of quotes; empty if it has none."""
-    found = attribute.search(markup)
-    return (found[1] or found[2] or "") if found else ""
+    """The quoted value of an attribute; empty if missing."""
+    match = attribute.search(markup)
+    return (match[1] or match[2] or "") if match else ""
 
 
 def _without_licence(lines: Sequence[Line]) -> Iterator[Line]:
-    """Paragraphs of licences go as long as nothing but them and headings has been seen."""
+    """Drop licence paragraphs at the start of a document, before any other paragraph."""
     looked = 0
     for (verbatim, filled), run in groupby(lines, key=lambda line: (line[1], bool(line[0].strip(_BLANK)))):
         if verbatim:
@@ -263,44 +262,48 @@ def _without_licence(lines: Sequence[Line]) -> Iterator[Line]:
         paragraph: Sequence[Line] = list(run)
         looked += len(paragraph)
         if filled:
-            paragraph = _own_lines(paragraph)
-        yield from paragraph or [(_GONE, False)]
+            paragraph = _lines_without_licence(paragraph)
+        yield from paragraph or [(_REMOVED, False)]
         if filled and any(not _HEADING.match(line) for line, _ in paragraph):
             break
     yield from lines[looked:]
 
 
-def _own_lines(paragraph: Sequence[Line]) -> Sequence[Line]:
-    """Those of no licence; of one below a heading the heading remains."""
-    own = [line for line in paragraph if not _COPYRIGHT.fullmatch(line[0].strip())]
-    whole = " ".join(line.strip(" \t\r\n#*;/-") for line, _ in own)
-    if len(whole) >= _MOST_LICENCE or not _LICENCE.search(whole):
-        return own
-    titled = bool(own) and bool(_HEADING.match(own[0][0])) and not all(s.startswith("#") for s, _ in own)
-    return own[:1] if titled else []
+def _lines_without_licence(paragraph: Sequence[Line]) -> Sequence[Line]:
+    """The lines that belong to no licence; a heading above a licence stays."""
+    other_lines = [line for line in paragraph if not _COPYRIGHT.fullmatch(line[0].strip())]
+    whole = " ".join(line.strip(" \t\r\n#*;/-") for line, _ in other_lines)
+    if len(whole) >= _MAX_LICENCE or not _LICENCE.search(whole):
+        return other_lines
+    titled = (
+        bool(other_lines)
+        and bool(_HEADING.match(other_lines[0][0]))
+        and not all(s.startswith("#") for s, _ in other_lines)
+    )
+    return other_lines[:1] if titled else []
 
 
-def _without_empty_parts(lines: Iterable[Line]) -> Iterable[Line]:
-    """Labels with nothing below go, and headings below which nothing is left; a title stays."""
-    kept: list[Line] = []
-    below, indent, gone = 0, -1, False
-    """What comes next: the level of a heading, of text, 0 for the end; the place of a label."""
-    for line, level, own in reversed(list(_levels(lines))):
+def _without_empty_sections(lines: Iterable[Line]) -> Iterable[Line]:
+    """Drop labels without text below, and headings whose text was removed; a title stays."""
+    kept_lines: list[Line] = []
+    below, indent, removed_below = 0, -1, False
+    # below: level of the next line that stays, 0 at the end; indent: column of the next label
+    for line, level, heading_level in reversed(list(_levels(lines))):
         column = _label_place(line) if level == _TEXT else -1
-        label = column >= 0 and (below <= own or 0 <= indent <= column)
+        label = column >= 0 and (below <= heading_level or 0 <= indent <= column)
         if level == 0:
-            gone |= _GONE in line
-            kept.append((line, False))
-        elif label or (gone and max(below, 2) <= level < _TEXT):
-            gone = True
+            removed_below |= _REMOVED in line
+            kept_lines.append((line, False))
+        elif label or (removed_below and max(below, 2) <= level < _TEXT):
+            removed_below = True
         else:
-            kept.append((line, False))
-            below, indent, gone = level, column, False
-    return reversed(kept)
+            kept_lines.append((line, False))
+            below, indent, removed_below = level, column, False
+    return reversed(kept_lines)
 
 
 def _levels(lines: Iterable[Line]) -> Iterator[tuple[str, int, int]]:
-    """Each line with its level, 0 of a blank one, and the level of the heading above it."""
+    """Yield each line with its level, 0 for a blank one, and the level of the heading above it."""
     above = 0
     for line, verbatim in lines:
         level = _FENCED_TEXT if verbatim else _TEXT if line.strip(_BLANK) else 0
@@ -310,7 +313,7 @@ def _levels(lines: Iterable[Line]) -> Iterator[tuple[str, int, int]]:
 
 
 def _label_place(line: str) -> int:
-    """How deep a label stands, a plain one deeper than a bold one; -1 for any other line."""
+    """Indentation of a label, a plain one counted deeper than a bold one; -1 for other lines."""
     if ":" not in line:
         return -1
     bare = line.strip(_BLANK)

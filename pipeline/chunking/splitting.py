@@ -1,6 +1,6 @@
-"""Sizes of texts, and cutting a long text at its best seams, with an overlap between neighbours.
+"""Measures texts and cuts long ones at the best seams, with an overlap between neighbours.
 
-Every step looks at no more text than one chunk holds, so the work grows with the text and not faster.
+Every step reads at most one chunk of text, so that the work is linear in the text.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Literal, NamedTuple
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkingOptions:
-    """Sizes are characters, or tokens of the embedder if `unit` is `tokens`.
+    """Options of a chunker; sizes in characters, or tokens of the embedder if `unit` is `tokens`.
 
-    0 <= `min_size` <= `max_size`, and 0 <= `overlap` < `max_size`: the settings see to it.
+    The settings ensure 0 <= `min_size` <= `max_size` and 0 <= `overlap` < `max_size`.
     """
 
     strategy: str = "structure"
@@ -29,9 +29,9 @@ class ChunkingOptions:
 
 
 CHARACTERS_PER_TOKEN = 4
-"""Used where nobody can count tokens; about right for English prose."""
+"""Estimate used without a tokenizer; about right for English prose."""
 MOST_CHARACTERS_PER_TOKEN = 16
-"""Some tokenizers make one unknown token of a word of any length; without this bound it would never be cut."""
+"""Bound for tokenizers that make one unknown token of a word of any length, which would never be cut."""
 
 
 class Ruler:
@@ -41,7 +41,7 @@ class Ruler:
     """Part of a chunker's version."""
 
     def size(self, text: str) -> int:
-        """How long `text` is."""
+        """The size of `text`."""
         return len(text)
 
     def end_within(self, text: str, start: int, room: int) -> int:
@@ -56,8 +56,8 @@ class Ruler:
 class Tokens(Ruler):
     """Sizes are tokens, counted by the embedder's tokenizer or estimated.
 
-    A size is a sixteenth of the characters if that is more. Pieces are within about 3 % of the longest that fits:
-    finding that exactly costs twice the counting.
+    A size is a sixteenth of the characters if that is more. Pieces are within about 3 % of the longest that
+    fits; finding that exactly would cost twice as many counts.
     """
 
     def __init__(self, count: Callable[[str], int] | None) -> None:
@@ -101,14 +101,14 @@ _SENTENCE_END = re.compile(r"[.!?…。！？][\"'”’»)\]」』）]*(?=\s)|[
 
 
 class Piece(NamedTuple):
-    """A stretch of text and the blanks that follow it; the text never ends with a blank."""
+    """A text without trailing blanks, and the blanks after it."""
 
     text: str
     gap: str
 
 
 class Sentences:
-    """Behind a full stop, question or exclamation mark that a blank follows."""
+    """Seams after a full stop, question or exclamation mark before a blank."""
 
     def last(self, text: str, low: int, high: int) -> int | None:
         """See `Seam`."""
@@ -117,14 +117,14 @@ class Sentences:
 
     def first(self, text: str, low: int, high: int) -> int | None:
         """See `Seam`."""
-        # Two back: the mark and the blank before a sentence that starts exactly at `low`.
+        # From two characters back: mark and blank before a sentence that starts exactly at `low`.
         marks = _SENTENCE_END.finditer(text, max(0, low - 2), high)
         starts = (skip_blanks(text, match.end()) for match in marks)
         return next((start for start in starts if low <= start < high), None)
 
 
 class Words:
-    """At blanks."""
+    """Seams at blanks."""
 
     def last(self, text: str, low: int, high: int) -> int | None:
         """See `Seam`."""
@@ -144,20 +144,20 @@ class Words:
 
 @dataclass(frozen=True, kw_only=True)
 class Separator:
-    """Behind a given text; its trailing blanks count as the gap."""
+    """Seams after a given text, whose trailing blanks belong to the gap."""
 
     mark: str
 
     def last(self, text: str, low: int, high: int) -> int | None:
         """See `Seam`."""
         visible = len(self.mark.rstrip())
-        found = text.rfind(self.mark, max(0, low - visible + 1), high - visible + len(self.mark))
-        return found + visible if found >= 0 and text[low : found + visible].strip() else None
+        position = text.rfind(self.mark, max(0, low - visible + 1), high - visible + len(self.mark))
+        return position + visible if position >= 0 and text[low : position + visible].strip() else None
 
     def first(self, text: str, low: int, high: int) -> int | None:
         """See `Seam`."""
-        found = text.find(self.mark, max(0, low - len(self.mark)), high)
-        start = skip_blanks(text, found + len(self.mark)) if found >= 0 else high
+        position = text.find(self.mark, max(0, low - len(self.mark)), high)
+        start = skip_blanks(text, position + len(self.mark)) if position >= 0 else high
         return start if low <= start < high else None
 
 
@@ -168,35 +168,35 @@ Seam = Sentences | Words | Separator
 part, `low <= start < high`.
 """
 Seams = Sequence[tuple[Seam, float]]
-"""Best first, each with the share of a window that must be full before a cut there is worth it."""
+"""Seams, best first, each with the minimum share of a window that a cut there must fill."""
 
 PROSE: Seams = ((Sentences(), 0.5), (Words(), 0.0))
-"""Sentence ends unless they leave more than half a chunk empty, then words, then anywhere."""
+"""Sentence ends that leave at most half a chunk empty, then blanks, then anywhere."""
 
 
 def skip_blanks(text: str, start: int) -> int:
-    """The first place from `start` that is no blank, or the end."""
+    """The first position from `start` that is no blank, or the end."""
     match = _BLANKS.match(text, start)
     return match.end() if match else start
 
 
 def split_rows(text: str) -> Iterator[Piece]:
-    """Line by line; a line's gap is its end and the blank lines behind it."""
-    held, gap = "", [""]
+    """Yield line by line; the gap is the line end and the blank lines after it."""
+    current, gap = "", [""]
     for line in StringIO(text, newline=""):
         body = line.rstrip()
         if not body:
             gap.append(line)
             continue
-        if held:
-            yield Piece(held, "".join(gap))
-        held, gap = body, [line[len(body) :]]
-    if held:
-        yield Piece(held, "".join(gap))
+        if current:
+            yield Piece(current, "".join(gap))
+        current, gap = body, [line[len(body) :]]
+    if current:
+        yield Piece(current, "".join(gap))
 
 
 class Frame(NamedTuple):
-    """What the rest of a block that is cut between two of its lines begins with, and what ends the piece before."""
+    """Lines repeated when a block is cut between two lines: `head` starts the next piece, `tail` ends this one."""
 
     head: str = ""
     tail: str = ""
@@ -207,7 +207,7 @@ _RULE = re.compile(r"[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t|:-]*)?$")
 
 
 _PADDING, _DASHES = re.compile(r"(?<=\S)[ \t]{2,}"), re.compile("-{4,}")
-"""What makes the columns of a table as wide as each other; a head that is repeated says nothing by it."""
+"""Padding of table columns, which a repeated head does not need."""
 
 
 def holds_fence(text: str) -> bool:
@@ -216,7 +216,7 @@ def holds_fence(text: str) -> bool:
 
 
 def framed_rows(text: str) -> Iterator[tuple[Piece, Frame]]:
-    """The rows of `split_rows`, each with the frame of a cut behind it: in code its marks, in a table its head."""
+    """The rows of `split_rows`, each with the frame of a cut after it: the marks of code, the head of a table."""
     frame, fence, before = Frame(), "", ""
     for number, row in enumerate(split_rows(text)):
         line = row.text
@@ -255,14 +255,14 @@ def split_windows(
         high = max(min(high, spare), start + (high - start) // 2, fresh + 1)
         # At the best seam, else in the middle of a word.
         lows = ((seam, max(fresh, start + int((high - start) * share))) for seam, share in seams)
-        found = next((at for seam, low in lows if (at := seam.last(text, low, high)) is not None), None)
-        cut = high if found is None else found
+        seam_end = next((at for seam, low in lows if (at := seam.last(text, low, high)) is not None), None)
+        cut = high if seam_end is None else seam_end
         body = text[start:cut].rstrip()
         cut = start + len(body)
         fresh = skip_blanks(text, cut)
         yield Piece(body, text[cut:fresh])
         # The next piece starts at the first seam between `tail` and `cut`, else at the tail itself.
         tail = max(start, ruler.start_within(text, fresh, options.overlap))
-        starts = (seam.first(text, tail, cut) for seam, _ in seams if found is not None)
+        starts = (seam.first(text, tail, cut) for seam, _ in seams if seam_end is not None)
         start = next((at for at in starts if at is not None), skip_blanks(text, tail))
         room = options.max_size

@@ -35,7 +35,7 @@ from pipeline.documents import Chunk, Document
 from pipeline.errors import ConfigurationError
 
 _ROWS: dict[BlockKind, Seams] = {BlockKind.CODE: (), BlockKind.TABLE: PROSE}
-"""Kinds cut at line ends, and how to cut a line that is too long by itself."""
+"""Kind that is cut at line ends -> seams for a line that is too long by itself."""
 _PROSE = frozenset({BlockKind.PARAGRAPH, BlockKind.QUOTE})
 """Kinds that may be cut rather than leave a heading alone."""
 
@@ -43,18 +43,18 @@ _NO_FRAME = Frame()
 
 
 class Packer:
-    """Takes blocks in order, makes chunks of at most `max_size`.
+    """Packs blocks, in order, into chunks of at most `max_size`.
 
-    Between blocks, lines of code and rows of a table a cut is natural and repeats nothing but the head of the table,
-    and the marks around the code; a cut inside a paragraph repeats up to `overlap` of it.
+    A cut between blocks repeats nothing, between rows of a table its head, between lines of code the marks around it;
+    a cut inside a paragraph repeats up to `overlap` of it.
     """
 
     def __init__(self, options: ChunkingOptions, ruler: Ruler) -> None:
-        """Read `chunks` after the last `flush`; a chunk's context is that of its first text."""
+        """`chunks` is complete after the last `flush`; a chunk's context is that of its first text."""
         self.chunks: list[Chunk] = []
         self._options = options
         self._ruler = ruler
-        self._parts: list[str] = []
+        self._texts: list[str] = []
         self._gap = ""
         self._size = 0
         self._context = ""
@@ -71,35 +71,37 @@ class Packer:
         self._append(Piece(block.text, block.gap), size, context, bare=block.kind is BlockKind.HEADING)
 
     def flush(self) -> None:
-        """Close the open chunk; a blank one is dropped, and of a longer one than its parts were come several."""
-        content, limit = "".join(self._parts), self._options.max_size
+        """Close the open chunk; a blank one is dropped, and one that is longer than its texts together is split."""
+        content, limit = "".join(self._texts), self._options.max_size
         if content.strip():
             if self._options.preserve_whitespace and self._ruler.size(content + self._gap) <= limit:
                 content += self._gap
             contents = [content]
-            if self._ruler.size(content) > limit:  # a tokenizer may find more in the whole than in its parts
+            if (
+                self._ruler.size(content) > limit
+            ):  # a tokenizer may count more tokens in the whole than in its texts
                 plain = replace(self._options, overlap=0, min_size=0)
                 contents = [piece.text for piece in split_windows(content, plain, self._ruler, PROSE)]
             for text in contents:
                 self.chunks.append(Chunk(ord=len(self.chunks), content=text, context=self._context))
-        self._parts, self._gap, self._size, self._context, self._bare = [], "", 0, "", True
+        self._texts, self._gap, self._size, self._context, self._bare = [], "", 0, "", True
 
     def _filled(self) -> int:
-        """The size of the open chunk, with the gap that the next text would make part of it."""
-        return self._size + self._ruler.size(self._gap) if self._parts else 0
+        """Size of the open chunk, with the gap before a next text."""
+        return self._size + self._ruler.size(self._gap) if self._texts else 0
 
     def _is_slight(self) -> bool:
-        """Too little to stand alone, and room enough for something to go with it."""
+        """True if the open chunk is too small to stand alone and at most half full."""
         small = self._bare or self._size < self._options.min_size
-        return bool(self._parts) and small and self._filled() <= self._options.max_size // 2
+        return bool(self._texts) and small and self._filled() <= self._options.max_size // 2
 
     def _append(self, piece: Piece, size: int, context: str, *, bare: bool = False) -> None:
-        if self._parts:
+        if self._texts:
             self._size = self._filled()
-            self._parts.append(self._gap)
+            self._texts.append(self._gap)
         if self._bare:
             self._context = context
-        self._parts.append(piece.text)
+        self._texts.append(piece.text)
         self._size += size
         self._gap = piece.gap
         self._bare = self._bare and bare
@@ -107,9 +109,9 @@ class Packer:
     def _split(self, block: Block, context: str) -> None:
         if not self._is_slight():
             self.flush()
-        for part in block.parts:
-            self.add(part, context)
-        if block.parts:
+        for member in block.members:
+            self.add(member, context)
+        if block.members:
             return
         if block.kind not in _ROWS and not holds_fence(block.text):
             self._add_windows(Piece(block.text, block.gap), PROSE, context)
@@ -117,7 +119,7 @@ class Packer:
         self._add_rows(block, context)
 
     def _add_rows(self, block: Block, context: str) -> None:
-        """Line by line; whatever is cut off begins with the head of the table, or the mark of the code, once more."""
+        """Add a block line by line; each further chunk repeats the head of the table or the mark of the code."""
         frame, limit = _NO_FRAME, self._options.max_size
         for row, frame_behind in framed_rows(block.text + block.gap):
             now, behind = (self._framing(one) for one in (frame, frame_behind))
@@ -133,7 +135,7 @@ class Packer:
             frame = frame_behind
 
     def _framing(self, frame: Frame) -> Frame:
-        """The frame, unless it leaves too little room for rows, or the text is to stay as it is."""
+        """The frame, or none if it takes more than half a chunk or the text must not be changed."""
         size = self._ruler.size(f"{frame.head}\n") + self._size_of_tail(frame)
         too_much = self._options.preserve_whitespace or size > self._options.max_size // 2
         return _NO_FRAME if too_much else frame
@@ -142,8 +144,8 @@ class Packer:
         return self._ruler.size(f"\n{frame.tail}") if frame.tail else 0
 
     def _interrupt(self, frame: Frame, context: str) -> None:
-        """Go on in a new chunk: the code ends in this one and begins in that one."""
-        if frame.tail and self._parts:
+        """Continue in a new chunk: close the code in this one and open it in the next."""
+        if frame.tail and self._texts:
             self._gap = "\n"
             self._append(Piece(frame.tail, ""), self._ruler.size(frame.tail), context)
         self.flush()
@@ -151,7 +153,7 @@ class Packer:
             self._append(Piece(frame.head, "\n"), self._ruler.size(frame.head), context)
 
     def _add_windows(self, whole: Piece, seams: Seams, context: str, frame: Frame = _NO_FRAME) -> None:
-        """The last piece stays open, so that what follows can join it."""
+        """Add a text in windows; the last one stays open, so that the next block can join it."""
         room = self._options.max_size - self._size_of_tail(frame)
         if frame.head and room - self._filled() < room // 2:
             self._interrupt(frame, context)
@@ -171,10 +173,10 @@ class Packer:
 
 
 class _Strategy:
-    """What all strategies begin with."""
+    """Base of all strategies."""
 
     name: ClassVar[str]
-    """Its own name and the number of the code's version."""
+    """Name and version number of the strategy's code."""
 
     def __init__(self, options: ChunkingOptions, ruler: Ruler) -> None:
         sizes = f"{options.min_size}/{options.max_size}/{options.overlap}"
@@ -189,8 +191,8 @@ class _Strategy:
 class StructureChunker(_Strategy):
     """Packs the blocks of each section; sections with hardly any text share a chunk with a neighbour.
 
-    Which sections share depends on these sections alone, so an edit changes the chunks of its own section,
-    of those that share with it, and no others.
+    Which sections share depends on these sections alone, so that an edit changes only the chunks of its section
+    and of those that share with it.
     """
 
     name = "structure-3"
@@ -225,7 +227,7 @@ class StructureChunker(_Strategy):
         return groups
 
     def _may_join(self, before: _Group, after: _Group) -> bool:
-        """Below or beside `before` in the outline and small enough; a bare heading joins whatever follows."""
+        """True if `after` is below or beside `before` in the outline and both fit; a bare heading always joins."""
         related = after.sections[0].level >= before.sections[0].level
         return related and (before.bare or before.size + after.size <= self._options.max_size)
 
@@ -301,7 +303,7 @@ class PbiChunker(_Strategy):
         return sum(size(b.text) + size(b.gap) for b in blocks) - last <= self._options.max_size
 
     def _groups(self, fields: Sequence[_Field]) -> Iterator[list[_Field]]:
-        """Neighbours that are kept together if they fit one chunk, every other field by itself."""
+        """Groups of fields: neighbours of `_KEPT_TOGETHER` that fit one chunk, every other field alone."""
         for together, run in groupby(fields, key=lambda field: field.name.casefold() in _KEPT_TOGETHER):
             members = list(run)
             if together and self._fit(members):
@@ -338,7 +340,7 @@ def _blocks(fields: Sequence[_Field]) -> list[Block]:
 
 
 _NEAR = 0.8
-"""A blank is near if cutting there leaves at most a fifth of the chunk empty."""
+"""Minimum share of a chunk that a cut at a blank must fill."""
 
 
 class FixedChunker(_Strategy):
@@ -361,10 +363,10 @@ class FixedChunker(_Strategy):
 
 
 class RecursiveChunker(FixedChunker):
-    """Cuts at the first separator of `split_on` that a window holds, then at a blank, then anywhere.
+    """Cuts at the first separator of `split_on` in a window, then at a blank, then anywhere.
 
-    A separator in the first `min_size` of a chunk is passed over for the next one. Neighbours overlap by
-    what follows the first separator within `overlap` of the cut.
+    A separator within the first `min_size` of a chunk is skipped. Neighbours overlap by the text after the first
+    separator within `overlap` of the cut.
     """
 
     name = "recursive-2"
@@ -379,7 +381,7 @@ class RecursiveChunker(FixedChunker):
 
 
 class Chunker(Protocol):
-    """Text in, chunks out; deterministic, no input or output of its own."""
+    """A chunking strategy: document in, chunks out; deterministic, without I/O."""
 
     version: str
     """Name, code version and options in one short string; part of the pipeline version."""
@@ -399,7 +401,7 @@ STRATEGIES: Mapping[str, Callable[[ChunkingOptions, Ruler], Chunker]] = {
 
 
 def open_chunker(options: ChunkingOptions, count_tokens: Callable[[str], int] | None = None) -> Chunker:
-    """The chunker that `options` ask for.
+    """The chunker of `options`.
 
     `count_tokens` measures a text where `unit` is `tokens`, without special tokens; if it is missing, four
     characters count as a token.
@@ -408,9 +410,9 @@ def open_chunker(options: ChunkingOptions, count_tokens: Callable[[str], int] | 
         ConfigurationError: the strategy or the unit is unknown.
     """
     rulers: Mapping[str, Ruler] = {"characters": Ruler(), "tokens": Tokens(count_tokens)}
-    for key, value, known in (("strategy", options.strategy, STRATEGIES), ("unit", options.unit, rulers)):
-        if value not in known:
+    for key, value, choices in (("strategy", options.strategy, STRATEGIES), ("unit", options.unit, rulers)):
+        if value not in choices:
             raise ConfigurationError(
-                f"unknown chunking {key} {value!r}", fix=f"use one of {', '.join(known)}"
+                f"unknown chunking {key} {value!r}", fix=f"use one of {', '.join(choices)}"
             )
     return STRATEGIES[options.strategy](options, rulers[options.unit])

@@ -1,4 +1,4 @@
-"""The memory of user stories: generators learn from what was written before, and more from what people corrected."""
+"""Memory of user stories: past stories, above all those that people corrected, serve generators as examples."""
 
 from pipeline.stories.embedding import compose_embedding_text, generate_embedding, generate_embeddings_batch
 from pipeline.stories.examples import (

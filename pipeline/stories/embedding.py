@@ -24,7 +24,7 @@ Sleep = Callable[[float], None]
 
 
 def compose_embedding_text(story: Mapping[str, Any]) -> str:
-    """What is embedded of a story of either agent; parts that it does not have are left out."""
+    """The text of a story to embed, whichever agent wrote it; empty fields are left out."""
     lines = []
     if title := story.get("title"):
         lines.append(f"Title: {title}")
@@ -61,11 +61,11 @@ def generate_embeddings_batch(
     base_url: str = "",
     sleep: Sleep = time.sleep,
 ) -> list[list[float]]:
-    """A vector per text, in order, by one call for as many as a call takes; by one for each text if that fails.
+    """One vector per text, in order; texts are sent in batches, and one by one if a batch fails.
 
-    With a key they are Gemini's, of so many dimensions. Without, they are those of the memory's model (of the one in
-    use), whose length is its own. Every call is tried three times, 1 and 2 seconds apart or as the service asks, and
-    another 4 seconds pass before the single calls.
+    With a key the model is Gemini with `dimensions`; without, it is the model of `memory` or of the memory in use,
+    with its own dimensions. Every call is tried three times, 1 and 2 seconds apart or as the service asks; single
+    calls start after another 4 seconds.
 
     Raises:
         ConfigurationError: there is neither key nor memory; this module reads no variables.
@@ -80,13 +80,13 @@ def generate_embeddings_batch(
         embedder = memory.open_embedder()
     else:
         raise ConfigurationError(
-            "no key for Gemini was given, and no memory of stories is in use",
+            "there is neither a key for Gemini nor a memory of stories in use",
             fix="pass api_key, from the variable GEMINI_API_KEY or your settings, or connect() first",
         )
     longest = memory.longest_wait if memory else LONGEST_WAIT
 
     def passes(error: BaseException) -> bool:
-        """Whether waiting here is worth it."""
+        """True if the error may pass within the longest wait."""
         return isinstance(error, EmbedderUnavailable) and (error.retry_after or 0.0) <= longest
 
     attempts = Retrying(
@@ -104,13 +104,13 @@ def generate_embeddings_batch(
         sleep(_pause(error, ATTEMPTS))
         singles = [embed_checked(embedder, [text], attempts=attempts) for text in texts]
         vectors = np.concatenate(singles)
-    found: list[list[float]] = vectors.tolist()
-    return found
+    vector_lists: list[list[float]] = vectors.tolist()
+    return vector_lists
 
 
 @lru_cache(maxsize=4)
 def _gemini(api_key: str, dimensions: int, base_url: str) -> Embedder:
-    """Kept, because its connection is."""
+    """Cached, to reuse its connection."""
     return open_embedder(
         EmbeddingOptions(
             provider="gemini", model=MODEL, dimensions=dimensions, base_url=base_url, api_key=api_key
@@ -119,5 +119,5 @@ def _gemini(api_key: str, dimensions: int, base_url: str) -> Embedder:
 
 
 def _pause(error: BaseException | None, attempt: int) -> float:
-    """Seconds after the attempt of this number, counted from 1."""
+    """Seconds to wait after an attempt, counted from 1."""
     return max(2.0 ** (attempt - 1), getattr(error, "retry_after", None) or 0.0)

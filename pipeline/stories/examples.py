@@ -1,4 +1,4 @@
-"""The loop around a generator: similar stories into its prompt, and what it made into the store."""
+"""Feedback loop of a generator: similar stories go into its prompt, and generated stories into the store."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pipeline.stories.embedding import compose_embedding_text, generate_embeddin
 from pipeline.stories.memory import MAX_EXAMPLES, THRESHOLD, K, StoryMemory, current, in_use
 from pipeline.stories.store import (
     get_story_count,
-    known_texts,
     search_similar_stories,
     store_user_stories_batch,
+    stored_texts_of,
 )
 from pipeline.stories.story import Story, as_list, read_stories
 
@@ -37,14 +37,14 @@ FOOTER = "Now generate user stories for the following NEW requirements:"
 
 
 @contextmanager
-def _non_blocking(what: str) -> Iterator[None]:
-    """Whatever goes wrong inside is a line in the log, without a story's text: the generator goes on."""
+def _non_blocking(operation: str) -> Iterator[None]:
+    """Log any error as a warning, without story texts, and continue: the generator must not stop."""
     try:
         yield
     except LarderError as error:
-        logger.warning("RAG %s failed (non-blocking): %s", what, error)
-    except Exception as error:  # noqa: BLE001 (a memory that fails must not stop who has stories without it)
-        logger.warning("RAG %s failed (non-blocking): %s", what, type(error).__name__)
+        logger.warning("RAG %s failed (non-blocking): %s", operation, error)
+    except Exception as error:  # noqa: BLE001 (a failing memory must not stop the generator)
+        logger.warning("RAG %s failed (non-blocking): %s", operation, type(error).__name__)
 
 
 def retrieve_similar_examples(
@@ -55,16 +55,16 @@ def retrieve_similar_examples(
     *,
     memory: StoryMemory | None = None,
 ) -> list[Json]:
-    """Past stories for a prompt, best first, each with its `similarity_score`; what edited ones gain is in `store`.
+    """Past stories for a prompt, best first, each with its `similarity_score`; `store` says how edited ones rank.
 
-    Empty if the memory is switched off, holds too few stories as yet, or cannot be asked: that is a warning in the
-    log. Where `k` or `threshold` are the usual ones, those of the configuration hold.
+    Empty if the memory is switched off, has fewer than `min_stories`, or fails, which is logged as a warning.
+    Default values of `k` and `threshold` are replaced by those of the configuration.
     """
     with _non_blocking("retrieval"):
         memory = memory or current()
         options = memory.options
-        asked, least = options.enabled and requirement_text.strip(), options.min_stories
-        if asked and get_story_count(most=least, memory=memory) >= least:
+        has_query, least = options.enabled and requirement_text.strip(), options.min_stories
+        if has_query and get_story_count(most=least, memory=memory) >= least:
             vector = embed_query_checked(memory.open_embedder(), requirement_text)
             return search_similar_stories(
                 vector.tolist(),
@@ -83,15 +83,15 @@ def format_examples_for_prompt(
     *,
     memory: StoryMemory | None = None,
 ) -> str:
-    """The first examples as a part of a prompt, to stand before the requirements; empty for none.
+    """The first examples as text for a prompt, before the requirements; empty without examples.
 
-    Their texts are JSON, so none of them can be taken for a line of the prompt. Where `max_examples` is the usual
-    number, that of the configuration holds.
+    Their texts are JSON, so that none can pass for a line of the prompt. The default of `max_examples` is replaced
+    by that of the configuration.
     """
     memory = memory or in_use()
     most = memory.options.max_examples if memory and max_examples == MAX_EXAMPLES else max_examples
-    shown = [_example(number, one) for number, one in enumerate(examples[: max(0, most)], start=1)]
-    return without_controls("\n\n".join([HEADER, *shown, FOOTER])) if shown else ""
+    example_texts = [_example(number, one) for number, one in enumerate(examples[: max(0, most)], start=1)]
+    return without_controls("\n\n".join([HEADER, *example_texts, FOOTER])) if example_texts else ""
 
 
 def _example(number: int, example: Mapping[str, Any]) -> str:
@@ -121,10 +121,10 @@ def store_generated_stories(
     *,
     memory: StoryMemory | None = None,
 ) -> int:
-    """Embed and store what a generator made; how many were stored, which leaves out texts that are there already.
+    """Embed and store generated stories; returns how many were stored, without texts that existed already.
 
-    `requirement_texts` are requirements by their id, kept beside the stories made of them. Nothing is raised: what
-    cannot be stored is a warning in the log, and what can is stored.
+    `requirement_texts` are requirements by id, stored with their stories. Nothing is raised: stories that cannot be
+    stored are logged as warnings, and the others are stored.
     """
     with _non_blocking("storage"):
         memory = memory or current()
@@ -139,30 +139,30 @@ def store_generated_stories(
 
 @dataclass(frozen=True, kw_only=True)
 class StoredStories:
-    """What became of stories that were to be stored."""
+    """Counts of stored, skipped and refused stories."""
 
     stored: int
     skipped: int
-    """Their text was there already."""
+    """Stories whose text was stored already."""
     refused: Sequence[tuple[int, str]] = ()
-    """Number, counted from 1, and reason of those that the model has no vector for."""
+    """Position, counted from 1, and reason of each story that the model refused."""
 
 
 def store_stories(memory: StoryMemory, stories: Sequence[Story]) -> StoredStories:
-    """Embed and store stories, in one transaction; those that the model refuses are left out.
+    """Embed and store stories in one transaction; stories that the model refuses are left out.
 
     Raises:
         EmbedderUnavailable: the model does not answer; nothing was stored.
-        EmbedderRefused: it refuses key or plan.
+        EmbedderRefused: the provider refuses key or plan.
         StoreUnavailable: the database does not answer.
     """
     stories = [memory.read(one) for one in stories]
     with memory.connected() as connection:
-        known = known_texts(connection, memory, [one.user_story_text for one in stories])
+        stored_texts = stored_texts_of(connection, memory, [one.user_story_text for one in stories])
     new = [
         (number, one)
         for number, one in enumerate(stories, start=1)
-        if one.was_edited or one.user_rating or one.user_story_text not in known
+        if one.was_edited or one.user_rating or one.user_story_text not in stored_texts
     ]
     texts = [compose_embedding_text(one.model_dump()) for _, one in new]
     bad: dict[int, str] = {}

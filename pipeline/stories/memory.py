@@ -1,4 +1,4 @@
-"""Whose stories are remembered, by which model and how: what every function of this room works on."""
+"""Tenant, model and options of a memory of stories, on which all functions of this package work."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from pipeline.errors import ConfigurationError
 from pipeline.stories.story import Story
 
 K, THRESHOLD, MAX_EXAMPLES, MIN_STORIES = 5, 0.70, 3, 10
-"""Stories looked at, least cosine similarity, examples in a prompt, stories below which there are no examples."""
+"""Stories searched, minimum cosine similarity, examples in a prompt, stories needed before there are examples."""
 MIN_CONFIDENCE = 0.80
 LONGEST_WAIT = 60.0
-"""Seconds; a service that asks to be left alone for longer is not waited for."""
+"""Seconds; a service that asks for a longer pause is not retried."""
 
 AnySession = Session | Connection
 """A transaction of the caller, with its tenant set: nothing is committed in it."""
@@ -28,18 +28,18 @@ AnySession = Session | Connection
 
 @dataclass(frozen=True, kw_only=True)
 class StoryOptions:
-    """How stories are stored and found."""
+    """Options for storing and searching stories."""
 
     enabled: bool = True
-    """False: nothing is stored and nothing found."""
+    """False: no story is stored or found."""
     k: int = K
     threshold: float = THRESHOLD
     max_examples: int = MAX_EXAMPLES
     min_stories: int = MIN_STORIES
     min_confidence: float = MIN_CONFIDENCE
-    """Least confidence of an example; a story that tells none is no worse for it."""
+    """Minimum confidence of an example; stories without one qualify."""
     redact: Callable[[str], str] = str
-    """Takes out of every text what may be neither embedded nor stored."""
+    """Removes secrets and personal data from every text before it is embedded or stored."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,21 +50,21 @@ class StoryMemory:
     tenant: UUID
     tenant_name: str = ""
     open_embedder: Callable[[], Embedder]
-    """Asked for the model at its first use."""
+    """Opens the model on first use."""
     model: str
-    """The name its vectors are kept under."""
+    """Name stored with its vectors."""
     dimensions: int
     options: StoryOptions = StoryOptions()
     longest_wait: float = LONGEST_WAIT
 
     def read(self, story: Mapping[str, Any] | Story, source_agent: str = "unknown") -> Story:
-        """The story without what may not be stored; raises as `Story.read` does."""
-        found = story if isinstance(story, Story) else Story.read(story, source_agent)
-        return found.redacted(self.options.redact)
+        """Parse and redact a story; raises as `Story.read` does."""
+        parsed = story if isinstance(story, Story) else Story.read(story, source_agent)
+        return parsed.redacted(self.options.redact)
 
     @contextmanager
     def connected(self, session: AnySession | None = None) -> Iterator[Any]:
-        """The caller's transaction, or one of our own that is committed at the end."""
+        """The caller's transaction, or a new one that is committed at the end."""
         if session is not None:
             yield session
             return
@@ -76,20 +76,20 @@ _in_use: list[StoryMemory] = []
 
 
 def use(memory: StoryMemory | None) -> None:
-    """From now on functions that are given no memory work on this one, in all threads; None ends that."""
+    """Set the default memory of all functions, in all threads; None removes it."""
     _in_use[:] = [memory] if memory else []
 
 
 def in_use() -> StoryMemory | None:
-    """The memory that `use` was given."""
+    """The default memory; None if there is none."""
     return _in_use[0] if _in_use else None
 
 
 def current() -> StoryMemory:
-    """The same, where nothing can be done without one.
+    """The default memory.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: none is set.
     """
     if not _in_use:
         raise ConfigurationError(

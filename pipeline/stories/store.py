@@ -38,17 +38,17 @@ from pipeline.stories.memory import THRESHOLD, AnySession, K, StoryMemory, curre
 from pipeline.stories.story import Story
 
 EDITED, RATED = 0.05, 0.0125
-"""What a story gains in similarity as an example because a person edited it, and for each star above the third."""
+"""Bonus in similarity of an example that a person edited, and for each star above the third."""
 NEAR = 4
-"""So many times the stories wanted are looked at, so that one that was edited or rated can rise."""
+"""Candidates ranked per example requested, so that edited and rated stories can rise."""
 
 
 class Base(DeclarativeBase):
-    """The mapped classes of this room."""
+    """Base of the mapped classes of this package."""
 
 
 class UserStoryEmbedding(Base):
-    """A story with its vector, of whatever length its model gives."""
+    """A story with its vector, whose length depends on the model."""
 
     __tablename__ = "clarifai_user_story_embeddings"
 
@@ -71,20 +71,20 @@ class UserStoryEmbedding(Base):
     user_rating = Column(Integer)
     was_edited = Column(Boolean, default=False)
     tenant_id = Column(Uuid, server_default=text("current_tenant()"), nullable=False)
-    """Whose transaction it is."""
+    """Tenant of the transaction."""
     model = Column(Text, nullable=False)
-    """Whose vector it is: those of two models are never compared."""
+    """Model of the vector; vectors of two models are never compared."""
 
 
 _TABLE: Any = UserStoryEmbedding.__table__
-_SHOWN = [name for name in _TABLE.columns.keys() if name not in ("embedding", "tenant_id", "model")]  # noqa: SIM118
+_STORY_COLUMNS = [name for name in _TABLE.columns.keys() if name not in ("embedding", "tenant_id", "model")]  # noqa: SIM118
 _KEY = (_TABLE.c.tenant_id, func.md5(_TABLE.c.user_story_text))
 
 
 def init_vector_extension(engine: Engine | None = None) -> None:
-    """Make the extension pgvector, if it is not there; tables are made by `larder migrate`.
+    """Create the extension pgvector if it is missing; tables are created by `larder migrate`.
 
-    Without an engine it is the database of the memory in use, whose role may find the extension and not make it.
+    Without an engine it uses the database of the default memory, whose role cannot create extensions.
     """
     with (engine or current().database.app).begin() as connection:
         connection.execute(text("create extension if not exists vector"))
@@ -98,24 +98,26 @@ def store_user_story(
     *,
     memory: StoryMemory | None = None,
 ) -> str:
-    """Store a story with its vector; the id of the row, which is the one from before if the text is there already.
+    """Store a story with its vector; returns the id of the row, the existing one if the text is stored already.
 
     Raises:
-        RequestRejected: it is no story; the message names the field.
-        StoreRejected: the vector is none of the memory's model.
+        RequestRejected: not a story; the message names the field.
+        StoreRejected: the vector is not one of the memory's model.
         StoreUnavailable: the database does not answer.
     """
     memory = memory or current()
     read = memory.read(story, source_agent)
     with memory.connected(session) as connection:
         ids = store_user_stories_batch([read], [embedding], connection, memory=memory)
-        known = text(
+        existing_id = text(
             "select id from clarifai_user_story_embeddings where tenant_id = :t and md5(user_story_text) = md5(:s)"
         )
         return (
             ids[0]
             if ids
-            else str(connection.execute(known, {"t": memory.tenant, "s": read.user_story_text}).scalar_one())
+            else str(
+                connection.execute(existing_id, {"t": memory.tenant, "s": read.user_story_text}).scalar_one()
+            )
         )
 
 
@@ -127,13 +129,10 @@ def store_user_stories_batch(
     *,
     memory: StoryMemory | None = None,
 ) -> list[str]:
-    """Store stories with their vectors, all or none; the ids of those that were written.
+    """Store stories with their vectors, all or none; returns the ids of the rows that were written.
 
-    A text that is there already is left alone, whoever writes at the same time, unless a person edited or rated the
-    story: then it takes the other's place, and so does one whose text only a former model has embedded.
-
-    Raises:
-        as store_user_story
+    An existing text is not overwritten, also by concurrent writers, unless a person edited or rated the new story,
+    or the existing vector is one of a former model. Raises as `store_user_story` does.
     """
     memory = memory or current()
     read = [memory.read(one, source_agent) for one in stories]
@@ -145,7 +144,7 @@ def store_user_stories_batch(
         )
     if not np.isfinite(vectors).all():
         raise StoreRejected("the vector of a story is not finite", fix="embed it again")
-    # In the order of their texts, so that two who store the same stories do not block each other.
+    # Sorted by text, so that two writers of the same stories cannot deadlock.
     rows = [
         {
             **story.model_dump(),
@@ -164,27 +163,31 @@ def store_user_stories_batch(
 
 
 def _once(stories: Sequence[Story], vectors: Any) -> dict[str, tuple[Story, Any]]:
-    """Text -> its story with its vector: the first, but for one that a person edited or rated."""
-    found: dict[str, tuple[Story, Any]] = {}
+    """Text -> (story, vector); of several with one text the first, unless a person edited or rated a later one."""
+    unique_stories: dict[str, tuple[Story, Any]] = {}
     for story, vector in zip(stories, vectors, strict=True):
-        if story.user_story_text not in found or story.was_edited or story.user_rating:
-            found[story.user_story_text] = (story, vector)
-    return found
+        if story.user_story_text not in unique_stories or story.was_edited or story.user_rating:
+            unique_stories[story.user_story_text] = (story, vector)
+    return unique_stories
 
 
 def _upsert() -> Any:
-    made = insert(_TABLE)
-    new, old = made.excluded, _TABLE.c
+    statement = insert(_TABLE)
+    new, old = statement.excluded, _TABLE.c
     values = {
-        name: new[name] for name in (*_SHOWN, "embedding", "model") if name not in ("id", "user_story_text")
+        name: new[name]
+        for name in (*_STORY_COLUMNS, "embedding", "model")
+        if name not in ("id", "user_story_text")
     }
     values |= {
         "was_edited": or_(old.was_edited, new.was_edited),
         "user_rating": func.coalesce(new.user_rating, old.user_rating),
     }
-    judged = or_(new.was_edited, new.user_rating.is_not(None))
+    has_verdict = or_(new.was_edited, new.user_rating.is_not(None))
     other_model = (old.model != new.model) & ~func.coalesce(old.was_edited, False)
-    upsert = made.on_conflict_do_update(index_elements=_KEY, set_=values, where=or_(judged, other_model))
+    upsert = statement.on_conflict_do_update(
+        index_elements=_KEY, set_=values, where=or_(has_verdict, other_model)
+    )
     return upsert.returning(_TABLE.c.id)
 
 
@@ -201,8 +204,8 @@ _NEAREST = """
                 and coalesce(confidence_score, 1) >= :confidence {fence}) fitting
         where vector_dims(embedding) = {n}
         order by cast(embedding as vector({n})) <=> cast(:vector as vector({n})) limit :near)
-    select near.*, seen.count as seen
-    from (select count(*) from near) seen left join near on similarity_score >= :threshold
+    select near.*, total.count as near_count
+    from (select count(*) from near) total left join near on similarity_score >= :threshold
     order by similarity_score + cast(:edited as float) * cast(coalesce(was_edited, false) as integer)
              + cast(:rated as float) * (coalesce(user_rating, 3) - 3) desc, created_at desc, id
     limit :k"""
@@ -218,20 +221,19 @@ def search_similar_stories(
     as_examples: bool = False,
     memory: StoryMemory | None = None,
 ) -> list[Json]:
-    """The `k` nearest stories that are similar enough, nearest first, each with its `similarity_score`.
+    """The `k` nearest stories above the threshold, nearest first, each with its `similarity_score`.
 
-    A story that has tags must share one with `tag_filter`, if there is one; upper and lower case are alike.
-    `as_examples` ranks them for a prompt: doubtful ones are left out, and what a person edited or rated counts for
-    more, but never for so much that it goes before one that is nearer by `EDITED + 4 * RATED`.
+    With `tag_filter`, a story must share a tag with it; case is ignored. `as_examples` ranks them for a prompt:
+    stories below the minimum confidence are left out, and edited or rated ones gain up to `EDITED + 4 * RATED`.
 
     Raises:
-        StoreRejected: the vector is none of the memory's model.
+        StoreRejected: the vector is not one of the memory's model.
         StoreUnavailable: the database does not answer.
     """
     memory = memory or current()
     if len(query_embedding) != memory.dimensions:
         raise StoreRejected(
-            f"the question's vector has {len(query_embedding)} numbers; {memory.model} gives {memory.dimensions}",
+            f"the query's vector has {len(query_embedding)} dimensions; {memory.model} has {memory.dimensions}",
             fix="embed it with the model of the memory",
         )
     values = {
@@ -248,29 +250,29 @@ def search_similar_stories(
         values |= {"near": k * NEAR, "confidence": memory.options.min_confidence}
         values |= {"edited": EDITED, "rated": RATED}
     with memory.connected(session) as connection:
-        found = connection.execute(nearest(memory.dimensions), values).mappings().all()
-        if tag_filter and found and found[0]["seen"] < values["near"]:
-            found = connection.execute(nearest(memory.dimensions, exact=True), values).mappings().all()
-    return [{key: row[key] for key in row if key != "seen"} for row in found if row["id"]]
+        rows = connection.execute(nearest(memory.dimensions), values).mappings().all()
+        if tag_filter and rows and rows[0]["near_count"] < values["near"]:
+            rows = connection.execute(nearest(memory.dimensions, exact=True), values).mappings().all()
+    return [{key: row[key] for key in row if key != "near_count"} for row in rows if row["id"]]
 
 
 def nearest(dimensions: int, *, exact: bool = False) -> TextClause:
-    """The statement of a search among vectors of this length.
+    """The search statement for vectors of this length.
 
-    The vector index gives up after `hnsw.max_scan_tuples` vectors that lack a rare tag; `exact` looks at all with it.
+    The vector index stops after `hnsw.max_scan_tuples` vectors without a rare tag; `exact` scans all with the tag.
     """
     fence = "offset 0" if exact else ""
-    return text(_NEAREST.format(columns=", ".join(_SHOWN), n=dimensions, fence=fence))
+    return text(_NEAREST.format(columns=", ".join(_STORY_COLUMNS), n=dimensions, fence=fence))
 
 
 def get_story_count(
     session: AnySession | None = None, *, most: int | None = None, memory: StoryMemory | None = None
 ) -> int:
-    """How many stories the memory's model has embedded; counted up to `most`, if that is enough to know."""
+    """Number of stories embedded by the memory's model; counting stops at `most`."""
     memory = memory or current()
     statement = text("""
         select count(*) from (select from clarifai_user_story_embeddings
-                              where tenant_id = :tenant and model = :model limit :most) found""")
+                              where tenant_id = :tenant and model = :model limit :most) counted""")
     with memory.connected(session) as connection:
         values = {"tenant": memory.tenant, "model": memory.model, "most": most}
         return int(connection.execute(statement, values).scalar_one())
@@ -279,7 +281,7 @@ def get_story_count(
 def delete_stories_by_source(
     source_id: str, session: AnySession | None = None, *, memory: StoryMemory | None = None
 ) -> int:
-    """Remove the stories of one run of a generator, or of one file; how many there were."""
+    """Delete the stories of one run of a generator, or of one file; returns how many."""
     memory = memory or current()
     statement = text(
         "delete from clarifai_user_story_embeddings where tenant_id = :tenant and source_doc_id = :source"
@@ -288,8 +290,8 @@ def delete_stories_by_source(
         return int(connection.execute(statement, {"tenant": memory.tenant, "source": source_id}).rowcount)
 
 
-def known_texts(connection: Any, memory: StoryMemory, texts: Sequence[str]) -> set[str]:
-    """Those of these texts that storing again would leave as they are, unless a person edited or rated the story."""
+def stored_texts_of(connection: Any, memory: StoryMemory, texts: Sequence[str]) -> set[str]:
+    """The texts that are stored already and would be overwritten only by an edited or rated story."""
     statement = text("""
         select user_story_text from clarifai_user_story_embeddings
         where tenant_id = :tenant and (model = :model or was_edited)
@@ -301,9 +303,9 @@ def known_texts(connection: Any, memory: StoryMemory, texts: Sequence[str]) -> s
 
 
 def stories_of_other_models(connection: Any, memory: StoryMemory, *, most: int) -> list[Json]:
-    """Stories that this model has not embedded, and that no search finds therefore; oldest first."""
+    """Stories embedded by another model, which no search finds; oldest first."""
     statement = text(f"""
-        select {", ".join(_SHOWN)} from clarifai_user_story_embeddings
+        select {", ".join(_STORY_COLUMNS)} from clarifai_user_story_embeddings
         where tenant_id = :tenant and model <> :model order by created_at, id limit :most""")
     rows = connection.execute(statement, {"tenant": memory.tenant, "model": memory.model, "most": most})
     return [dict(row) for row in rows.mappings()]
@@ -312,8 +314,8 @@ def stories_of_other_models(connection: Any, memory: StoryMemory, *, most: int) 
 def story_stats(connection: Any, tenant: UUID) -> Json:
     """`{"total_stories", "by_source_agent", "average_confidence_score", "edited", "by_model"}`."""
     statement = text("""
-        select source_agent, model, count(*) as stories, sum(confidence_score) as sum, count(confidence_score) as told,
-               count(*) filter (where was_edited) as edited
+        select source_agent, model, count(*) as stories, sum(confidence_score) as sum,
+               count(confidence_score) as scored, count(*) filter (where was_edited) as edited
         from clarifai_user_story_embeddings where tenant_id = :tenant group by 1, 2 order by 1, 2""")
     rows = connection.execute(statement, {"tenant": tenant}).all()
     by_agent: dict[str, int] = {}
@@ -321,18 +323,20 @@ def story_stats(connection: Any, tenant: UUID) -> Json:
     for row in rows:
         by_agent[row.source_agent] = by_agent.get(row.source_agent, 0) + row.stories
         by_model[row.model] = by_model.get(row.model, 0) + row.stories
-    told = sum(row.told for row in rows)
+    scored_count = sum(row.scored for row in rows)
     return {
         "total_stories": sum(by_agent.values()),
         "by_source_agent": by_agent,
-        "average_confidence_score": round(sum(row.sum or 0 for row in rows) / told, 4) if told else None,
+        "average_confidence_score": round(sum(row.sum or 0 for row in rows) / scored_count, 4)
+        if scored_count
+        else None,
         "edited": sum(row.edited for row in rows),
         "by_model": by_model,
     }
 
 
 def build_index(connection: Any, dimensions: int, *, least: int = 1000) -> bool:
-    """Make the vector index once about `least` stories are there, and anew for another length; on the control role."""
+    """Build the vector index from about `least` stories on, and again for another length; needs the control role."""
     lift_statement_timeout(connection)
     statement = text("select build_story_index(:dimensions, :least)")
     return bool(connection.execute(statement, {"dimensions": dimensions, "least": least}).scalar_one())

@@ -1,4 +1,4 @@
-"""A user story, whoever wrote it down: either agent, an export, or our own table."""
+"""A user story as written by either agent, an export or our own table."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pydantic import (
 from pipeline.errors import RequestRejected
 from pipeline.ledger import storable
 
-LONGEST_ID, LONGEST_TITLE = 20, 500
-_OTHER_NAMES = {
+MAX_ID_LENGTH, MAX_TITLE_LENGTH = 20, 500
+_ALIASES = {
     "user_story_id": ("storyid",),
     "user_story_text": ("userstory", "story"),
     "tags": ("tagslabels", "labels"),
@@ -30,16 +30,16 @@ _OTHER_NAMES = {
     "source_doc_id": ("docid",),
     "user_rating": ("rating",),
 }
-"""Field -> what it is called besides, as `_bare` leaves it; these go first: what an agent changed has its names."""
+"""Field -> its aliases in the form of `_bare`; aliases come first, since agents use them for changed values."""
 
 
 def _bare(name: object) -> str:
-    """`Tags/Labels`, `T-Shirt Size` and `acceptanceCriteria` without what tells spellings apart."""
+    """A key without case, blanks and punctuation, so that `Tags/Labels` and `tagsLabels` are equal."""
     return re.sub("[^a-z0-9]", "", str(name).lower())
 
 
 def as_list(value: Any, separator: str) -> list[str]:
-    """A list of texts, or a single text that holds one; anything else is a list of itself."""
+    """The texts of a list, or of a single text that is split at `separator`; another value is a list of one."""
     items = value.split(separator) if isinstance(value, str) else value or ()
     items = items if isinstance(items, list | tuple | set) else [items]
     return [text for item in items if (text := _line(item).strip())]
@@ -53,7 +53,7 @@ def _line(item: object) -> str:
 
 
 def _share(value: Any) -> Any:
-    """`95`, `95 %` and `0.95` are one number; anything else is left to be refused."""
+    """A share from 0 to 1: `95`, `95 %` and `0.95` are equal; other values are returned for pydantic to refuse."""
     text = str(value).replace("%", "").strip()
     try:
         number = float(text)
@@ -63,7 +63,7 @@ def _share(value: Any) -> Any:
 
 
 class Story(BaseModel):
-    """A story with the names of the table; how long a text may be is the table's, too."""
+    """A story with the field names and lengths of the table."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -71,13 +71,13 @@ class Story(BaseModel):
         hide_input_in_errors=True,
         loc_by_alias=False,
         alias_generator=AliasGenerator(
-            validation_alias=lambda name: AliasChoices(*_OTHER_NAMES.get(name, ()), _bare(name))
+            validation_alias=lambda name: AliasChoices(*_ALIASES.get(name, ()), _bare(name))
         ),
     )
 
-    user_story_id: Annotated[str, Field(max_length=LONGEST_ID)] = "N/A"
+    user_story_id: Annotated[str, Field(max_length=MAX_ID_LENGTH)] = "N/A"
     user_story_text: str
-    title: Annotated[str, Field(max_length=LONGEST_TITLE)]
+    title: Annotated[str, Field(max_length=MAX_TITLE_LENGTH)]
     acceptance_criteria: Annotated[list[str] | None, BeforeValidator(partial(as_list, separator="\n"))] = None
     description: str | None = None
     requirement_id: Annotated[str | None, Field(max_length=20)] = None
@@ -93,29 +93,29 @@ class Story(BaseModel):
 
     @classmethod
     def read(
-        cls, given: object, source_agent: str = "unknown", requirement_texts: Mapping[str, str] | None = None
+        cls, record: object, source_agent: str = "unknown", requirement_texts: Mapping[str, str] | None = None
     ) -> Self:
-        """The story in a mapping of any of these spellings; the agent named here wins, unless it is `unknown`.
+        """Parse a story from a mapping with any of the aliases; `source_agent` overrides, unless it is `unknown`.
 
-        `requirement_texts` (requirement's id -> its text) are for stories that only name theirs. Where nothing is
-        called a story its description is one, as trackers export it; without a title the story's own words are one.
+        `requirement_texts` (requirement id -> text) fill in stories that only name their requirement. Without a
+        story field the description is the story, as trackers export it; without a title the story's text is.
 
         Raises:
-            RequestRejected: it is none; the message names each field that is wrong, and never its value.
+            RequestRejected: not a story; the message names each wrong field, never its value.
         """
-        if not isinstance(given, Mapping):
-            raise RequestRejected("it is no object with the fields of a story")
-        bare = _named({_bare(key): value for key, value in storable(given).items()})
+        if not isinstance(record, Mapping):
+            raise RequestRejected("a story must be an object with its fields")
+        bare = _named({_bare(key): value for key, value in storable(record).items()})
         if source_agent != "unknown":
             bare["sourceagent"] = source_agent
         try:
             story = cls.model_validate(bare)
         except ValidationError as error:
             raise RequestRejected("; ".join(map(_problem, error.errors()[:3]))) from None
-        known = (requirement_texts or {}).get(story.requirement_id or "")
+        requirement_text = (requirement_texts or {}).get(story.requirement_id or "")
         return (
-            story.model_copy(update={"requirement_text": storable(known)})
-            if known and not story.requirement_text
+            story.model_copy(update={"requirement_text": storable(requirement_text)})
+            if requirement_text and not story.requirement_text
             else story
         )
 
@@ -126,49 +126,49 @@ class Story(BaseModel):
             changed[name] = (text := getattr(self, name)) and redact(text)
         for name in ("acceptance_criteria", "tags"):
             changed[name] = (texts := getattr(self, name)) and [redact(text) for text in texts]
-        changed["title"] = changed["title"][:LONGEST_TITLE]
+        changed["title"] = changed["title"][:MAX_TITLE_LENGTH]
         return self.model_copy(update=changed)
 
 
-_TEXT = (*_OTHER_NAMES["user_story_text"], _bare("user_story_text"))
+_TEXT = (*_ALIASES["user_story_text"], _bare("user_story_text"))
 _IDS, _TITLES = ("id", "issuekey", "key"), ("storytitle", "summary")
-"""What other tools call them; it counts where the usual name is missing, and an id where it is short enough."""
+"""Names in other tools, used where the usual name is missing; an id only if it is short enough."""
 
 
-def _named(given: dict[str, Any]) -> dict[str, Any]:
-    """The parts that are not empty, by usual names where they have others."""
-    found = {name: value for name, value in given.items() if _holds(value)}
-    if not any(name in given for name in _TEXT) and "description" in found:
-        found[_TEXT[0]] = found.pop("description")
-    titles = (found[name] for name in (*_TITLES, *_TEXT) if name in found)
-    found.setdefault("title", str(next(titles, ""))[:LONGEST_TITLE])
-    ids = (found[name] for name in _IDS if len(str(found.get(name, "-" * 99))) <= LONGEST_ID)
+def _named(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields that are not empty, under their usual names."""
+    filled = {name: value for name, value in fields.items() if _is_filled(value)}
+    if not any(name in fields for name in _TEXT) and "description" in filled:
+        filled[_TEXT[0]] = filled.pop("description")
+    titles = (filled[name] for name in (*_TITLES, *_TEXT) if name in filled)
+    filled.setdefault("title", str(next(titles, ""))[:MAX_TITLE_LENGTH])
+    ids = (filled[name] for name in _IDS if len(str(filled.get(name, "-" * 99))) <= MAX_ID_LENGTH)
     if short := next(ids, None):
-        found.setdefault("userstoryid", short)
-    return found
+        filled.setdefault("userstoryid", short)
+    return filled
 
 
-def _holds(value: object) -> bool:
-    """False for what an empty cell or a missing part is read as."""
+def _is_filled(value: object) -> bool:
+    """False for blank text and None."""
     return bool(value.strip()) if isinstance(value, str) else value is not None
 
 
 def _problem(error: Mapping[str, Any]) -> str:
-    """The field, and what is wrong with it; of what is there it tells nothing."""
+    """The field and what is wrong with it, without its value."""
     field = error["loc"][0]
     if error["type"] == "missing":
-        return f"{field}: nothing is there; it may be called user_story or story as well"
+        return f"{field}: missing; it may also be called user_story or story"
     return f"{field}: {error['msg']}"
 
 
 def read_stories(
-    given: Iterable[object],
+    records: Iterable[object],
     source_agent: str = "unknown",
     requirement_texts: Mapping[str, str] | None = None,
 ) -> tuple[list[Story], list[tuple[int, str]]]:
-    """The stories, and of those that are none the number, counted from 1, with the reason."""
+    """The stories, and position (from 1) and reason of each entry that is not one."""
     stories, refused = [], []
-    for number, one in enumerate(given, start=1):
+    for number, one in enumerate(records, start=1):
         try:
             stories.append(Story.read(one, source_agent, requirement_texts))
         except RequestRejected as error:

@@ -314,7 +314,7 @@ def test_damaged_state_is_refused_and_changes_nothing(store: CollectionStore) ->
     put(store, "a", 0.1, 0.2)
     state = store.get_state()
     for name, bad in damaged(state).items():
-        with pytest.raises(StoreRejected, match="the state is none of collections"):
+        with pytest.raises(StoreRejected, match="this is no saved state of collections"):
             store.restore_state(bad)
         assert store.get_state() == state, name
 

@@ -149,7 +149,7 @@ def test_lists_of_known_lengths_are_compared_before_anything_is_stored(registry:
 @pytest.mark.req("003-006", "003-027")
 def test_vector_store_takes_long_streams_in_slices(registry: Registry) -> None:
     drawn: list[int] = []
-    store = registry["vector.store"].__self__._parts.store()  # type: ignore[attr-defined]
+    store = registry["vector.store"].__self__._resources.store()  # type: ignore[attr-defined]
     sizes: list[int] = []
     add = store.add
 

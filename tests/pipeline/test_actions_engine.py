@@ -144,7 +144,9 @@ def test_a_key_that_is_not_there_is_named_with_its_place() -> None:
         SimpleNamespace(secrets=unset, settings={"rag": {"embedding_provider": "openai"}}),
     ):
         said = refused(registry_of(one)["embedding.create"]({}, "x"))
-        assert said.startswith("there is no key of OpenAI (put OPENAI_API_KEY into the secrets of the engine")
+        assert said.startswith(
+            "the API key of OpenAI is missing (put OPENAI_API_KEY into the secrets of the engine"
+        )
 
 
 def test_a_key_of_openai_that_is_there_chooses_it() -> None:

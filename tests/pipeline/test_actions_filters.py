@@ -42,9 +42,9 @@ def found(metadata: dict[str, Any], wanted: dict[str, Any]) -> bool:
         ({"n": math.inf}, "no finite number"),
         ({"_gte": 1}, "names no key before its operator"),
         ({"date__gte": "2024"}, "names no key before its operator"),
-        ({"type_nin": ["a"]}, "ends in no operator of ours"),
+        ({"type_nin": ["a"]}, "ends in an unknown operator"),
         ({"type_not_in": ["a"]}, "type_not_in_eq for metadata of that name"),
-        ({"title_like": "a%"}, "ends in no operator of ours"),
+        ({"title_like": "a%"}, "ends in an unknown operator"),
         ({"good": 1, "bad": object()}, "the filter's bad has a object for a value"),
     ],
 )

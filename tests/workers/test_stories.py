@@ -77,16 +77,14 @@ def test_stories_are_accepted_in_jobs_of_a_hundred_and_stored_once(parts: Runtim
     given[200] = story("number 0")
     accepted = client.store_stories(given, "CLI-UserStoryAgent", {"REQ-001": "The system shall"})
     assert (len(accepted.jobs), accepted.accepted) == (3, 249)
-    assert accepted.refused == [
-        (121, "user_story_text: nothing is there; it may be called user_story or story as well")
-    ]
+    assert accepted.refused == [(121, "user_story_text: missing; it may also be called user_story or story")]
     assert count(parts) == 0
     for _ in range(2):  # as messages are delivered
         work(parts, client, accepted)
     assert client.stored_stories(accepted) == {
         "stored": 248,
         "skipped": 1,
-        "refused": [(121, "user_story_text: nothing is there; it may be called user_story or story as well")],
+        "refused": [(121, "user_story_text: missing; it may also be called user_story or story")],
     }
     assert client.story_stats()["by_source_agent"] == {"CLI-UserStoryAgent": 248}
     assert count(parts) == 248

@@ -252,8 +252,8 @@ class WorkerParts:
 
         return PgCollections(self._parts.database, self._tenant)
 
-    def shown(self, message: str) -> str:
-        """`message`, which is one of ours and holds no secret."""
+    def redacted(self, message: str) -> str:
+        """`message` unchanged: messages of Larder hold no secrets."""
         return message
 
     def close(self) -> None:

@@ -55,7 +55,7 @@ class RemoteActions:
         self._client = client
         self._seconds = client.deadline if seconds is None else seconds
 
-    def shown(self, message: str) -> str:
+    def redacted(self, message: str) -> str:
         """`message`, which is one of ours and holds no secret."""
         return message
 

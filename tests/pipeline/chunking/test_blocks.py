@@ -132,8 +132,8 @@ def test_an_item_takes_what_is_indented_below_it() -> None:
     first = "- a\n  - b\n\n    text\n\n  ```\n  code\n  ```"
     blocks = list(join_items(scan(f"{first}\n- c\n\nplain\n\n  more")))
     assert [block.text for block in blocks] == [first, "- c", "plain", "  more"]
-    assert [part.kind for part in blocks[0].parts] == [ITEM, ITEM, PARAGRAPH, CODE]
-    assert "".join(part.text + part.gap for part in blocks[0].parts) == first + "\n"
+    assert [part.kind for part in blocks[0].members] == [ITEM, ITEM, PARAGRAPH, CODE]
+    assert "".join(part.text + part.gap for part in blocks[0].members) == first + "\n"
 
 
 def test_a_heading_never_joins_an_item() -> None:

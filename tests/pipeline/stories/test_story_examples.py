@@ -309,9 +309,9 @@ def test_a_story_that_is_none_keeps_no_other_out(
     made: list[Any] = [story("a"), {"title": "secret"}, "secret", None, story("b", tshirt_size="secret")]
     assert store_generated_stories(made, memory=memory) == 1
     assert [r.getMessage() for r in caplog.records] == [
-        "RAG storage excluded story 2 of 5: user_story_text: nothing is there; it may be called user_story or story as well",
-        "RAG storage excluded story 3 of 5: it is no object with the fields of a story",
-        "RAG storage excluded story 4 of 5: it is no object with the fields of a story",
+        "RAG storage excluded story 2 of 5: user_story_text: missing; it may also be called user_story or story",
+        "RAG storage excluded story 3 of 5: a story must be an object with its fields",
+        "RAG storage excluded story 4 of 5: a story must be an object with its fields",
         "RAG storage excluded story 5 of 5: tshirt_size: String should have at most 5 characters",
     ]
 

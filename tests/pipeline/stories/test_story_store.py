@@ -34,7 +34,7 @@ from pipeline.stories import (
     store_user_story,
     use,
 )
-from pipeline.stories.store import Base, build_index, known_texts, stories_of_other_models, story_stats
+from pipeline.stories.store import Base, build_index, stored_texts_of, stories_of_other_models, story_stats
 from tests.conftest import Addresses, with_database
 from tests.pipeline.stories.storyteller import NORTH, Pointing, angle, remembering, story
 from workers import embedded
@@ -338,7 +338,7 @@ def test_the_same_text_is_stored_once(memory: StoryMemory) -> None:
     assert store_user_stories_batch([story("a"), story("b"), story("b")], [NORTH] * 3, memory=memory) != []
     assert rows(memory, "user_story_text, title") == [("a", "Title of a"), ("b", "Title of b")]
     with memory.connected() as connection:
-        assert known_texts(connection, memory, ["b", "c", "A"]) == {"b"}
+        assert stored_texts_of(connection, memory, ["b", "c", "A"]) == {"b"}
 
 
 @pytest.mark.req("000-036")
@@ -417,7 +417,7 @@ def test_vectors_of_two_models_never_meet(memory: StoryMemory) -> None:
     assert found(memory) == ["0.90"]
     assert found(other) == ["theirs"]
     assert [get_story_count(memory=one) for one in (memory, other, longer)] == [1, 1, 1]
-    with pytest.raises(StoreRejected, match="has 3 numbers; pointing gives 2"):
+    with pytest.raises(StoreRejected, match="has 3 dimensions; pointing has 2"):
         search_similar_stories([1.0, 0.0, 0.0], memory=memory)
     with memory.connected() as connection:
         rest = stories_of_other_models(connection, memory, most=9)
@@ -560,7 +560,7 @@ def test_no_story_of_another_tenant_is_ever_found_counted_kept_out_or_removed(
         assert sorted(one["user_story_text"] for one in shown) == sorted(texts)
         assert get_story_count(memory=memory) == len(texts)
         with memory.connected() as connection:
-            assert known_texts(connection, memory, ours + theirs) == set(texts)
+            assert stored_texts_of(connection, memory, ours + theirs) == set(texts)
             assert story_stats(connection, memory.tenant)["total_stories"] == len(texts)
     assert delete_stories_by_source(source, memory=mine) == len(ours)
     assert get_story_count(memory=other) == len(theirs)

@@ -63,7 +63,7 @@ def test_stories_are_seeded_counted_and_found_and_those_of_another_tenant_are_no
     assert seeded.status_code == 200, seeded.text
     done = seeded.json()
     assert len(done.pop("jobs")) == 1
-    reason = "user_story_text: nothing is there; it may be called user_story or story as well"
+    reason = "user_story_text: missing; it may also be called user_story or story"
     assert done == {
         "accepted": 2,
         "stored": 2,
