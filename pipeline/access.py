@@ -1,4 +1,4 @@
-"""Who asks, what they may do, and which documents they may see."""
+"""Callers: their permissions, projects and the documents that they may see."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from pipeline.search.records import Filter
 
 LEVELS = documents.LEVELS
 READ, WRITE, OPERATE, ADMIN = PERMISSIONS = ("read", "write", "operate", "admin")
-"""What a caller may do: search and ask, upload and mark, see to sources and dead letters, and all of these."""
+"""Permissions: to search and enrich; to upload and give feedback; to manage sources and dead letters; all of these."""
 
 UNNAMED = Filter(security_levels=LEVELS[: LEVELS.index("internal") + 1], readers=("unnamed",))
-"""What is shown where nobody says who asks: as to a caller of whom no more is known than that they were let in."""
+"""Filter for requests without a caller: documents up to `internal` that every authenticated caller may see."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """Somebody who was let in, with the rights that were proved."""
+    """An authenticated caller with their rights."""
 
     tenant: UUID
     tenant_name: str
     subject: str
     """User id; never empty."""
     projects: tuple[str, ...] = ()
-    """Ids or names; `*` is all of the tenant."""
+    """Ids or names; `*` means all projects of the tenant."""
     permissions: frozenset[str] = frozenset({READ})
     level: str = "internal"
     """Highest security level of documents that they may see."""
@@ -48,52 +48,52 @@ class Caller:
                 raise RequestRejected(f"{claim} must be {expected}")
 
     def may(self, permission: str) -> bool:
-        """True if they may do what needs this permission."""
+        """True if the caller has this permission."""
         return permission in self.permissions or ADMIN in self.permissions
 
     def require(self, permission: str) -> Self:
-        """The caller themselves; raises Forbidden without this permission."""
+        """Return the caller; raises Forbidden without this permission."""
         if not self.may(permission):
             raise Forbidden(f"this needs the permission {permission!r}")
         return self
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """Security levels of documents that they may see; one of another name is never seen."""
+        """Security levels that the caller may see; unknown level names are never among them."""
         return LEVELS[: LEVELS.index(self.level) + 1]
 
     @property
     def readers(self) -> tuple[str, ...]:
-        """The names by which a document's `acl` may let them in; each layer of the `acl` must hold one of them."""
+        """The caller's names in ACLs; each layer of a document's `acl` must contain one of them."""
         admin = (documents.ADMINS_ALONE,) if ADMIN in self.permissions else ()
         return (f"user:{self.subject}", *(f"group:{name}" for name in self.groups), *admin)
 
     @property
     def search_filter(self) -> Filter:
-        """The levels and readers that every search for them is limited to; projects are not in it."""
+        """Filter by level and readers for all their searches; projects are filtered separately."""
         return Filter(security_levels=self.levels, readers=self.readers)
 
     @property
     def own_projects(self) -> tuple[UUID, ...]:
-        """Ids of the projects they may see, the shared one included; empty: all projects."""
+        """Ids of the projects that the caller may see, the shared one included; empty means all."""
         names = (SHARED, *self.projects)
         return () if ALL in names else tuple(sorted({project_id(self.tenant, name) for name in names}))
 
     def may_see(self, project: UUID) -> bool:
-        """True if they may see documents of this project."""
+        """True if the caller may see documents of this project."""
         return not self.own_projects or project in self.own_projects
 
     def may_change(self, project: UUID) -> bool:
-        """True if the token names this project, even the shared one; permissions are checked elsewhere."""
+        """True if the token names this project, also for the shared one; permissions are checked elsewhere."""
         names = self.projects
         return ALL in names or project in {project_id(self.tenant, name) for name in names}
 
     def project(self, connection: Connection, named: str, *, to_change: bool = False) -> UUID:
-        """The id of a project of theirs, given as id or name; `to_change` asks for one whose documents they may change.
+        """Id of one of the caller's projects, given as id or name; `to_change` needs the right to change its documents.
 
         Raises:
-            NotFound: the tenant has none of this name; those of other tenants are not told apart.
-            Forbidden: it is not among theirs.
+            NotFound: no such project in the tenant; projects of other tenants look the same.
+            Forbidden: not one of the caller's projects.
         """
         requested_id = project_id(self.tenant, named) if named.strip() else None
         if requested_id is None or not sources.has_project(connection, requested_id):
@@ -104,9 +104,9 @@ class Caller:
 
 
 class Operator(Caller):
-    """Whoever has the database's password: they may do and see everything of the tenant."""
+    """A caller with the database's password, who may do and see everything of the tenant."""
 
     @property
     def search_filter(self) -> Filter:
-        """All there is."""
+        """No restriction."""
         return Filter()

@@ -1,4 +1,4 @@
-"""A second, closer look at the best results by cross-encoders, which read question and text as one pair."""
+"""Reranking of the best candidates by cross-encoders, which read query and text as one pair."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from pipeline.errors import ConfigurationError, ModelMissing, SearchError
 
 
 class RerankerUnavailable(SearchError):
-    """The reranker failed or took too long; the ranking before it still stands."""
+    """The reranker failed or took too long; the ranking without it is used."""
 
     transient = True
 
 
 class TimeLimit:
-    """The seconds that one question may take; they run from the moment this is made."""
+    """Time limit of one query, in seconds from construction."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds = seconds
         self._clock = clock
         self._end = clock() + seconds
 
-    def left(self) -> float:
-        """Seconds that are left.
+    def remaining(self) -> float:
+        """Remaining seconds.
 
         Raises:
-            RerankerUnavailable: none are.
+            RerankerUnavailable: the time is up.
         """
-        left = self._end - self._clock()
-        if left <= 0:
+        seconds = self._end - self._clock()
+        if seconds <= 0:
             raise self.spent()
-        return left
+        return seconds
 
     def spent(self) -> RerankerUnavailable:
-        """The error that says so."""
+        """The error for an exceeded limit."""
         return RerankerUnavailable(
             f"the reranker did not finish within {self.seconds:g} s",
             fix="lower retrieval.rerank.candidates, take a smaller model, or give it more time",
@@ -52,22 +52,22 @@ class TimeLimit:
 
 
 class Reranker(Protocol):
-    """One model that reads a question and a text together."""
+    """A model that scores pairs of query and text."""
 
     name: str
 
     def scores(self, query: str, texts: Sequence[str]) -> list[float]:
-        """How well each text answers the question, 0 to 1, in the order of the texts.
+        """Score of each text for the query, 0 to 1, in the order of the texts.
 
         Raises:
-            RerankerUnavailable: it failed, or its time is up; the caller goes on without it.
+            RerankerUnavailable: the model failed, or the time is up; the caller continues without it.
         """
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class RerankOptions:
-    """Which model looks again, at how many results, for how long."""
+    """Model, number of candidates and time limit of reranking."""
 
     enabled: bool = False
     provider: str = ""
@@ -76,42 +76,42 @@ class RerankOptions:
     model_path: Path | None = None
     """A folder with `model.onnx` and `tokenizer.json`, or with the files of Hugging Face's hub."""
     candidates: int = 30
-    """Results looked at; those behind them keep their places."""
+    """Candidates to rerank; later ones keep their places."""
     batch_size: int = 10
-    """Pairs of question and text in one call of the model."""
+    """Pairs of query and text per call of the model."""
     seconds: float = 1.0
-    """For one question; a slower answer is given up."""
+    """Time limit per query; a slower model is not waited for."""
 
 
-MOST_TOKENS = 512
-"""Longest pair, if neither the tokenizer nor the model's own files ask for a shorter one."""
+MAX_TOKENS = 512
+"""Maximum tokens of a pair, unless the tokenizer or the model's files set a lower one."""
 _PROBE_SECONDS = 60
-"""For the first pair of all, whose time is no sign of what a question takes."""
-_USUAL = RerankOptions()
+"""Time limit of the first pair, which is slower than later ones."""
+_DEFAULTS = RerankOptions()
 
 
 class FolderReranker:
-    """Scores pairs on one thread; loaded and checked on construction, safe to share between threads.
+    """Scores pairs with OpenVINO on one thread; loaded and checked on construction, thread-safe.
 
-    Reads at most as many tokens as the model takes. The question gets no more than half of them, so that a whole
-    work item as a question leaves room for the text.
+    Pairs are cut to the model's maximum tokens. The query gets at most half of them, so that a whole work item
+    as a query leaves room for the text.
     """
 
     def __init__(
-        self, folder: Path, options: RerankOptions = _USUAL, clock: Callable[[], float] = time.monotonic
+        self, folder: Path, options: RerankOptions = _DEFAULTS, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.name = folder.resolve().name
         self._options = options
         self._clock = clock
         self._model = open_model(folder, "retrieval.rerank", pairs=True)
         self._tokenizer, self._pad = open_tokenizer(folder)
-        self.most_tokens = _longest(folder, self._tokenizer)
+        self.max_tokens = _longest(folder, self._tokenizer)
         self._tokenizer.no_truncation()
         self._marks: int = self._tokenizer.num_special_tokens_to_add(is_pair=True)
         self._run(self._pairs("probe", ["probe"]), TimeLimit(_PROBE_SECONDS))
 
     def scores(self, query: str, texts: Sequence[str]) -> list[float]:
-        """How well each text answers the question, 0 to 1, in order.
+        """Score of each text for the query, 0 to 1, in order.
 
         Raises:
             RerankerUnavailable: OpenVINO failed, or the time is up; a running batch is not waited for.
@@ -119,32 +119,32 @@ class FolderReranker:
         """
         limit = TimeLimit(self._options.seconds, self._clock)
         pairs = self._pairs(query, texts)
-        found = np.zeros(len(pairs))
-        # By length, so that little is padded; each score returns to its own place.
+        scores = np.zeros(len(pairs))
+        # Sorted by length to reduce padding; scores return to their own places.
         order = sorted(range(len(pairs)), key=lambda place: len(pairs[place].ids))
         for start in range(0, len(order), self._options.batch_size):
             batch = order[start : start + self._options.batch_size]
-            found[batch] = self._run([pairs[place] for place in batch], limit)
-        return list(map(float, found))
+            scores[batch] = self._run([pairs[place] for place in batch], limit)
+        return list(map(float, scores))
 
     def _pairs(self, query: str, texts: Sequence[str]) -> list[Any]:
-        """The tokens of question and text in the tokenizer's own template for pairs."""
-        room = self.most_tokens - self._marks
-        asked = self._tokenizer.encode(readable(query), add_special_tokens=False)
-        asked.truncate(max(1, room // 2))
+        """The tokens of query and text in the tokenizer's template for pairs."""
+        room = self.max_tokens - self._marks
+        query_tokens = self._tokenizer.encode(readable(query), add_special_tokens=False)
+        query_tokens.truncate(max(1, room // 2))
         pairs = []
         for text in texts:
-            # One by one on purpose: encode_batch starts threads of its own and complains after a fork.
+            # One by one: encode_batch starts threads and warns after a fork.
             read = self._tokenizer.encode(readable(text), add_special_tokens=False)
-            read.truncate(max(1, room - len(asked.ids)))
-            pairs.append(self._tokenizer.post_process(asked, read))
+            read.truncate(max(1, room - len(query_tokens.ids)))
+            pairs.append(self._tokenizer.post_process(query_tokens, read))
         return pairs
 
     def _run(self, pairs: Sequence[Any], limit: TimeLimit) -> NDArray[np.float64]:
         rows, types = [pair.ids for pair in pairs], [pair.type_ids for pair in pairs]
-        tokens = tokens_of(rows, self._pad, types, most=self.most_tokens)
+        tokens = tokens_of(rows, self._pad, types, most=self.max_tokens)
         try:
-            answer = self._model.run(tokens, limit.left())
+            answer = self._model.run(tokens, limit.remaining())
         except TimeoutError:
             raise limit.spent() from None
         except (RuntimeError, IndexError) as error:
@@ -157,9 +157,9 @@ class FolderReranker:
 
 
 def _probabilities(answer: Any, rows: int, name: str) -> NDArray[np.float64]:
-    """0 to 1: of one logit its sigmoid, of two classes the share of the second, "relevant".
+    """Scores from 0 to 1: the sigmoid of one logit, or the share of the second of two classes, "relevant".
 
-    A model that ends in a sigmoid of its own is squashed once more, which changes no order.
+    A model that ends in a sigmoid is squashed twice, which keeps the order.
     """
     numbers = np.asarray(answer, dtype=np.float64)
     columns = numbers.reshape(rows, -1) if numbers.size and numbers.shape[0] == rows else numbers
@@ -177,21 +177,21 @@ def _probabilities(answer: Any, rows: int, name: str) -> NDArray[np.float64]:
 
 
 def _longest(folder: Path, tokenizer: Any) -> int:
-    """The most tokens of a pair: the least that any of the model's files asks for."""
-    asked = [MOST_TOKENS, (tokenizer.truncation or {}).get("max_length")]
-    asked.append(read_json(folder / "tokenizer_config.json").get("model_max_length"))
-    asked.append(read_json(folder / "config.json").get("max_position_embeddings"))
-    return int(min(n for n in asked if isinstance(n, int | float) and n > 0))
+    """Maximum tokens of a pair: the lowest limit in the model's files."""
+    token_limits = [MAX_TOKENS, (tokenizer.truncation or {}).get("max_length")]
+    token_limits.append(read_json(folder / "tokenizer_config.json").get("model_max_length"))
+    token_limits.append(read_json(folder / "config.json").get("max_position_embeddings"))
+    return int(min(n for n in token_limits if isinstance(n, int | float) and n > 0))
 
 
 class SentenceTransformerReranker:
-    """Scores pairs by a `sentence_transformers.CrossEncoder`; looks at the time between two batches."""
+    """Scores pairs by a `sentence_transformers.CrossEncoder`; checks the time limit between batches."""
 
     def __init__(
         self,
         model: Any,
         name: str,
-        options: RerankOptions = _USUAL,
+        options: RerankOptions = _DEFAULTS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
@@ -200,24 +200,24 @@ class SentenceTransformerReranker:
         self._clock = clock
 
     def scores(self, query: str, texts: Sequence[str]) -> list[float]:
-        """How well each text answers the question, 0 to 1, in order.
+        """Score of each text for the query, 0 to 1, in order.
 
         Raises:
             RerankerUnavailable: the model failed, or the time is up.
             ModelMissing: the model gives more than one number per pair.
         """
         limit = TimeLimit(self._options.seconds, self._clock)
-        found: list[float] = []
+        scores: list[float] = []
         for start in range(0, len(texts), self._options.batch_size):
-            limit.left()
+            limit.remaining()
             batch = [(query, text) for text in texts[start : start + self._options.batch_size]]
             try:
                 answer = self._model.predict(batch, batch_size=len(batch), show_progress_bar=False)
             except Exception as error:  # noqa: BLE001 - torch raises nothing narrower, and its message may quote texts
                 raise RerankerUnavailable(f"{PACKAGE} failed with {type(error).__name__}") from None
             # Some models give logits, some the sigmoid of them; squashing either keeps the order.
-            found += _probabilities(answer, len(batch), self.name).tolist()
-        return found
+            scores += _probabilities(answer, len(batch), self.name).tolist()
+        return scores
 
 
 def _open_onnx(options: RerankOptions) -> Reranker:
@@ -244,11 +244,11 @@ PROVIDERS: Mapping[str, Callable[[RerankOptions], Reranker]] = {
     "onnx": _open_onnx,
     "sentence-transformers": _open_sentence_transformers,
 }
-"""Name -> what builds it; each entry imports its libraries only when it is called."""
+"""Name -> factory, which imports its libraries only when called."""
 
 
 def open_reranker(options: RerankOptions) -> Reranker | None:
-    """The reranker the options name, loaded; None if they switch it off.
+    """Load the reranker of the options; None if reranking is off.
 
     Raises:
         ConfigurationError: unknown provider, or a package that is not installed.

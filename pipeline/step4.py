@@ -1,4 +1,4 @@
-"""Step 4 of the backlog pipeline: every scored PBI gets the context that the team's past has for it."""
+"""Step 4 of the backlog pipeline: adds context from the team's documents to every scored PBI."""
 
 from __future__ import annotations
 
@@ -21,47 +21,47 @@ INPUTS: Mapping[str, str] = {"scored_pbis": "enriched_pbis", "scoredPBIs": "enri
 """Key that Step 3 writes -> key that Step 4 writes."""
 _LIST = "scored_pbis"
 
-How = Literal["enriched", "legacy", "empty", "refused"]
+OutcomeStatus = Literal["enriched", "legacy", "empty", "refused"]
 
 
 class PbiEnricher(Protocol):
-    """Whoever knows the context of a PBI, such as `workers.client.Client`."""
+    """Source of the context of a PBI, such as `workers.client.Client`."""
 
     def enrich(self, pbi: Json, scores: Json) -> Json:
-        """The context of one PBI; any error means: not this time."""
+        """The context of one PBI; any error sends the PBI to the fallback."""
 
 
 class LegacyEnrichment(Protocol):
-    """The enrichment from before, which takes over whenever ours is off or fails."""
+    """The former enrichment, used when Larder is off or fails."""
 
     def enrich(self, scored_pbi: Json, context: Mapping[str, Any]) -> Json:
-        """The context of one PBI, found the old way."""
+        """The context of one PBI."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions:
-    """Whether and for whom Step 4 asks."""
+    """Options of Step 4."""
 
     enabled: bool = True
     """The feature flag `rag_enrichment`, and the master switch."""
     rollout: float = 100.0
-    """Per cent of all PBIs; a PBI stays on its side from run to run."""
+    """Per cent of all PBIs to enrich; the choice for a PBI is the same in every run."""
     tenant: str = "default"
     project: str = "default"
-    """Named by an answer for which nothing was asked, where the PBI names none."""
+    """Project in an empty context whose PBI names none."""
     at_once: int = 8
-    """PBIs in flight."""
+    """PBIs enriched at the same time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How one PBI fared."""
+    """Result of one PBI."""
 
     index: int
     id: str
-    how: How
+    status: OutcomeStatus
     error: str = ""
-    """Why it was not enriched although it should have been."""
+    """Reason why it could not be enriched; else empty."""
 
 
 class EnrichContextStep:
@@ -76,9 +76,9 @@ class EnrichContextStep:
         metrics: Any = None,
         on_outcome: Callable[[Outcome], None] | None = None,
     ) -> None:
-        """`metrics` is asked to `record_fallback()` or `recordFallback()`, whichever it has, or is called itself.
+        """`metrics` has `record_fallback()` or `recordFallback()`, or is a callable; it is called at each fallback.
 
-        `on_outcome` is told of every PBI as it comes in, in no fixed order, from the calling thread.
+        `on_outcome` is called for every PBI when it is done, in no fixed order, from the calling thread.
         """
         self.enricher = enricher
         self.options = options or StepOptions()
@@ -87,7 +87,7 @@ class EnrichContextStep:
         self.on_outcome = on_outcome
 
     def initialize(self) -> None:
-        """Say in the log which way PBIs will go."""
+        """Log whether PBIs will be enriched or sent to the fallback."""
         on = self.enricher is not None and self.options.enabled
         logger.info(
             "RAG service initialized successfully"
@@ -96,11 +96,11 @@ class EnrichContextStep:
         )
 
     def execute(self, context: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        """Enrich all of `scored_pbis.scored_pbis[]`; the same object comes back with `enriched_pbis` set.
+        """Enrich all of `scored_pbis.scored_pbis[]`; returns the same object with `enriched_pbis` set.
 
-        A PBI that cannot be enriched goes to the fallback; without one its context is empty and says so by its
-        degradation level. One that is none, having neither title nor description or a field of the wrong type, has a
-        context with `error` and level 0: nothing of ours is degraded. Neither takes another PBI with it.
+        A PBI that cannot be enriched goes to the fallback; without a fallback its context is empty, with a degradation
+        level that says so. An invalid PBI, without title and description or with a field of the wrong type, gets a
+        context with `error` and level 0, since the service is not degraded. No PBI affects another.
 
         Raises:
             ConfigurationError: there are no scored PBIs in `context`; the message names the field.
@@ -113,7 +113,7 @@ class EnrichContextStep:
                 if self.on_outcome is not None:
                     self.on_outcome(future.result()[1])
         finally:
-            # Whoever is interrupted waits neither for those that ask nor for what none of them has begun.
+            # After an interrupt, neither running nor queued requests are waited for.
             pool.shutdown(wait=False, cancel_futures=True)
         context[INPUTS[source]] = {
             "enriched_pbis": [
@@ -132,33 +132,33 @@ class EnrichContextStep:
         ):
             return self._legacy(index, name, item, context, "")
         try:
-            found = dict(self.enricher.enrich(_pbi(item), item.get("scores") or {}))
+            context_json = dict(self.enricher.enrich(_pbi(item), item.get("scores") or {}))
         except CancelledError:
-            raise  # nobody waits for any of them any more
-        except Exception as error:  # noqa: BLE001 (one PBI must never take the others with it)
+            raise  # the caller gave up on all PBIs
+        except Exception as error:  # noqa: BLE001 (one PBI must not stop the others)
             reason = _reason(error)
             if isinstance(error, RequestRejected) and self.fallback is None:
                 refused = {**self._empty(item, EnrichedContext()), "error": reason}
-                return refused, Outcome(index=index, id=name, how="refused", error=reason)
+                return refused, Outcome(index=index, id=name, status="refused", error=reason)
             logger.warning("RAG enrichment failed, using fallback enrichment: %s", reason)
             named = (getattr(self.metrics, name, None) for name in ("record_fallback", "recordFallback"))
             next(filter(callable, (*named, self.metrics)), lambda: None)()
             return self._legacy(index, name, item, context, reason)
-        return found, Outcome(index=index, id=name, how="enriched")
+        return context_json, Outcome(index=index, id=name, status="enriched")
 
     def _legacy(
         self, index: int, name: str, item: Json, context: Mapping[str, Any], reason: str
     ) -> tuple[Json, Outcome]:
         if self.fallback is not None:
             try:
-                found = dict(self.fallback.enrich(item, context))
-                return found, Outcome(index=index, id=name, how="legacy", error=reason)
-            except Exception as error:  # noqa: BLE001 (the same holds for the old way)
+                context_json = dict(self.fallback.enrich(item, context))
+                return context_json, Outcome(index=index, id=name, status="legacy", error=reason)
+            except Exception as error:  # noqa: BLE001 (neither must its fallback)
                 also = f"the fallback failed, too: {_reason(error)}"
                 reason = f"{reason}; {also}" if reason else also
                 logger.warning("%s", also)
-        found = self._empty(item, static_context(STATIC if reason else DISABLED))
-        return found, Outcome(index=index, id=name, how="empty", error=reason)
+        context_json = self._empty(item, static_context(STATIC if reason else DISABLED))
+        return context_json, Outcome(index=index, id=name, status="empty", error=reason)
 
     def _empty(self, item: Json, answer: EnrichedContext) -> Json:
         return replace(answer, project=project_of(item) or self.options.project).to_json()
@@ -171,23 +171,23 @@ def project_of(item: Json) -> str:
 
 
 def _pbi(item: Json) -> Json:
-    """The PBI, with the project that stands beside it."""
+    """The PBI, with the project given beside it."""
     pbi: Json = item["pbi"]
     return {**pbi, "project": item["project"]} if item.get("project") else pbi
 
 
 def scored_of(context: Mapping[str, Any]) -> tuple[str, list[Json]]:
-    """The key that holds the scored PBIs, and these; an item that is a bare PBI is taken as one without scores.
+    """The input key and its scored PBIs; a bare PBI counts as one without scores.
 
     Raises:
-        ConfigurationError: there are none; the message names the field.
+        ConfigurationError: no scored PBIs, or a field of the wrong type; the message names the field.
     """
     source = next((key for key in INPUTS if context.get(key) is not None), None)
     fix = 'Step 3 writes {"scored_pbis": {"scored_pbis": [{"pbi": ..., "scores": ...}]}}'
     if source is None:
         raise ConfigurationError("the context has no scored_pbis", fix=fix)
-    held = context[source]
-    items = held.get(_LIST) if isinstance(held, Mapping) else held
+    value = context[source]
+    items = value.get(_LIST) if isinstance(value, Mapping) else value
     if not isinstance(items, Sequence) or isinstance(items, str | bytes):
         raise ConfigurationError(f"{source}.{_LIST} is no list", fix=fix)
     scored = []
@@ -202,7 +202,7 @@ def scored_of(context: Mapping[str, Any]) -> tuple[str, list[Json]]:
 
 
 def pbi_id(pbi: Mapping[str, Any]) -> str:
-    """The id of a PBI; of one without, a hash that is the same in every run."""
+    """The id of a PBI; without one, a hash that is stable between runs."""
     for key in ("id", "pbi_id", "pbiId"):
         if pbi.get(key) not in (None, ""):
             return str(pbi[key])
@@ -211,11 +211,11 @@ def pbi_id(pbi: Mapping[str, Any]) -> str:
 
 
 def in_rollout(tenant: str, pbi: str, percentage: float) -> bool:
-    """True if this PBI is among the first so many per cent: 0 is nobody, 100 everybody, and more only adds."""
+    """True if this PBI is among the first `percentage` per cent; a higher percentage only adds PBIs."""
     digest = hashlib.sha256(f"{tenant}\x00{pbi}".encode("utf-8", "replace")).digest()
     return int.from_bytes(digest[:8]) / 2**64 * 100 < percentage
 
 
 def _reason(error: Exception) -> str:
-    # The words of a foreign error may repeat what it was given.
+    # A foreign error's message may quote its input.
     return str(error) if isinstance(error, LarderError) else type(error).__name__

@@ -1,7 +1,7 @@
-"""The driver's errors as ours: why a connection could not be made or is of no use, and what a statement failed of.
+"""Translates the driver's errors into ours: failed connections and failed statements.
 
-Of connections the driver gives no code, only words. The server's own come after its severity and two blanks, in
-whatever language it speaks; those of the client are English. None holds a password or the whole address.
+For connections the driver has no codes, only messages. The server's follow its severity and two blanks, in the
+server's language; the client's are English. None contains a password or the whole address.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from pipeline.errors import (
 
 
 class AnswerTimeout(psycopg.OperationalError):
-    """The server keeps the connection and says nothing."""
+    """The server keeps the connection open and does not answer."""
 
 
-_SERVER_SAYS = re.compile(r"failed: [^\s:]+:  ([^\n]+)")
+_SERVER_MESSAGE = re.compile(r"failed: [^\s:]+:  ([^\n]+)")
 _PARAMETER = re.compile(r'invalid (?:(\w+) value:|URI query parameter:|connection option) "(\w*)')
 
 _UNKNOWN_HOST = re.compile(r"failed to resolve host '([^'@\s]+)'")
@@ -43,14 +43,14 @@ _STARTING = (
     "not yet accepting connections",
     "system is not accepting connections",
 )
-_PASSING = (
+_TRANSIENT = (
     *_STARTING,
     "shutting down",
     "too many clients",
     "too many connections",
     "connection slots are reserved",
 )
-"""Said by a server that will let us in a moment later."""
+"""Messages of a server that will accept connections a moment later."""
 _FIXES = (
     (
         "pg_hba.conf",
@@ -66,7 +66,7 @@ _FIXES = (
     ("database ", "correct the name at the end of the address in LARDER_DATABASE_URL, or make that database"),
     ("role ", "correct the user in LARDER_DATABASE_URL, or let `larder migrate` make the roles as the owner"),
 )
-"""Words of a server that refuses -> what to do; the first that fits."""
+"""Part of a server's refusal -> advice; the first match counts."""
 _NO_ANSWER = (
     ("failed to resolve host", "its host is not known"),
     ("Connection refused", "nothing listens at its address"),
@@ -76,17 +76,17 @@ _NO_ANSWER = (
     ("invalid response", "what listens at its address is no PostgreSQL"),
     ("expected authentication request", "what listens at its address is no PostgreSQL"),
 )
-"""Words of the client -> why nobody answers."""
-KEPT = "see `larder doctor`; queued work is kept and tried again"
+"""Part of the client's message -> reason why nothing answers."""
+RETRY_ADVICE = "see `larder doctor`; queued work is kept and tried again"
 
 
 def _first_line(error: object) -> str:
-    """Without the list of all addresses that were tried, where a host has several."""
+    """The first line, without the list of all addresses that were tried."""
     return str(error).partition("\n")[0]
 
 
 def is_starting(error: BaseException) -> bool:
-    """Whether a server says that it is being started, or reads its log after a crash."""
+    """True if the server is starting, or recovering after a crash."""
     return isinstance(error, psycopg.OperationalError) and any(words in str(error) for words in _STARTING)
 
 
@@ -94,7 +94,7 @@ START_POLL_SECONDS = 0.3
 
 
 def while_starting(seconds: float) -> Retrying:
-    """Calls again what fails since a server is being started, for so many seconds."""
+    """Retries for `seconds` calls that fail while the server is starting."""
     return Retrying(
         retry=retry_if_exception(is_starting),
         stop=stop_after_delay(seconds),
@@ -104,36 +104,36 @@ def while_starting(seconds: float) -> Retrying:
 
 
 def _refusal(error: psycopg.Error) -> StoreError | None:
-    """The error of ours if the server answered and let us in no further, or the address itself is wrong; else None."""
+    """The error for a server that refused the login or an address that is wrong; None for other errors."""
     words = str(error)
     if parameter := _PARAMETER.search(words):
         return StoreMisnamed(
             f"the address of the database is wrong: its parameter {parameter[1] or parameter[2]} is refused",
             fix="correct what stands behind the ? in LARDER_DATABASE_URL",
         )
-    if answers := _SERVER_SAYS.findall(words):
+    if answers := _SERVER_MESSAGE.findall(words):
         return _refused(answers[-1])
-    said = words.rpartition("failed: ")[2].partition("\n")[0]
-    if "SSL" in said or "certificate" in said:
-        return StoreRefused(f"TLS with the database fails: {said}", fix=_TLS)
+    reason = words.rpartition("failed: ")[2].partition("\n")[0]
+    if "SSL" in reason or "certificate" in reason:
+        return StoreRefused(f"TLS with the database fails: {reason}", fix=_TLS)
     if "no password supplied" in words:
-        return StoreMisnamed("the database wants a password, and its address holds none", fix=_LOGIN)
+        return StoreMisnamed("the database needs a password, and its address has none", fix=_LOGIN)
     return None
 
 
-def _refused(said: str) -> StoreError:
-    if any(words in said for words in _PASSING):
-        return StoreUnavailable(f"the database takes no connections now: {said}", fix=KEPT)
-    fix = next((fix for words, fix in _FIXES if words in said), "see the log of the database server")
-    kind = StoreMisnamed if "set role" in said else StoreRefused
-    return kind(f"the database refuses the login: {said}", fix=fix)
+def _refused(reason: str) -> StoreError:
+    if any(words in reason for words in _TRANSIENT):
+        return StoreUnavailable(f"the database takes no connections now: {reason}", fix=RETRY_ADVICE)
+    fix = next((fix for words, fix in _FIXES if words in reason), "see the log of the database server")
+    kind = StoreMisnamed if "set role" in reason else StoreRefused
+    return kind(f"the database refuses the login: {reason}", fix=fix)
 
 
 def check_parameters(url: str) -> None:
-    """See whether the client takes what stands behind the ? of an address; nobody is asked.
+    """Check the parameters after the ? of an address; nothing is connected.
 
     Raises:
-        StoreRefused: it does not.
+        StoreRefused: a parameter is unknown or wrong.
     """
     plain = url.replace("postgresql+psycopg:", "postgresql:", 1)
     try:
@@ -145,23 +145,23 @@ def check_parameters(url: str) -> None:
 
 
 def _no_answer(error: BaseException | None, state: str | None) -> str:
-    """Why nobody answers, in words; what the driver calls it if we have none."""
-    said, named = str(error), " ".join(filter(None, (type(error).__name__, state)))
-    host = _UNKNOWN_HOST.search(said)
-    why = next((why for words, why in _NO_ANSWER if words in said), named)
+    """Reason why nothing answers; the name of the driver's error if it is unknown."""
+    message, named = str(error), " ".join(filter(None, (type(error).__name__, state)))
+    host = _UNKNOWN_HOST.search(message)
+    why = next((why for words, why in _NO_ANSWER if words in message), named)
     return f"its host {host[1]!r} is not known" if host else why
 
 
 def message_of(error: BaseException | None) -> str:
-    """The server's message without values: the lines after the first quote rows, and that of wrong data quotes them."""
-    said = getattr(getattr(error, "diag", None), "message_primary", None)
+    """The server's message without values; later lines quote rows, and messages on wrong data quote values."""
+    message = getattr(getattr(error, "diag", None), "message_primary", None)
     wrong_data = str(getattr(error, "sqlstate", None)).startswith("22")
-    return type(error).__name__ if wrong_data or not said else str(said)
+    return type(error).__name__ if wrong_data or not message else str(message)
 
 
-# Nobody else could write such a value either: its form, a column's rule, a limit of the server, or our own functions
-# refuse it. All else is trouble of the server or of its tables, and mending that mends it for all that waits.
-_OF_THE_VALUE = ("22", "23502", "23505", "23514", "54", "P0")
+# States that blame the value: its format, a constraint, a limit of the server, or our own functions refuse it. Other
+# states are faults of the server or its tables; once they are repaired, all waiting work succeeds.
+_VALUE_STATES = ("22", "23502", "23505", "23514", "54", "P0")
 _HINDRANCES = (
     (
         "42501",
@@ -169,16 +169,16 @@ _HINDRANCES = (
     ),
     ("42", "the schema is that of another version, or was changed by hand: `larder migrate`"),
     ("25006", "it only reads: name the primary server in LARDER_DATABASE_URL, not a standby"),
-    ("53100", f"its disk is full: make room. {KEPT}"),
-    ("53", f"it lacks memory or connections: give it more. {KEPT}"),
-    ("58", f"it cannot read or write its files: see its log and its disk. {KEPT}"),
-    ("XX", f"it fails in itself: see its log and its disk. {KEPT}"),
-    ("", f"see its log. {KEPT}"),
+    ("53100", f"its disk is full: make room. {RETRY_ADVICE}"),
+    ("53", f"it lacks memory or connections: give it more. {RETRY_ADVICE}"),
+    ("58", f"it cannot read or write its files: see its log and its disk. {RETRY_ADVICE}"),
+    ("XX", f"it fails in itself: see its log and its disk. {RETRY_ADVICE}"),
+    ("", f"see its log. {RETRY_ADVICE}"),
 )
-"""First letters of a state of the server in which it does nothing -> what to do; the first that fits."""
+"""Prefix of an SQL state in which the server cannot work -> advice; the first match counts."""
 # Deadlock, serialization failure, lock or statement timeout, too many connections, shutdown in progress:
 # the same work may succeed a moment later.
-_PASSING_STATES = (
+_TRANSIENT_STATES = (
     "40P01",
     "40001",
     "55P03",
@@ -194,7 +194,7 @@ _PASSING_STATES = (
 
 
 def translate(original: BaseException | None, *, lost: bool = False) -> StoreError:
-    """The error of ours for one of the driver's: passing trouble or refusal."""
+    """Our error for one of the driver's."""
     if isinstance(original, (AnswerTimeout, psycopg.errors.ConnectionTimeout)):
         return StoreSilent(
             f"the database says nothing: {_first_line(original)}",
@@ -205,14 +205,16 @@ def translate(original: BaseException | None, *, lost: bool = False) -> StoreErr
         if refused := _refusal(original):
             return refused
         lost |= isinstance(original, psycopg.OperationalError)
-    if lost or state in _PASSING_STATES:
-        return StoreUnavailable(f"the database does not answer: {_no_answer(original, state)}", fix=KEPT)
-    what = message_of(original)
-    if not state or state.startswith(_OF_THE_VALUE):
-        return StoreRejected(f"the database refuses: {what}")
-    # A state of the server in which it can do nothing, or nothing with some of its rows.
+    if lost or state in _TRANSIENT_STATES:
+        return StoreUnavailable(
+            f"the database does not answer: {_no_answer(original, state)}", fix=RETRY_ADVICE
+        )
+    message = message_of(original)
+    if not state or state.startswith(_VALUE_STATES):
+        return StoreRejected(f"the database refuses: {message}")
+    # The server as a whole, or some of its rows, cannot be used.
     kind = StoreDamaged if state.startswith("XX") else StoreHindered
     return kind(
-        f"the database cannot do this now: {what} ({state})",
+        f"the database cannot do this now: {message} ({state})",
         fix=next(fix for letters, fix in _HINDRANCES if state.startswith(letters)),
     )

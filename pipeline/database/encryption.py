@@ -1,4 +1,4 @@
-"""Metadata that only the installation's keys open: `encrypted` holds them as one Fernet token."""
+"""Encryption of metadata: the field `encrypted` contains them as one Fernet token."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ BATCH = 500
 
 @dataclass(frozen=True, kw_only=True)
 class Keyring:
-    """Which metadata are encrypted, and by what."""
+    """Names of encrypted metadata, and the keys."""
 
     keys: str = ""
-    """Divided by commas: the first one encrypts, each of them opens. Secret."""
+    """Keys separated by commas: the first encrypts, all decrypt. Secret."""
     fields: tuple[str, ...] = ()
 
     @cached_property
     def named(self) -> Mapping[str, Fernet]:
-        """The keys by short names that tell one from another."""
+        """Short name (first digits of the hash) -> key."""
         from cryptography.fernet import Fernet  # only where something is encrypted: it costs 30 ms
 
         keys = filter(None, map(str.strip, self.keys.split(",")))
         try:
             return {hashlib.sha256(key.encode()).hexdigest()[:8]: Fernet(key) for key in keys}
         except ValueError:
-            fix = "write keys that `larder keys new` made, divided by commas"
-            raise ConfigurationError(f"{VARIABLE} holds something that is no key", fix=fix) from None
+            fix = "give keys from `larder keys new`, separated by commas"
+            raise ConfigurationError(f"{VARIABLE} has an entry that is no key", fix=fix) from None
 
     def seal(self, metadata: Mapping[str, Any]) -> Json:
-        """The metadata as they are stored.
+        """The metadata to store, with the configured fields encrypted.
 
         Raises:
-            ConfigurationError: something is to be encrypted and there is no key.
+            ConfigurationError: fields are to be encrypted and there is no key.
         """
         secret = {key: metadata[key] for key in self.fields if key in metadata}
         plain = {key: value for key, value in metadata.items() if key not in (SEALED, *secret)}
@@ -57,13 +57,13 @@ class Keyring:
             return plain
         for fernet in self.named.values():
             return {**plain, SEALED: fernet.encrypt(json.dumps(secret, default=str).encode()).decode()}
-        found = f"metadata are to be encrypted ({', '.join(secret)}), and there is no key"
-        raise ConfigurationError(found, fix=f"set {VARIABLE} to what `larder keys new` prints")
+        message = f"metadata are to be encrypted ({', '.join(secret)}), and there is no key"
+        raise ConfigurationError(message, fix=f"set {VARIABLE} to what `larder keys new` prints")
 
     def opened(self, metadata: Mapping[str, Any]) -> tuple[str, Json]:
-        """Which key opens stored metadata, and all that they say; UNKNOWN and a sentence where none does.
+        """(name of the key, decrypted metadata); (UNKNOWN, metadata with a message) if no key decrypts them.
 
-        The name is OTHERWISE where `seal` would now encrypt more or less of them.
+        The name is OTHERWISE if the encrypted fields differ from the configured ones.
         """
         from cryptography.fernet import InvalidToken
 
@@ -76,7 +76,7 @@ class Keyring:
                 continue
             whole = {**{key: value for key, value in metadata.items() if key != SEALED}, **secret}
             return name if secret.keys() == whole.keys() & set(self.fields) else OTHERWISE, whole
-        return UNKNOWN, {**metadata, SEALED: f"no key of {VARIABLE} opens it"}
+        return UNKNOWN, {**metadata, SEALED: f"no key of {VARIABLE} decrypts it"}
 
 
 _WALK = text("""
@@ -93,16 +93,16 @@ _REPLACE = text("""
 def count_by_key(
     connection: Connection, keyring: Keyring, after: UUID, *, rotate: bool = False
 ) -> tuple[UUID | None, Counter[str]]:
-    """The next documents of a tenant behind `after`, counted by the name of their key; None: these were the last.
+    """The next batch of a tenant's documents after the id `after`, counted by key; with the last id, None at the end.
 
-    With `rotate` all that can be opened is encrypted by the first key as configured; `rotated` counts what changed by
-    that. A row that changed in between is left as it is.
+    With `rotate`, metadata that can be decrypted are encrypted again with the first key and the configured fields;
+    `rotated` counts changed rows. A row that changed meanwhile is left alone.
     """
     values = {"after": after, "sealed": SEALED, "fields": list(keyring.fields), "most": BATCH}
     rows = [(row, *keyring.opened(row.metadata)) for row in connection.execute(_WALK, values)]
-    found = Counter(name for _, name, _ in rows)
+    counts = Counter(name for _, name, _ in rows)
     if rotate:
         old = [one for one in rows if one[1] not in (UNKNOWN, next(iter(keyring.named), ""))]
         new = [{"id": str(row.id), "was": row.metadata, "new": keyring.seal(whole)} for row, _, whole in old]
-        found["rotated"] = connection.execute(_REPLACE, {"rows": json.dumps(new)}).rowcount
-    return rows[-1][0].id if len(rows) == BATCH else None, found
+        counts["rotated"] = connection.execute(_REPLACE, {"rows": json.dumps(new)}).rowcount
+    return rows[-1][0].id if len(rows) == BATCH else None, counts

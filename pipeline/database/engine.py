@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: an engine per role and way to use it, the tenant set in each transaction, bulk copy."""
+"""Connections to PostgreSQL: an engine per role and use, the tenant set in each transaction, bulk inserts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as NoneFree
 
-from pipeline.database.driver_errors import KEPT, message_of, translate
+from pipeline.database.driver_errors import RETRY_ADVICE, message_of, translate
 from pipeline.database.timed_connection import TimedConnection
 from pipeline.errors import StoreUnavailable
 
@@ -30,43 +30,43 @@ APP_ROLE = "larder_app"
 CONTROL_ROLE = "larder_control"
 
 EF_SEARCH = 100
-"""Nearest neighbours that one step of the vector index looks for, unless a question sets more."""
-MORE = 4
-"""Connections of a pool beyond those that were asked for; kept as well, for a new one costs as much as a search."""
+"""`hnsw.ef_search`, unless a search sets more."""
+SPARE_CONNECTIONS = 4
+"""Connections of a pool beyond `pool_size`; kept open, since a new one costs as much as a search."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerTimeouts:
-    """How many seconds the server bears with one of our connections, so that a stalled one keeps no lock for ever.
+    """Server-side timeouts of our connections, in seconds, so that a stalled client does not hold locks.
 
-    The defaults fit those of the queue, whose leases are 120 and 15 seconds.
+    The defaults match the default leases of the queue, 120 and 15 seconds.
     """
 
     idle: float = 10.0
-    """For a client that says nothing in the middle of a transaction: frozen, or its machine gone. Below each lease."""
+    """Silence of a client inside a transaction, as of a frozen process; shorter than each lease."""
     lock: float = 30.0
-    """For a lock that somebody else has."""
+    """Wait for a lock."""
     statement: float = 120.0
-    """For one statement, in which a client may stall, too; `lift_statement_timeout` lifts it."""
+    """Duration of one statement, which a client may stall as well; `lift_statement_timeout` lifts it."""
 
     @classmethod
     def within(cls, *leases: float) -> Self:
-        """What lets others go on within the shortest lease, or within the longest if a statement was under way."""
+        """Timeouts that release locks within the shortest lease, or within the longest during a statement."""
         idle = min(leases) * 2 / 3
         lock = max(2 * idle, max(leases) / 4)
         return cls(idle=idle, lock=lock, statement=4 * lock)
 
     @property
     def options(self) -> str:
-        """As the server takes them with a connection; it also ends what a client that is gone has asked for."""
-        wanted = {
+        """The connection options; they also end the statements of a client that is gone."""
+        server_settings = {
             "idle_in_transaction_session_timeout": self.idle,
             "lock_timeout": self.lock,
             "statement_timeout": self.statement,
             "tcp_user_timeout": self.lock,
             "client_connection_check_interval": self.idle,
         }
-        return "".join(f" -c {name}={round(seconds * 1000)}ms" for name, seconds in wanted.items())
+        return "".join(f" -c {name}={round(seconds * 1000)}ms" for name, seconds in server_settings.items())
 
 
 KEEPALIVES = {
@@ -75,22 +75,22 @@ KEEPALIVES = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""After half a minute of silence from its kernel the other machine is gone; for the driver, in seconds and ms."""
+"""Driver options that detect a lost machine within half a minute; keepalives in seconds, `tcp_user_timeout` in ms."""
 _SERVER_KEEPALIVES = " -c tcp_keepalives_idle=15 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
 
 
 def commit_soon(connection: Connection) -> None:
-    """Let the commit of this transaction not wait for the disk, as `durable` False does from the beginning."""
+    """Do not wait for the disk at the commit of this transaction, as with `durable=False`."""
     connection.exec_driver_sql("set local synchronous_commit = off")
 
 
 def lift_statement_timeout(connection: Connection) -> None:
-    """Let the statements of this transaction take as long as they need: those that touch every row of a table."""
+    """Remove the statement timeout of this transaction, for statements that touch every row of a table."""
     connection.exec_driver_sql("set local statement_timeout = 0")
 
 
-# jit costs more than it saves on statements of milliseconds. The vector index goes on until a filter has let enough
-# through; set here, since setting it in each transaction is one more round trip.
+# jit costs more than it saves on statements of milliseconds. The vector index continues until enough rows pass the
+# filter. Set for the connection, since setting it in each transaction would cost a round trip.
 _OPTIONS = (
     "-c plan_cache_mode={plans} -c jit=off -c timezone=UTC"
     f" -c hnsw.iterative_scan=relaxed_order -c hnsw.ef_search={EF_SEARCH}{_SERVER_KEEPALIVES}"
@@ -106,31 +106,31 @@ def open_engine(
     start_timeout: float = 0.0,
     timeouts: ServerTimeouts = ServerTimeouts(),
     ping: bool = True,
-    asking: bool = False,
+    autocommit: bool = False,
 ) -> Engine:
-    """An engine whose connections act as `role`, whoever logs in; nothing is connected yet.
+    """An engine whose connections act as `role`, whatever the login; it connects on first use.
 
-    With `answer_timeout` a server that says nothing for so many seconds counts as gone, and one that is being started
-    is waited for `start_timeout` seconds. `ping` asks each connection before its use whether it is alive. `asking` is
-    for `Database.fetch`: each statement is a transaction, and says itself whether its plan may be kept; elsewhere
-    none is kept, since the driver prepares what comes often, and a plan for all values forgets how much a filter lets
-    through: after five runs recall fell to 8 %.
+    With `answer_timeout` a server that is silent for so many seconds counts as gone, and a starting server is waited
+    for `start_timeout` seconds. `ping` checks each connection before use. `autocommit` is for `Database.fetch`: each
+    statement is a transaction and decides whether its plan may be cached. Elsewhere no plan is cached: the driver
+    prepares frequent statements, and a generic plan ignores the selectivity of a filter (after five runs recall fell
+    to 8 %).
     """
-    plans = "auto" if asking else "force_custom_plan"
+    plans = "auto" if autocommit else "force_custom_plan"
     engine = create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
         pool_pre_ping=ping,
-        hide_parameters=True,  # of errors: they are texts, vectors and passwords
-        use_native_hstore=False,  # nobody asks for its type then, which takes round trips
+        hide_parameters=True,  # texts, vectors and passwords stay out of errors
+        use_native_hstore=False,  # saves the round trips that look up its type
         connect_args={
             **KEEPALIVES,
             "options": f"{_OPTIONS.format(plans=plans)}{timeouts.options} -c role={role}",
-            "connect_timeout": 20,  # four answers of a server that is slow and not gone
+            "connect_timeout": 20,  # four answers of a slow server
             "application_name": role.replace("_", "-"),
         },
-        pool_size=pool_size + MORE,
+        pool_size=pool_size + SPARE_CONNECTIONS,
         max_overflow=0,
-        **({"isolation_level": "AUTOCOMMIT"} if asking else {}),
+        **({"isolation_level": "AUTOCOMMIT"} if autocommit else {}),
     )
 
     @event.listens_for(engine, "connect")
@@ -151,7 +151,7 @@ _TENANT_SOON = _TENANT + ", set_config('synchronous_commit', 'off', true)"
 
 
 class Database:
-    """The application's two ways in: as one tenant, or as the control role that sees no text."""
+    """Access to the database: as one tenant, or as the control role that sees no texts."""
 
     def __init__(
         self,
@@ -163,26 +163,26 @@ class Database:
         start_timeout: float = 0.0,
         timeouts: ServerTimeouts = ServerTimeouts(),
     ) -> None:
-        """The timeouts are those of `open_engine`: for work on many rows nobody gives up."""
+        """Timeouts as in `open_engine`; without `answer_timeout` answers are waited for without limit."""
         opened = partial(open_engine, pool_size=pool_size, timeouts=timeouts)
         opened = partial(opened, answer_timeout=answer_timeout, start_timeout=start_timeout)
         self._timeouts = timeouts
         self.app = opened(app_url, role=APP_ROLE, ping=False)
-        self.asker = opened(app_url, role=APP_ROLE, ping=False, asking=True)
+        self.query_engine = opened(app_url, role=APP_ROLE, ping=False, autocommit=True)
         self.controller = opened(control_url or app_url, role=CONTROL_ROLE)
 
     @contextmanager
     def tenant(self, tenant_id: UUID, *, durable: bool = True) -> Iterator[Connection]:
-        """A transaction that sees and writes this tenant's rows only; committed at the end.
+        """A transaction that sees and writes only this tenant's rows; committed at the end.
 
-        `durable` False does not wait for the disk. If the server dies, the last half second of such commits may
-        be gone, always the newest ones and never one without those after it: right for steps of the ledger, which
-        are then simply done again (50 ms a commit saved while a disk is busy), wrong for anything that a person
-        or a provider was told or paid for, and for who goes on afterwards with what it remembers, as a walk does.
+        `durable=False` does not wait for the disk: if the server dies, the commits of the last half second may be
+        lost, the newest first. Right for work items, which are then done again (it saves 50 ms per commit while a
+        disk is busy). Wrong for results that a person has seen or a provider was paid for, and for callers that
+        continue from memory, as a walk does.
 
         Raises:
-            StoreUnavailable: the server cannot be reached or broke off; worth a retry.
-            StoreRejected: the server refuses what we sent.
+            StoreUnavailable: the server cannot be reached, or the connection broke; worth a retry.
+            StoreRejected: the server refuses a value.
         """
         first = (_TENANT if durable else _TENANT_SOON).format(UUID(str(tenant_id)))
         with translated(), self._begun(first) as connection:
@@ -192,8 +192,8 @@ class Database:
     def _begun(self, first: str) -> Connection:
         """A connection in a transaction that begins with these statements.
 
-        They hold a BEGIN, since that of the driver would be one more round trip, and tell whether a pooled connection
-        is still alive, so that none has to be asked before: if it is not, the next one is.
+        They contain BEGIN, since the driver's own would cost a round trip. They also replace the ping: if they fail
+        on a dead pooled connection, the next connection is used.
         """
         for last in (False, True):
             connection = self.app.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -217,42 +217,42 @@ class Database:
         ef_search: int = EF_SEARCH,
         one_plan: bool = False,
     ) -> list[tuple[Any, ...]]:
-        """The rows of one statement as this tenant, in a transaction of its own and a single round trip.
+        """The rows of one read-only statement as this tenant, in its own transaction and a single round trip.
 
-        For searches, where each round trip costs as much as the work. The statement only reads, has the driver's own
-        placeholders, and names none of its values `as_...`.
+        For searches, where a round trip costs as much as the work. The statement has the driver's placeholders,
+        none of them named `as_...`.
 
-        `one_plan` True plans a repeated statement once for all values: right only where no value decides which
-        plan is good, and then it saves more than such a statement takes.
+        `one_plan` caches the plan of a repeated statement for all values: right only if the best plan depends on no
+        value; it then saves more than the statement takes.
 
         Raises:
-            StoreUnavailable: the server cannot be reached or broke off twice.
-            StoreRejected: the server refuses what we sent.
+            StoreUnavailable: the server cannot be reached, or the connection broke twice.
+            StoreRejected: the server refuses a value.
         """
         query, names = _as_tenant(statement, ef_search == EF_SEARCH)
-        given = {**values, "as_tenant": str(tenant_id), "as_ef_search": str(ef_search)}
-        ordered = [given[name] for name in names]
+        parameters = {**values, "as_tenant": str(tenant_id), "as_ef_search": str(ef_search)}
+        ordered = [parameters[name] for name in names]
         with translated():
             try:
                 return self._answer(query, ordered, one_plan)
             except psycopg.OperationalError as error:
-                if error.sqlstate not in _LOST:
+                if error.sqlstate not in _CONNECTION_LOST:
                     raise
-            # As a kept connection to a server that was restarted is found to be; the others are no better.
-            self.asker.dispose()
+            # A pooled connection to a server that was restarted; the others are broken as well.
+            self.query_engine.dispose()
             return self._answer(query, ordered, one_plan)
 
     def _answer(self, query: str, values: list[Any], one_plan: bool) -> list[tuple[Any, ...]]:
-        pool = self.asker.pool
-        pooled = self.asker.raw_connection()
+        pool = self.query_engine.pool
+        pooled = self.query_engine.raw_connection()
         driver: Any = pooled.driver_connection
         try:
-            # What is not prepared is planned anew for its values; what is prepared, once for all after five times.
+            # Unprepared statements are planned for their values; prepared ones get a generic plan after five runs.
             rows = psycopg.RawCursor(driver).execute(query, values, prepare=one_plan, binary=True).fetchall()
         finally:
-            # Closed, or left in the middle of an answer by whoever could wait no longer: nobody else may have it. Nor
-            # is there anybody if the pool was disposed of meanwhile.
-            if driver.pgconn.transaction_status == TransactionStatus.IDLE and pool is self.asker.pool:
+            # A connection that is closed or interrupted inside an answer must not be reused, nor one whose pool was
+            # disposed of meanwhile.
+            if driver.pgconn.transaction_status == TransactionStatus.IDLE and pool is self.query_engine.pool:
                 pooled.close()
             else:
                 pooled.invalidate()
@@ -260,9 +260,9 @@ class Database:
 
     @contextmanager
     def control(self, audited: UUID | None = None) -> Iterator[Connection]:
-        """A transaction over the ledger of every tenant, without texts; raises as `tenant` does.
+        """A transaction on the ledger of all tenants, without texts; raises as `tenant` does.
 
-        What is noted in it goes into the audit of the tenant `audited`.
+        Audit entries written in it belong to the tenant `audited`.
         """
         with translated(), self.controller.begin() as connection:
             if audited:
@@ -270,9 +270,9 @@ class Database:
             yield connection
 
     def end_stalled(self) -> None:
-        """End connections of our login whose client stalls in the midst of a statement: it sends rows, or reads them.
+        """End connections of our login whose client stalls while it sends or reads the rows of a statement.
 
-        The server looks at no clock of its own as long as it waits for that.
+        The server's own timeouts do not apply while it waits for that.
         """
         stalled = text("""
             select pg_terminate_backend(pid) from pg_stat_activity
@@ -283,33 +283,33 @@ class Database:
             connection.execute(stalled, {"seconds": self._timeouts.statement})
 
     def forget_connections(self) -> None:
-        """In a forked child: leave the parent's connections to the parent."""
-        for engine in (self.app, self.asker, self.controller):
+        """Drop inherited connections in a forked child without closing the parent's."""
+        for engine in (self.app, self.query_engine, self.controller):
             engine.dispose(close=False)
 
     def close(self) -> None:
         """Close all idle connections."""
-        for engine in (self.app, self.asker, self.controller):
+        for engine in (self.app, self.query_engine, self.controller):
             engine.dispose()
 
 
-_LOST = (None, "57P01", "57P02")
-"""What a connection says that the server has ended."""
+_CONNECTION_LOST = (None, "57P01", "57P02")
+"""SQL states of a connection that the server has ended; None if there was no answer."""
 
-# The tenant is set by the statement that it binds. A lateral that needs a column of the left side comes after it, so
-# row-level security reads the setting in time; read too early it would be empty and no row would be seen. The setting
-# ends with the statement, which is a transaction of its own.
+# The statement sets the tenant that binds it. A lateral join on a column of the left side runs after it, so that
+# row-level security reads the setting in time; read too early it would be empty and no row visible. The setting ends
+# with the statement, which is its own transaction.
 _AS_TENANT = """
-    select asked.* from (select set_config('app.tenant', %(as_tenant)s, true) as tenant{more}) as here
+    select result.* from (select set_config('app.tenant', %(as_tenant)s, true) as tenant{more}) as setting
     cross join lateral (
-        select answer.* from ({statement}) as answer where here.tenant is not null{needs} offset 0) as asked"""
+        select answer.* from ({statement}) as answer where setting.tenant is not null{needs} offset 0) as result"""
 _MORE = ", set_config('hnsw.ef_search', %(as_ef_search)s, true) as ef_search"
 
 
 class _Numbered(dict[str, str]):
-    """Names of values in the order in which a statement uses them first; each is replaced by its number.
+    """Maps names of values to `$1`, `$2`, ... in order of first use.
 
-    The driver does the same, a hundred times slower, and does not remember it for statements of 4,096 characters.
+    The driver does the same a hundred times slower, and does not cache it for statements over 4,096 characters.
     """
 
     def __missing__(self, name: str) -> str:
@@ -318,33 +318,35 @@ class _Numbered(dict[str, str]):
 
 @lru_cache(512)
 def _as_tenant(statement: str, usual: bool) -> tuple[str, tuple[str, ...]]:
-    """The statement as a tenant asks it, with numbers for names, and the names."""
+    """The statement that also sets the tenant, with numbered placeholders, and their names."""
     numbered = _Numbered()
-    more, needs = ("", "") if usual else (_MORE, " and here.ef_search is not null")
+    more, needs = ("", "") if usual else (_MORE, " and setting.ef_search is not null")
     query = _AS_TENANT.format(more=more, needs=needs, statement=statement) % numbered
     return query, tuple(numbered)
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn the driver's errors into ours; values of the statement and of rows stay out of messages and tracebacks."""
+    """Translate the driver's errors; values of statements and rows stay out of messages and tracebacks."""
     try:
         yield
     except NoneFree:
-        raise StoreUnavailable("no connection to the database became free in time", fix=KEPT) from None
+        raise StoreUnavailable(
+            "no connection to the database became free in time", fix=RETRY_ADVICE
+        ) from None
     except (DBAPIError, psycopg.Error) as error:
         lost = isinstance(error, DBAPIError) and error.connection_invalidated
         original = error.orig if isinstance(error, DBAPIError) else error
-        ours = translate(original, lost=lost)
+        translated_error = translate(original, lost=lost)
         for one in (error, original):
             if one is not None and getattr(original, "sqlstate", None):
                 one.args = (message_of(original), *one.args[1:])
-        raise ours from error
+        raise translated_error from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
-    """Columns, and the statement that takes their rows."""
+    """Columns of a bulk insert and its statement."""
 
     columns: str
     """Names and types, as PostgreSQL declares them."""
@@ -354,41 +356,41 @@ class Transfer:
 
 @contextmanager
 def driver_of(connection: Connection) -> Iterator[Any]:
-    """The driver's own connection; its errors come out as SQLAlchemy's, which is what `Database` translates."""
+    """The driver's connection; its errors are raised as SQLAlchemy's, which `Database` translates."""
     try:
         yield connection.connection.driver_connection
     except psycopg.Error as error:
         raise DBAPIError.instance(None, None, error, psycopg.Error) from error
 
 
-MOST_SENT = 8_000_000
-"""Characters and bytes of one statement; with some hundred millions the connection is lost."""
-ROW_SENT = 1000
-"""What a row counts for beside its texts: numbers and a vector."""
+MAX_STATEMENT_SIZE = 8_000_000
+"""Maximum characters and bytes of one statement; some hundred millions break the connection."""
+ROW_SIZE = 1000
+"""Size of a row without its texts: numbers and a vector."""
 
 
-def transfer(connection: Connection, how: Transfer, rows: Iterable[Sequence[Any]]) -> None:
-    """Send `rows` (tuples in column order) through `how`, inside the caller's transaction; mostly in one round trip.
+def transfer(connection: Connection, target: Transfer, rows: Iterable[Sequence[Any]]) -> None:
+    """Insert `rows` (tuples in column order) in the caller's transaction, mostly in one round trip.
 
-    As arrays, since COPY does not write to tables with row-level security, and a temporary table on the way to them
-    costs as much as they do.
+    Rows are sent as arrays: COPY cannot write to tables with row-level security, and copying to a temporary table
+    first would cost as much again.
     """
-    names, types = zip(*(column.split() for column in how.columns.split(",")), strict=True)
+    names, types = zip(*(column.split() for column in target.columns.split(",")), strict=True)
     arrays = ", ".join(f"%b::{kind}[]" for kind in types)
-    statement = how.insert.format(incoming=f"unnest({arrays}) as incoming({', '.join(names)})")
+    statement = target.insert.format(incoming=f"unnest({arrays}) as incoming({', '.join(names)})")
     long = [place for place, kind in enumerate(types) if kind in ("text", "bytea")]
-    for part in _parts(rows, long):
+    for part in _batches(rows, long):
         with driver_of(connection) as driver:
             driver.execute(statement, [list(column) for column in zip(*part, strict=True)])
 
 
-def _parts(rows: Iterable[Sequence[Any]], long: Sequence[int]) -> Iterator[list[Sequence[Any]]]:
-    """Rows until those of their columns that are `long` have MOST_SENT together; one that has more is sent alone."""
+def _batches(rows: Iterable[Sequence[Any]], long: Sequence[int]) -> Iterator[list[Sequence[Any]]]:
+    """Batches of rows whose columns `long` have up to MAX_STATEMENT_SIZE together; a longer row is a batch."""
     part: list[Sequence[Any]] = []
     size = 0
     for row in rows:
-        added = ROW_SENT + sum(len(row[place]) for place in long)
-        if part and size + added > MOST_SENT:
+        added = ROW_SIZE + sum(len(row[place]) for place in long)
+        if part and size + added > MAX_STATEMENT_SIZE:
             yield part
             part, size = [], 0
         part.append(row)
@@ -403,35 +405,35 @@ _TYPES = (
 
 
 def register_vectors(connection: psycopg.Connection[Any]) -> None:
-    """Let a new connection speak of vectors; nothing happens in a database without the extension.
+    """Register the vector types on a new connection; a database without the extension is left alone.
 
-    In one round trip: the library takes three for each type, and each connection pays for them.
+    Takes one round trip; the library would take three per type on each connection.
     """
     before, connection.autocommit = connection.autocommit, True
     try:
-        found = connection.execute(_TYPES).fetchall()
+        type_rows = connection.execute(_TYPES).fetchall()
     finally:
         connection.autocommit = before
-    for name, oid, array_oid in found:
+    for name, oid, array_oid in type_rows:
         kind, info = Vector if name == "vector" else HalfVector, TypeInfo(name, oid, array_oid)
-        known, mine = _adapters(name, oid, array_oid), connection.adapters
+        library_adapters, connection_adapters = _adapters(name, oid, array_oid), connection.adapters
         info.register(connection)
         for sent, got in ((PyFormat.TEXT, Format.TEXT), (PyFormat.BINARY, Format.BINARY)):
-            dumper, loader = known.get_dumper(kind, sent), known.get_loader(oid, got)
+            dumper, loader = library_adapters.get_dumper(kind, sent), library_adapters.get_loader(oid, got)
             for one in (kind, "numpy.ndarray") if kind is Vector else (kind,):
-                mine.register_dumper(one, dumper)
+                connection_adapters.register_dumper(one, dumper)
             if loader is not None:
-                mine.register_loader(oid, loader)
+                connection_adapters.register_loader(oid, loader)
 
 
 @lru_cache(16)
 def _adapters(name: str, oid: int, array_oid: int) -> AdaptersMap:
-    """What the library registers for a type.
+    """The library's adapters of a type, cached.
 
-    It makes classes anew for each connection, and the driver keeps every class it has seen: 5 KB each time.
+    The library creates new classes for each connection, and the driver keeps every class: 5 KB each time.
     """
     register: Any = register_vector_info if name == "vector" else register_halfvec_info
     context = SimpleNamespace(adapters=AdaptersMap(psycopg.adapters))
     register(context, TypeInfo(name, oid, array_oid))
-    found: AdaptersMap = context.adapters
-    return found
+    adapters: AdaptersMap = context.adapters
+    return adapters

@@ -21,9 +21,9 @@ from sqlalchemy import Connection, Engine, text
 
 from pipeline.database.driver_errors import translate
 from pipeline.database.engine import (
-    MORE,
-    MOST_SENT,
-    ROW_SENT,
+    MAX_STATEMENT_SIZE,
+    ROW_SIZE,
+    SPARE_CONNECTIONS,
     Database,
     ServerTimeouts,
     Transfer,
@@ -240,7 +240,7 @@ def test_every_kind_of_connection_is_ended_below_the_lease_and_told_from_a_machi
                    between interval '1 s' and interval '14 s',  -- 0 is never
                current_setting('tcp_keepalives_idle') = '15',
                current_setting('lock_timeout') <> '0', current_setting('statement_timeout') <> '0'""")
-    for engine in (database.app, database.asker, database.controller):
+    for engine in (database.app, database.query_engine, database.controller):
         with engine.connect() as connection:
             assert tuple(connection.execute(asked).one()) == (True, True, True, True)
             client = connection.connection.driver_connection.info.get_parameters()  # type: ignore[union-attr]
@@ -257,7 +257,7 @@ def test_every_kind_of_connection_is_ended_below_the_lease_and_told_from_a_machi
 
 def in_pool(database: Database) -> tuple[int, int]:
     """Connections for questions: idle, in use."""
-    pool: Any = database.asker.pool
+    pool: Any = database.query_engine.pool
     return pool.checkedin(), pool.checkedout()
 
 
@@ -272,7 +272,7 @@ def test_a_question_is_asked_as_its_tenant_and_leaves_nothing_behind(database: D
     kept = (
         "select current_tenant(), current_setting('hnsw.ef_search'), current_setting('hnsw.iterative_scan')"
     )
-    with database.asker.connect() as connection:
+    with database.query_engine.connect() as connection:
         assert tuple(connection.exec_driver_sql(kept).one()) == (None, "100", "relaxed_order")
 
 
@@ -360,7 +360,7 @@ def test_a_connection_that_is_closed_leaves_nothing_behind(addresses: Addresses)
             uuid4(), "select %(v)s::halfvec as v, %(w)s::vector as w", {"v": vector, "w": Vector([3])}
         )
         assert [one.to_list() for one in found[0]] == [[1.0, 2.0], [3.0]]
-        database.asker.dispose()
+        database.query_engine.dispose()
         return classes()
 
     first = connect()
@@ -372,7 +372,7 @@ def test_many_who_ask_at_once_wait_for_each_other(
     addresses: Addresses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So many connections and no more, which stay open: a new one costs as much as a search."""
-    database, most = Database(addresses.app, pool_size=1), 1 + MORE
+    database, most = Database(addresses.app, pool_size=1), 1 + SPARE_CONNECTIONS
     active = """
         select count(*) from pg_sleep(.2), pg_stat_activity
         where datname = current_database() and application_name = 'larder-app' and state = 'active'"""
@@ -380,7 +380,7 @@ def test_many_who_ask_at_once_wait_for_each_other(
         answers = list(threads.map(lambda _: database.fetch(uuid4(), active, {}), range(3 * most)))
     assert 1 < max(count for ((count,),) in answers) <= most
     assert in_pool(database) == (most, 0)
-    monkeypatch.setattr(database.asker.pool, "_timeout", 0.2)
+    monkeypatch.setattr(database.query_engine.pool, "_timeout", 0.2)
     with ThreadPoolExecutor(most) as threads:
         slow = [threads.submit(database.fetch, uuid4(), "select pg_sleep(3)", {}) for _ in range(most)]
         while in_pool(database)[1] < most:
@@ -407,7 +407,7 @@ def test_a_transaction_that_no_connection_is_free_for_is_passing_trouble(
     for engine, begin in ways.items():
         monkeypatch.setattr(engine.pool, "_timeout", 0.2)
         with ExitStack() as held:
-            for _ in range(1 + MORE):
+            for _ in range(1 + SPARE_CONNECTIONS):
                 held.enter_context(begin())
             with pytest.raises(StoreUnavailable, match="became free"), begin():
                 pass
@@ -466,7 +466,9 @@ def test_a_question_gives_up_on_a_server_that_says_nothing(addresses: Addresses)
         database.close()
 
 
-@pytest.mark.parametrize("texts", [["x" * (MOST_SENT // 3)] * 7, [""] * (MOST_SENT // ROW_SENT + 7)])
+@pytest.mark.parametrize(
+    "texts", [["x" * (MAX_STATEMENT_SIZE // 3)] * 7, [""] * (MAX_STATEMENT_SIZE // ROW_SIZE + 7)]
+)
 def test_rows_go_in_parts_that_the_server_takes(database: Database, texts: list[str]) -> None:
     how = Transfer(
         columns="n int4, body text", insert="insert into sent select n, length(body) from {incoming}"
@@ -478,9 +480,11 @@ def test_rows_go_in_parts_that_the_server_takes(database: Database, texts: list[
         def rows() -> Iterator[tuple[int, str]]:
             yield from enumerate(texts)
             arrived.append(connection.execute(text("select count(*) from sent")).scalar_one())
-            yield len(texts), "x" * 2 * MOST_SENT
+            yield len(texts), "x" * 2 * MAX_STATEMENT_SIZE
 
         transfer(connection, how, rows())
         found = connection.execute(text("select length from sent order by n")).scalars().all()
-    assert found == [*map(len, texts), 2 * MOST_SENT], "all, and one that is too long by itself alone"
+    assert found == [*map(len, texts), 2 * MAX_STATEMENT_SIZE], (
+        "all, and one that is too long by itself alone"
+    )
     assert 0 < arrived[0] < len(texts), "what is ready is sent before the next is asked for"

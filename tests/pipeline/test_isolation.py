@@ -311,7 +311,7 @@ class TestTenants:
                 assert set(two.database.fetch(one.tenant, f"select {key} from {view}", {})) == {
                     (i,) for i in seen
                 }
-            with two.database.asker.connect() as asked:
+            with two.database.query_engine.connect() as asked:
                 assert asked.exec_driver_sql(f"select * from {view}").all() == []
             with (
                 pytest.raises(StoreHindered, match="permission denied"),

@@ -309,7 +309,7 @@ def test_a_vector_of_another_length_than_the_indexs_is_refused(
 
 
 def test_no_transaction_is_open_while_the_question_is_embedded(depot: Depot) -> None:
-    pools: list[Any] = [depot.database.app.pool, depot.database.asker.pool]
+    pools: list[Any] = [depot.database.app.pool, depot.database.query_engine.pool]
     open_then: list[int] = []
 
     class Watching(Broken):

@@ -195,7 +195,7 @@ def test_an_old_way_that_fails_too_loses_no_pbi_either() -> None:
     step = EnrichContextStep(Enricher("P1"), fallback=Legacy(broken=True), on_outcome=outcomes.append)
     assert len(enriched(step.execute(scored()))) == 3
     (bad,) = [o for o in outcomes if o.error]
-    assert (bad.id, bad.how) == ("P1", "empty")
+    assert (bad.id, bad.status) == ("P1", "empty")
     assert "RuntimeError" in bad.error
     assert "fallback failed" in bad.error
 
@@ -281,7 +281,7 @@ def test_a_pbi_that_is_none_is_refused_or_left_to_the_fallback(caplog: pytest.Lo
     made = EnrichContextStep(broken, on_outcome=outcomes.append).execute(copy.deepcopy(asked))
     context = made["enriched_pbis"]["enriched_pbis"][1]["context"]
     assert (context["degradation_level"], context["error"]) == (0, "the PBI has no title")
-    assert sorted((o.index, o.how, o.error) for o in outcomes) == [
+    assert sorted((o.index, o.status, o.error) for o in outcomes) == [
         (0, "enriched", ""),
         (1, "refused", "the PBI has no title"),
     ]

@@ -21,7 +21,7 @@ import psycopg
 import pytest
 import redis
 
-from pipeline.database.engine import MORE
+from pipeline.database.engine import SPARE_CONNECTIONS
 from pipeline.errors import (
     ConfigurationError,
     EmbedderUnavailable,
@@ -423,7 +423,7 @@ def test_a_time_without_a_free_connection_does_not_end_the_notifications(
     monkeypatch.setattr(parts.database.app.pool, "_timeout", 0.2)
     woken, job = threading.Event(), client.submit(PBI)
     with ExitStack() as held:
-        for _ in range(parts.rag.storage.database.pool_size + MORE):
+        for _ in range(parts.rag.storage.database.pool_size + SPARE_CONNECTIONS):
             held.enter_context(parts.database.tenant(client.tenant))
         with notifications.watch(client.tenant, [client.submit({"id": "1", "title": "a"})], list):
             time.sleep(1)

@@ -148,7 +148,7 @@ def test_what_is_encrypted_is_shown_to_admins_and_operators_alone(
     without = start(more="security: {encrypt: [author]}")
     assert (
         find(without, tenant, "Kestrel")["metadata"]["encrypted"]
-        == "no key of LARDER_ENCRYPTION_KEYS opens it"
+        == "no key of LARDER_ENCRYPTION_KEYS decrypts it"
     )
 
 

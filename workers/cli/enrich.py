@@ -103,9 +103,9 @@ def enrich(
 
             def tell(outcome: Any) -> None:
                 if not console.is_terminal or outcome.error:
-                    where = f"PBIs[{outcome.index}], " if outcome.how == "refused" else ""
+                    where = f"PBIs[{outcome.index}], " if outcome.status == "refused" else ""
                     why = f" ({outcome.error})" if outcome.error else ""
-                    console.print(f"{where}{outcome.id}: {outcome.how}{why}", markup=False)
+                    console.print(f"{where}{outcome.id}: {outcome.status}{why}", markup=False)
                 progress.update(bar, advance=1, note=outcome.id)
 
             made = step4_file.enrich(parts, read, scope=scope, timeout=timeout, tell=tell)

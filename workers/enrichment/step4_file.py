@@ -83,7 +83,7 @@ class Enriched:
             **self.document,
             "stats": {
                 "pbis": len(self.outcomes),
-                "enriched": sum(o.how == "enriched" for o in self.outcomes),
+                "enriched": sum(o.status == "enriched" for o in self.outcomes),
                 "failed": len(self.failed),
                 "time_elapsed": round(self.seconds, 3),
             },

@@ -175,7 +175,7 @@ def facts(url: str) -> BrokerFacts | None:
 
 SILENT = f"takes connections and says nothing for {SECONDS:g} seconds"
 REFUSALS: Mapping[str, str] = {
-    "wants a password, and its address holds none": "write redis://:PASSWORD@HOST:6379/0 into LARDER_BROKER_URL",
+    "needs a password, and its address has none": "write redis://:PASSWORD@HOST:6379/0 into LARDER_BROKER_URL",
     "refuses the password": "correct user and password in LARDER_BROKER_URL",
     "has no virtual host of that name for its user": "correct the part behind the host in LARDER_BROKER_URL",
     "has a queue of that name that is no quorum queue": "delete it, or name a virtual host of Larder's own",
@@ -192,7 +192,7 @@ REFUSALS: Mapping[str, str] = {
 }
 """What it says who answers and does not let us in -> what to do."""
 _SAID = (
-    ("Authentication required|already authenticated", "wants a password, and its address holds none"),
+    ("Authentication required|already authenticated", "needs a password, and its address has none"),
     ("DB index", "has no database of that number"),
     ("NOT_ALLOWED", "has no virtual host of that name for its user"),
     ("Login was refused", "refuses the password"),

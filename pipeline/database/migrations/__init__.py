@@ -1,4 +1,4 @@
-"""Bringing a database to the current schema: the numbered files of `sql/`, each run once and in order; and back."""
+"""Migrations: the numbered files of `sql/`, each run once and in order; some can be undone."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ STEPS = {
     path.name[:3]: path
     for path in sorted((Path(__file__).parent / "sql").rglob("*.sql"), key=lambda path: path.name)
 }
-"""Revision -> what leads to it from the one before."""
+"""Revision -> SQL file that leads to it from the one before."""
 UNDOING = {path.name[:3]: path for path in (Path(__file__).parent / "down").glob("*.sql")}
-"""Revision -> what leads back from it to the one before."""
+"""Revision -> SQL file that leads back to the one before."""
 NEWEST = max(STEPS)
 """The revision this code needs."""
 ROLES = (APP_ROLE, CONTROL_ROLE)
@@ -26,7 +26,7 @@ ROLES = (APP_ROLE, CONTROL_ROLE)
 
 def owner_engine(url: str) -> Engine:
     """An engine for the role that owns the tables; used by migrations only."""
-    # A step takes as long as it takes; one whose process is frozen must not lock everybody out.
+    # A step has no time limit, but a frozen process must not hold its locks.
     idle = ServerTimeouts().idle
     arguments = {**KEEPALIVES, "options": f"-c idle_in_transaction_session_timeout={round(idle * 1000)}ms"}
     return create_engine(
@@ -38,56 +38,56 @@ def owner_engine(url: str) -> Engine:
 
 
 def current(engine: Engine) -> str | None:
-    """The revision the database has; None if it has none."""
+    """The revision of the database; None without a schema."""
     with engine.connect() as connection:
-        there = connection.execute(text("select to_regclass('alembic_version')")).scalar()
-        return revision_of(connection) if there else None
+        table_exists = connection.execute(text("select to_regclass('alembic_version')")).scalar()
+        return revision_of(connection) if table_exists else None
 
 
 def revision_of(connection: Connection) -> str | None:
-    """The revision of a database that has one."""
-    found: str | None = connection.execute(text("select version_num from alembic_version")).scalar()
-    return found
+    """The revision of a database with a schema."""
+    revision: str | None = connection.execute(text("select version_num from alembic_version")).scalar()
+    return revision
 
 
 def upgrade(url: str, *, to: str = NEWEST) -> str:
-    """Run what is missing, all in one transaction, and return the newest revision; tests stop at an older one.
+    """Run the missing steps in one transaction; returns the newest revision. Tests stop at an older one.
 
     Raises:
-        ConfigurationError: the extension pgvector is not there, or the database is that of a newer Larder.
+        ConfigurationError: the extension pgvector is missing, or the schema is that of a newer Larder.
     """
     with _migrating(url) as connection:
-        found = revision_of(connection) or ""
-        if found > NEWEST:
+        current_revision = revision_of(connection) or ""
+        if current_revision > NEWEST:
             raise ConfigurationError(
-                f"the database is that of a newer Larder: revision {found}, not {NEWEST}"
+                f"the database is that of a newer Larder: revision {current_revision}, not {NEWEST}"
             )
-        for revision in (r for r in STEPS if found < r <= to):
+        for revision in (r for r in STEPS if current_revision < r <= to):
             _run(connection, STEPS[revision], revision)
     return NEWEST
 
 
 def downgrade(url: str, *, to: str) -> str:
-    """Undo the steps behind revision `to`, newest first, all in one transaction; the revision reached.
+    """Undo the steps after revision `to`, newest first, in one transaction; returns the revision reached.
 
     Raises:
-        ConfigurationError: there is no such revision, or one of the steps cannot be undone.
+        ConfigurationError: no such revision, or a step that cannot be undone.
     """
     with _migrating(url) as connection:
-        found = revision_of(connection) or ""
-        back = sorted((r for r in STEPS if to < r <= found), reverse=True)
+        current_revision = revision_of(connection) or ""
+        back = sorted((r for r in STEPS if to < r <= current_revision), reverse=True)
         final = [r for r in back if r not in UNDOING]
         if to not in STEPS or final:
             why = f"revision {final[0]} cannot be undone" if to in STEPS else f"there is no revision {to}"
             raise ConfigurationError(why, fix=f"what can be undone: {', '.join(sorted(UNDOING))}")
         for revision in back:
             _run(connection, UNDOING[revision], max(r for r in STEPS if r < revision))
-    return min(to, found)
+    return min(to, current_revision)
 
 
 @contextmanager
 def _migrating(url: str) -> Iterator[Connection]:
-    """The owner's transaction, one at a time, in a database with pgvector."""
+    """The owner's transaction in a database with pgvector, one at a time."""
     engine = owner_engine(url)
     try:
         with engine.begin() as connection:
@@ -99,7 +99,7 @@ def _migrating(url: str) -> Iterator[Connection]:
                     "the database server has no extension 'vector'",
                     fix="install pgvector 0.8 or newer on the server, for example the package postgresql-17-pgvector",
                 )
-            # Named by the tool that ran the steps at first.
+            # The table name is that of Alembic, which ran the first steps.
             table = "create table if not exists alembic_version (version_num varchar(32) primary key)"
             connection.execute(text(table))
             yield connection
@@ -108,8 +108,8 @@ def _migrating(url: str) -> Iterator[Connection]:
 
 
 def _run(connection: Connection, step: Path, revision: str) -> None:
-    """Run a step that leads to this revision."""
-    # By the driver itself: SQLAlchemy would read colons and percent signs as parameters.
+    """Run a step and record its revision."""
+    # Run by the driver, since SQLAlchemy would read colons and percent signs as parameters.
     with driver_of(connection) as driver:
         driver.execute(step.read_text(encoding="utf-8"))
     connection.execute(text("delete from alembic_version"))
@@ -124,8 +124,8 @@ def give_logins(url: str, passwords: dict[str, str]) -> None:
         with engine.begin() as connection:
             for role in ROLES:
                 if role in passwords:
-                    made = connection.execute(statement, {"r": role, "p": passwords[role]}).scalar_one()
+                    alter_role = connection.execute(statement, {"r": role, "p": passwords[role]}).scalar_one()
                     with driver_of(connection) as driver:
-                        driver.execute(made)
+                        driver.execute(alter_role)
     finally:
         engine.dispose()

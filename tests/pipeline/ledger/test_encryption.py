@@ -65,7 +65,7 @@ def test_configured_metadata_are_one_token_that_only_the_keys_open(shop: Worksho
     assert ring(NEW, OLD).opened(stored(shop)) == (next(iter(ring(OLD).named)), FACTS)
     name, shown = ring(NEW).opened(stored(shop))
     assert (name, shown["rev"]) == (UNKNOWN, 3)
-    assert shown["encrypted"] == "no key of LARDER_ENCRYPTION_KEYS opens it"
+    assert shown["encrypted"] == "no key of LARDER_ENCRYPTION_KEYS decrypts it"
     assert stored(shop, "b") == {"rev": 1}
 
 
@@ -83,7 +83,7 @@ def test_the_same_document_stays_unchanged_although_no_two_tokens_are_alike(shop
 def test_without_a_key_nothing_is_stored_that_should_be_encrypted(shop: Workshop) -> None:
     with pytest.raises(ConfigurationError, match=r"author, deciders.*no key.*larder keys new"):
         admit(shop, ring(), document("a", metadata=FACTS))
-    with pytest.raises(ConfigurationError, match="something that is no key"):
+    with pytest.raises(ConfigurationError, match="an entry that is no key"):
         admit(shop, ring("secret"), document("a", metadata=FACTS))
     assert shop.sql("select * from document") == []
 

@@ -135,7 +135,7 @@ class TestTruncation:
         folder = tiny_model.write(tmp_path / "m")
         for name, content in files.items():
             (folder / name).write_text(json.dumps(content))
-        assert FolderReranker(folder).most_tokens == most
+        assert FolderReranker(folder).max_tokens == most
 
 
 class TestTime:

@@ -206,7 +206,7 @@ def reader(servers: embedded.Servers) -> Iterator[str]:
 def test_a_broker_that_refuses_says_what(servers: embedded.Servers, reader: str, slammer: int) -> None:
     said = {
         as_user(servers.broker_url, f":{SESAME}"): "refuses the password",
-        as_user(servers.broker_url, ""): "wants a password, and its address holds none",
+        as_user(servers.broker_url, ""): "needs a password, and its address has none",
         servers.broker_url.removesuffix("/0") + "/4711": "has no database of that number",
         reader: "refuses its user what workers do",
     }
@@ -241,5 +241,5 @@ def test_status_names_the_brokers_refusal(run: Run, servers: embedded.Servers) -
     found = json.loads(run("status", "--json", LARDER_BROKER_URL=wrong).stdout)
     assert (found["broker"], found["broker_error"]) == (
         "refused",
-        "wants a password, and its address holds none",
+        "needs a password, and its address has none",
     )

@@ -9,7 +9,7 @@ from sqlalchemy import QueuePool
 
 from connectors.documents.options import DecisionRules
 from pipeline.chunking.splitting import ChunkingOptions
-from pipeline.database.engine import MORE
+from pipeline.database.engine import SPARE_CONNECTIONS
 from pipeline.embedding.calls import PROVIDERS
 from pipeline.search import Weights
 from workers.runtime import Addresses, Runtime
@@ -262,5 +262,5 @@ def test_a_process_keeps_as_many_connections_as_it_is_told(loaded: Loaded) -> No
     database = Runtime(settings, where).database
     for engine in (database.app, database.controller):
         assert isinstance(engine.pool, QueuePool)
-        assert engine.pool.size() == 9 + MORE
+        assert engine.pool.size() == 9 + SPARE_CONNECTIONS
     database.close()
