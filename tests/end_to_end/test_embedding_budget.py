@@ -262,7 +262,7 @@ def test_a_spent_day_waits_for_the_next(fleet: Paying) -> None:
     fleet.until(lambda: fleet.sql(waiting)[0][0] > 0 and fleet.sql(going) == [(0,)])
     found = fleet.status()["embedding"]
     assert (found["state"], found["until"][11:15]) == ("waiting", "00:0")
-    assert "per day" in found["error"]
+    assert "daily" in found["error"]
     (row,) = found["today"]
     assert CEILING - 3000 < row["tokens"] <= CEILING
     fleet.sql(f"update embedding_usage set tokens = {CEILING} returning day")  # not even room for a question

@@ -116,7 +116,7 @@ def test_commands_and_workers_bear_a_frozen_broker(drill: Drill) -> None:
         failed = {words for words, (done, _) in ended.items() if done.returncode}
         assert failed == {("doctor", "--json")}, "its finding is an error, the others do without the broker"
         told = finding(ended["doctor", "--json"][0], "broker")
-        assert "takes connections and says nothing" in told["detail"]
+        assert "accepts connections and does not answer" in told["detail"]
         assert "stopped" in told["fix"]
         status = json.loads(ended["status", "--json"][0].stdout)
         assert (status["broker"], status["degradation_level"]) == ("error", 0)

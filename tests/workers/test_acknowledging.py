@@ -95,7 +95,7 @@ def test_a_message_that_is_none_is_set_aside_and_the_next_one_comes(
 ) -> None:
     queue: Any = Queue(f"strange-{uuid4().hex}", auto_delete=True)  # type: ignore[no-untyped-call]
     came: list[Any] = []
-    before = broker.aside_total(servers.broker_url)
+    before = broker.quarantined_total(servers.broker_url)
     assert before is not None
     with (
         Redis.from_url(servers.broker_url) as client,
@@ -113,8 +113,8 @@ def test_a_message_that_is_none_is_set_aside_and_the_next_one_comes(
         assert came[0].payload == {"n": 2}
         came[0].ack()
         assert client.hlen("unacked") == under_way
-    assert broker.aside_total(servers.broker_url) == before + 1
-    assert {*broker.aside_messages(servers.broker_url)[0]} == {"at", "task", "id"}
+    assert broker.quarantined_total(servers.broker_url) == before + 1
+    assert {*broker.quarantined_messages(servers.broker_url)[0]} == {"at", "task", "id"}
     assert caplog.text.count("a message is quarantined") == 1
 
 

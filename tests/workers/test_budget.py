@@ -111,7 +111,7 @@ class TestTheDay:
         question = Cost(texts=1, tokens=100, query=True)
         budget.take(question)
         budget.take(question)
-        assert "per day" in spent(budget, question).message
+        assert "daily" in spent(budget, question).message
 
     def test_money_is_a_ceiling_too(self, desk: Desk) -> None:
         budget = desk.budget(

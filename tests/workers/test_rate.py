@@ -218,7 +218,7 @@ class TestOutages:
         later("closed")
         one.take(texts(1))
         assert one.failed(None) > 8
-        assert "left alone" in _said(one)
+        assert "paused" in _said(one)
 
     def test_a_probe_that_died_does_not_close_it_for_ever(self, opened: Open, later: Later) -> None:
         one = opened()

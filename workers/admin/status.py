@@ -75,7 +75,9 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
         }
     found["backlog"]["queues"] = queues = broker.lengths(parts.addresses.broker, QUEUES)
     # A silent broker takes its time for each question.
-    found["backlog"]["set_aside"] = None if queues is None else broker.aside_total(parts.addresses.broker)
+    found["backlog"]["set_aside"] = (
+        None if queues is None else broker.quarantined_total(parts.addresses.broker)
+    )
     found |= broker_facts(parts, queues)
     return found | {"next": next_steps(found)}
 

@@ -175,9 +175,9 @@ def set_aside(
     url = context.parts.addresses.broker
     if why := broker.connect_problem(url):
         raise broker_lost(why, broker.advice_on(why))
-    total = broker.aside_total(url) or 0
+    total = broker.quarantined_total(url) or 0
     if not drop:
-        found = broker.aside_messages(url)
+        found = broker.quarantined_messages(url)
         listed = table(
             ("at", "task", "id"), ([minute(one["at"]), one["task"], one["id"]] for one in found[:MOST_SHOWN])
         )
@@ -186,7 +186,7 @@ def set_aside(
         return
     if not yes:
         context.refuse_without_yes(f"forget {plural(total, 'message')}", "dropped", messages=total)
-    broker.drop_aside(url)
+    broker.drop_quarantined(url)
     context.answer({"success": True, "dropped": total}, f"dropped {plural(total, 'message')}")
 
 

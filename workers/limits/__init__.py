@@ -1,1 +1,1 @@
-"""How much may be asked of others: requests per host, tokens per minute, budgets; counted in Valkey."""
+"""Limits on foreign services: requests per host, tokens per minute, daily budgets; shared by all workers."""

@@ -1,4 +1,4 @@
-"""From the settings to the allowance for embedding: budgets, holds, and how much the pump may send."""
+"""The allowance for embedding by the settings: budgets, holds, and how many documents the pump may send."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from workers.limits.limiters import ProviderRateLimiter
 
 LONGEST_SLEEP = 2.0
-"""A shorter wait is slept here; a longer one is the ledger's, where it holds up no worker."""
+"""Seconds; shorter waits are slept, longer ones are left to the ledger, so that no worker is blocked."""
 
 
 @dataclass(frozen=True)
 class TenantBudget:
-    """A pipeline.embedding.budget.Budget: the day first, in PostgreSQL, then the minute, in Valkey."""
+    """A `pipeline.embedding.budget.Budget`: per day in PostgreSQL, then per minute in Valkey."""
 
     tenant_id: UUID
     database: Database
     provider: str
     model: str
     daily: EmbeddingBudgetSettings
-    """What one tenant may use in a day in UTC, and the price."""
+    """Limits of one tenant per day (UTC), and the price."""
     rate: ProviderRateLimiter | None = None
-    """None for a command without a broker: it is alone and makes few calls."""
+    """Limiter per minute; None for a command without a broker, which makes few calls."""
     sleep: Callable[[float], None] = time.sleep
 
     @property
@@ -58,7 +58,7 @@ class TenantBudget:
         return self.rate.limits.most(self.rate.limits.tokens, query=False) or None if self.rate else None
 
     def take(self, cost: Cost) -> Grant:
-        """See Budget. The day is counted before the call: a process killed in between has probably paid."""
+        """See Budget. Usage is counted before the call, since a process killed meanwhile has probably paid."""
         daily = self.daily
         share = Decimal(1) if cost.query else 1 - Decimal(str(daily.query_share))
         ceiling = embedding_use.DailyLimit(
@@ -68,12 +68,12 @@ class TenantBudget:
         used = self._used(cost.texts, cost.tokens, calls=1)
         with self.database.tenant(self.tenant_id, durable=not cost.query) as connection:
             day = embedding_use.reserve(connection, self._meter(cost), used, ceiling)
-            left = embedding_use.seconds_to_midnight(connection) if day is None else 0.0
+            retry_after = embedding_use.seconds_to_midnight(connection) if day is None else 0.0
         if day is None:
             raise BudgetSpent(
-                "what may be embedded per day is used up",
-                fix="nothing to do: the work goes on tomorrow (UTC); raise dailyTokens or dailyCost to go on today",
-                retry_after=left,
+                "the daily embedding budget is used up",
+                fix="nothing to do: work continues tomorrow (UTC); raise dailyTokens or dailyCost to continue today",
+                retry_after=retry_after,
             )
         grant = Grant(cost=cost, day=day)
         try:
@@ -114,7 +114,7 @@ class TenantBudget:
         except BudgetSpent as error:
             wait = error.retry_after or 0.0
             if wait > sleep_at_most:
-                # Who comes back by way of the queue comes late: the rest is slept here.
+                # The way back through the queue takes time: ask again early and sleep the rest.
                 error.retry_after = max(wait - LONGEST_SLEEP, LONGEST_SLEEP / 8)
                 raise
         self.sleep(wait)
@@ -138,12 +138,12 @@ class TenantBudget:
 
 
 PROBE_DOCUMENTS = 4
-"""So few are sent to find out whether the provider works again."""
+"""Documents sent to find out whether the provider works again."""
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """What this installation's configuration lets it embed; built once per process."""
+    """Embedding limits by the installation's configuration; built once per process."""
 
     rag: Configuration
     model: str
@@ -152,22 +152,22 @@ class Allowance:
 
     @cached_property
     def metered(self) -> bool:
-        """True if calls cost money or are counted by somebody; not for models inside of our own processes."""
+        """True if calls are paid or limited; False for models in our own processes."""
         e = self.rag.embedding
         return KNOWN[e.provider].remote or e.limited
 
     @cached_property
     def fingerprint(self) -> str:
-        """Names the configuration of the embedder: another key or address is another one."""
+        """Fingerprint of the embedder's configuration, key and address included."""
         e, previous = self.rag.embedding, self.rag.embedding.previous
         return embedding_use.fingerprint(self.model, *_named(e), *(_named(previous) if previous else ()))
 
     @cached_property
     def rate(self) -> ProviderRateLimiter | None:
-        """Shared by all who ask the same address with the same key; None for a command without a broker."""
+        """The limiter shared by all callers with this address and key; None without a broker."""
         if not self.metered or not self.broker_url:
             return None
-        from workers.limits.limiters import (  # with the client of the broker: for services alone
+        from workers.limits.limiters import (  # imports the broker's client, needed for services alone
             ProviderRateLimiter,
             RateLimits,
         )
@@ -185,19 +185,19 @@ class Allowance:
         return ProviderRateLimiter(self.broker_url, name, limits)
 
     def budget(self, tenant: UUID) -> TenantBudget:
-        """What a tenant may embed."""
+        """The embedding budget of a tenant."""
         e = self.rag.embedding
         return TenantBudget(tenant, self.database, e.provider, self.model, e, self.rate)
 
     def budgeted(self, tenant: UUID, embedder: Embedder, model: str) -> Embedder:
-        """The configured embedder as a tenant may use it; that of any other model as it is."""
+        """The embedder within the tenant's budget; embedders of other models are returned unchanged."""
         if not self.metered or model != self.model:
             return embedder
         return BudgetedEmbedder(embedder, self.budget(tenant))
 
     @cached_property
     def terms(self) -> EmbeddingTerms:
-        """Under which documents are embedded."""
+        """Terms for embedding documents."""
         return EmbeddingTerms(
             provider=self.rag.embedding.provider,
             budget=self.budget if self.metered else None,
@@ -207,13 +207,13 @@ class Allowance:
         )
 
     def terms_of(self, provider: str, model: str) -> EmbeddingTerms:
-        """Those for a search index: another model than the configured one has no limits that we know of."""
+        """Terms for a search index; models other than the configured one have no limits."""
         return self.terms if model == self.model else replace(self.terms, provider=provider, budget=None)
 
     def budget_left(self, today: Sequence[Json]) -> float | None:
-        """Share of a day's budget that the tenant with the least has left; None without a ceiling.
+        """Smallest remaining share of the daily budget among all tenants; None without a limit.
 
-        `today` is what `embedding_use.usage_today` tells.
+        `today` is the result of `embedding_use.usage_today`.
         """
         e = self.rag.embedding
         most = {key: m for key, m in (("tokens", e.daily_tokens), ("cost", e.daily_cost)) if m}
@@ -224,7 +224,7 @@ class Allowance:
         return max(0.0, 1.0 - max(used.values(), default=0.0)) if most else None
 
     def embed_room(self, connection: Connection) -> int | None:
-        """How many documents may be sent for embedding now; None: as many as the queue takes."""
+        """Number of documents that may be sent for embedding now; None means no limit."""
         if embedding_use.hold_on(connection, self.fingerprint, probe_seconds=self.terms.probe_seconds):
             return PROBE_DOCUMENTS if embedding_use.probe_due(connection, self.fingerprint) else 0
         outlook = self.rate.state() if self.rate else None
@@ -234,5 +234,5 @@ class Allowance:
 
 
 def _named(e: EmbeddingModel) -> tuple[object, ...]:
-    """What tells one description of a model from another."""
+    """The fields that identify a configured model."""
     return e.provider, e.dimensions, e.base_url, secret_value(e.api_key), e.model_path, e.model

@@ -1,4 +1,4 @@
-"""The limiters that all workers share, in Valkey: requests to a foreign host, and calls of an embedding provider."""
+"""Limiters in Valkey, shared by all workers: requests to a host, and calls of an embedding provider."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ local at_once, life = tonumber(ARGV[4]), tonumber(ARGV[6])
 if closed(KEYS[3]) > 0 then return answer('closed', closed(KEYS[3])) end
 
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.6f', now))
--- No ticket lives so long: it was given by a clock that was set back meanwhile. So with a bucket below.
+-- Tickets further in the future come from a clock that was set back meanwhile; so does such a bucket below.
 redis.call('ZREMRANGEBYSCORE', KEYS[2], string.format('(%.6f', now + 2 * life), '+inf')
 if redis.call('ZCARD', KEYS[2]) >= at_once then return answer('busy', 0) end
 
@@ -42,7 +42,7 @@ if rate > 0 then
     return answer('empty', math.max(0.1, (resume_tokens - tokens) / rate))
   end
   redis.call('HSET', KEYS[1], 'tokens', string.format('%.6f', tokens - 1), 'at', string.format('%.6f', now))
-  -- Forgotten when it would be full again.
+  -- Expires when it would be full again.
   redis.call('PEXPIRE', KEYS[1], math.ceil((burst / rate + 60) * 1000))
 end
 
@@ -65,9 +65,9 @@ LEAVE = "return redis.call('ZREM', KEYS[1], ARGV[1])"
 
 
 class ValkeyRequestLimiter:
-    """A connectors.web.RequestLimiter for all processes with the same broker; connects at the first use.
+    """A `connectors.web.RequestLimiter` shared by all processes with the same broker; connects on first use.
 
-    A key is the name of a host, never anything secret: it is readable in Valkey.
+    A key is the name of a host and not secret: it is readable in Valkey.
     """
 
     def __init__(self, broker_url: str) -> None:
@@ -78,24 +78,24 @@ class ValkeyRequestLimiter:
         """A ticket for one request.
 
         Raises:
-            RateLimited: not now; `retry_after` says in how many seconds.
-            SourceUnavailable: Valkey cannot be reached, and who does not know the limits does not ask.
+            RateLimited: no ticket now; `retry_after` is in seconds.
+            SourceUnavailable: Valkey cannot be reached, so that the limits are unknown.
         """
         ticket, rate = uuid4().hex, (limits.per_minute or 0) / 60
-        asked = (rate, limits.burst, limits.resume_tokens, limits.at_once, ticket, TICKET_SECONDS)
+        arguments = (rate, limits.burst, limits.resume_tokens, limits.at_once, ticket, TICKET_SECONDS)
         with _counted():
-            why, seconds = self._scripts.run(ENTER, key, "bucket tickets closed", *asked)
+            why, seconds = self._scripts.run(ENTER, key, "bucket tickets closed", *arguments)
         if why == b"in":
             return ticket
         raise refusal(key, why.decode(), BUSY_SECONDS if why == b"busy" else float(seconds))
 
     def release(self, key: str, ticket: str) -> None:
-        """The request is over. Never raises: a lost ticket dies by itself."""
+        """Return a ticket. Never raises; a lost ticket expires."""
         with suppress(*AWAY):
             self._scripts.run(LEAVE, key, "tickets", ticket)
 
     def pause(self, key: str, seconds: float) -> None:
-        """Nobody enters before that time is over; a shorter close never shortens a longer one.
+        """Refuse all requests for `seconds`; a shorter pause never shortens a longer one.
 
         Raises:
             SourceUnavailable: Valkey cannot be reached.
@@ -109,20 +109,20 @@ def _counted() -> Iterator[None]:
     try:
         yield
     except AWAY as error:
-        # No cause: a client's error may repeat the address, which holds the password.
-        said = f"the limiter of requests cannot be reached in Valkey ({type(error).__name__})"
-        raise SourceUnavailable(said, fix=FIX) from None
+        # No cause: a client's error may contain the address with its password.
+        message = f"the request limiter in Valkey cannot be reached ({type(error).__name__})"
+        raise SourceUnavailable(message, fix=FIX) from None
 
 
 PROVIDER_PREFIX = "larder:embed:"
 AWAY_SECONDS = 5.0
-"""How long to wait for it."""
+"""Seconds to wait for an unreachable Valkey."""
 SLOTS = 60
-"""Parts of a window; what is granted counts until the end of its part, so more parts waste less."""
+"""Slots of a window; a grant counts until its slot ends, so that more slots waste less."""
 PROBE_SECONDS = 60.0
-"""How long one caller may take to find out whether the provider is back, before another one may try."""
+"""Seconds that one caller may probe a provider before another may."""
 LONGEST_SECONDS = 86_400.0
-"""No provider is left alone for longer, whatever it says."""
+"""Longest pause of a provider, whatever it asks for."""
 
 # KEYS: slots, closed, failures, probing. ARGV: window, slot, guard, requests, texts, tokens, their limits (0: none),
 # failures in a row that mean an outage, seconds of a probe. Returns {why, seconds}; {"in", slot} for a grant.
@@ -135,15 +135,15 @@ if closed(KEYS[2]) > 0 then return answer('closed', closed(KEYS[2])) end
 local doubtful = tonumber(redis.call('GET', KEYS[3]) or '0') >= tonumber(ARGV[10])
 if doubtful and redis.call('EXISTS', KEYS[4]) == 1 then return answer('probing', 1) end
 
-local found = redis.call('HGETALL', KEYS[1])
+local entries = redis.call('HGETALL', KEYS[1])
 local slots, used = {}, {0, 0, 0}
-for i = 1, #found, 2 do
-  local at = tonumber(found[i])
+for i = 1, #entries, 2 do
+  local at = tonumber(entries[i])
   local free_at = (at + 1) * slot + window + guard
-  if free_at <= now or at * slot > now + window then  -- or of a clock that was set back
-    redis.call('HDEL', KEYS[1], found[i])
+  if free_at <= now or at * slot > now + window then  -- or from a clock that was set back
+    redis.call('HDEL', KEYS[1], entries[i])
   else
-    local a, b, c = string.match(found[i + 1], '(%d+) (%d+) (%d+)')
+    local a, b, c = string.match(entries[i + 1], '(%d+) (%d+) (%d+)')
     local amounts = {tonumber(a), tonumber(b), tonumber(c)}
     for n = 1, 3 do used[n] = used[n] + amounts[n] end
     slots[#slots + 1] = {free_at, amounts}
@@ -154,7 +154,7 @@ table.sort(slots, function(a, b) return a[1] < b[1] end)
 local function full(cost)
   for n = 1, 3 do
     local limit = tonumber(ARGV[6 + n])
-    -- What is above the limit alone could never be paid: it gets in when nothing else has.
+    -- A cost above the whole limit is admitted when nothing else is in the window.
     if limit > 0 and used[n] + math.min(cost[n], limit) > limit then return true end
   end
   return false
@@ -178,16 +178,16 @@ return {'in', at}
 """
 )
 
-# KEYS: closed, failures, probing. ARGV: seconds that were asked for (-1: none), base, longest, chance, failures in a
-# row that mean an outage. Returns for how many seconds nobody may call.
+# KEYS: closed, failures, probing. ARGV: requested seconds (-1: none), base, longest, chance, failures in a row that
+# mean an outage. Returns the seconds for which calls are closed.
 FAILED = (
     CLOSING
     + """
-local asked = tonumber(ARGV[1])
+local requested = tonumber(ARGV[1])
 redis.call('DEL', KEYS[3])
-local seconds = asked
-if asked < 0 then
-  -- Calls that were under way when it was closed tell nothing new: the wait must not grow by each of them.
+local seconds = requested
+if requested < 0 then
+  -- Failures of calls already under way are no news and must not lengthen the wait.
   if closed(KEYS[1]) > 0 then return tostring(closed(KEYS[1])) end
   local failures = redis.call('INCR', KEYS[2])
   redis.call('PEXPIRE', KEYS[2], 86400000)
@@ -201,19 +201,18 @@ return tostring(closed(KEYS[1]))
 """
 )
 
-# KEYS: slots, failures, probing. ARGV: slot of the grant, tokens it was too low by. What was granted too generously
-# is free again at once, and what was too little counts.
+# KEYS: slots, failures, probing. ARGV: slot of the grant, tokens to add. Corrects the tokens of the grant up or down.
 ANSWERED = """
 redis.call('DEL', KEYS[2], KEYS[3])
-local kept = redis.call('HGET', KEYS[1], ARGV[1])
-if kept and ARGV[2] ~= '0' then
-  local a, b, c = string.match(kept, '(%d+) (%d+) (%d+)')
+local entry = redis.call('HGET', KEYS[1], ARGV[1])
+if entry and ARGV[2] ~= '0' then
+  local a, b, c = string.match(entry, '(%d+) (%d+) (%d+)')
   redis.call('HSET', KEYS[1], ARGV[1], string.format('%s %s %.0f', a, b, math.max(0, c + ARGV[2])))
 end
 return 0
 """
 
-# KEYS: closed, failures, probing. Returns {seconds closed, failures in a row, whether somebody probes}.
+# KEYS: closed, failures, probing. Returns {seconds closed, failures in a row, 1 during a probe}.
 LOOK = (
     CLOSING
     + """
@@ -224,23 +223,23 @@ return {tostring(closed(KEYS[1])), redis.call('GET', KEYS[2]) or '0', redis.call
 
 @dataclass(frozen=True, kw_only=True)
 class RateLimits:
-    """What one provider is asked at most in a window; None: no limit of our own."""
+    """Limits of one provider per window; None means no limit."""
 
     requests: int | None = None
     texts: int | None = None
     tokens: int | None = None
     query_share: float = 0.1
-    """The part of each limit that documents leave to questions."""
+    """Share of each limit reserved for queries."""
     window: float = 60.0
-    """Seconds over which the provider counts."""
+    """Seconds of the provider's window."""
     failures: int = 3
-    """So many failures in a row, of whichever workers, mean that the provider is away."""
+    """Failures in a row, of any workers, that mean an outage."""
     base: float = 2.0
-    """Seconds for which it is then left alone; doubled each time it still is away."""
+    """Seconds of the first pause after an outage; doubled with each further failure."""
     longest: float = 600.0
 
     def most(self, limit: int | None, *, query: bool) -> int:
-        """What calls of this kind may use up; 0 without a limit."""
+        """The limit for queries or documents; 0 without a limit."""
         if limit is None:
             return 0
         return limit if query else max(1, int(limit * (1 - self.query_share)))
@@ -248,30 +247,30 @@ class RateLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderState:
-    """Whether the provider may be called."""
+    """State of a provider."""
 
     closed_seconds: float = 0.0
     failures: int = 0
     doubtful: bool = False
-    """True if it was away and nobody has seen it answer since: one caller at a time."""
+    """True after an outage until the first answer: one caller at a time."""
 
 
-_SAID = {
-    "closed": "the embedding provider is left alone for {:.0f} s more",
-    "probing": "the embedding provider was away, and another worker is finding out whether it is back",
-    "spent": "what may be embedded per minute is used up",
+_REFUSALS = {
+    "closed": "calls of the embedding provider are paused for {:.0f} s more",
+    "probing": "the embedding provider was away, and another worker is checking whether it is back",
+    "spent": "the embedding limit per minute is used up",
 }
-_GOES_ON = "nothing to do: the work goes on by itself"
+_GOES_ON = "nothing to do: work continues automatically"
 _RAISE = "; raise requestsPerMinute, textsPerMinute or tokensPerMinute if the provider allows more"
 
 
 class ProviderRateLimiter:
-    """The rate of one provider and key, for all processes with the same broker; connects at the first use."""
+    """Rate limiter of one provider and key, shared by all processes with the same broker; connects on first use."""
 
     def __init__(
         self, broker_url: str, name: str, limits: RateLimits, *, chance: Callable[[], float] = random.random
     ) -> None:
-        """`name` tells providers and keys apart; it is readable in Valkey and so must hold no key itself."""
+        """`name` identifies provider and key; it is readable in Valkey and must not contain the key."""
         self._scripts = Scripts(broker_url, PROVIDER_PREFIX)
         self._name = name
         self.disconnect = self._scripts.disconnect
@@ -279,47 +278,47 @@ class ProviderRateLimiter:
         self._chance = chance
 
     def take(self, cost: Cost) -> str:
-        """Leave for one call; the slot it is counted in, for `answered`.
+        """Reserve one call; returns its slot, for `answered`.
 
         Raises:
-            BudgetSpent: not now; `retry_after` says in how many seconds. Also if Valkey cannot be reached and the
-                call is for documents: who does not know what others ask does not ask.
+            BudgetSpent: no call now; `retry_after` is in seconds. Also if Valkey cannot be reached and the call is for
+                documents, since the usage of other workers is unknown.
         """
         limit = self.limits
         most = [limit.most(n, query=cost.query) for n in (limit.requests, limit.texts, limit.tokens)]
-        # The guard: a call may reach the provider sooner after its grant than an earlier one.
+        # The guard: a later call may reach the provider before an earlier one.
         timing = (limit.window, limit.window / SLOTS, max(limit.window / SLOTS, 0.25))
-        asked = (*timing, 1, cost.texts, cost.tokens, *most, limit.failures, PROBE_SECONDS)
+        arguments = (*timing, 1, cost.texts, cost.tokens, *most, limit.failures, PROBE_SECONDS)
         try:
-            why, seconds = self._scripts.run(TAKE, self._name, "slots closed failures probing", *asked)
+            why, seconds = self._scripts.run(TAKE, self._name, "slots closed failures probing", *arguments)
         except AWAY as error:
             if cost.query:
-                return ""  # one text, and somebody waits for it
-            # No cause: a client's error may repeat the address, which holds the password.
-            said = f"the embedding budget cannot be reached in Valkey ({type(error).__name__})"
-            raise BudgetSpent(said, fix=FIX, retry_after=AWAY_SECONDS) from None
+                return ""  # one text that a caller waits for
+            # No cause: a client's error may contain the address with its password.
+            message = f"the embedding budget in Valkey cannot be reached ({type(error).__name__})"
+            raise BudgetSpent(message, fix=FIX, retry_after=AWAY_SECONDS) from None
         if why == b"in":
             return str(seconds.decode())
         fix = _GOES_ON + (_RAISE if why == b"spent" else "")
         wait = max(0.05, float(seconds))
-        raise BudgetSpent(_SAID[why.decode()].format(float(seconds)), fix=fix, retry_after=wait)
+        raise BudgetSpent(_REFUSALS[why.decode()].format(float(seconds)), fix=fix, retry_after=wait)
 
     def failed(self, retry_after: float | None) -> float:
-        """The provider was away or sent us away; returns for how many seconds nobody calls it, 0 if they may."""
+        """Record a failed or refused call; returns for how many seconds calls are paused, 0 if they are not."""
         limit = self.limits
-        asked = -1.0 if retry_after is None else min(max(retry_after, 0.0), LONGEST_SECONDS)
+        requested_seconds = -1.0 if retry_after is None else min(max(retry_after, 0.0), LONGEST_SECONDS)
         with suppress(*AWAY):
-            told = (asked, limit.base, limit.longest, self._chance(), limit.failures)
-            return float(self._scripts.run(FAILED, self._name, "closed failures probing", *told))
+            arguments = (requested_seconds, limit.base, limit.longest, self._chance(), limit.failures)
+            return float(self._scripts.run(FAILED, self._name, "closed failures probing", *arguments))
         return 0.0
 
     def answered(self, slot: str = "", more_tokens: int = 0) -> None:
-        """The provider answered, whatever it said: it is not away. The call took so many tokens more than granted."""
+        """Record an answer, of any kind, which ends an outage; `more_tokens` corrects the tokens of the grant."""
         with suppress(*AWAY):
             self._scripts.run(ANSWERED, self._name, "slots failures probing", slot, more_tokens)
 
     def state(self) -> ProviderState:
-        """How it stands; an unknown state is a good one, since `take` says it better."""
+        """State of the provider; the default state if Valkey is away, since `take` reports that."""
         with suppress(*AWAY):
             closed, failures, probing = self._scripts.run(LOOK, self._name, "closed failures probing")
             doubtful = int(failures) >= self.limits.failures or bool(probing)

@@ -1,4 +1,4 @@
-"""The Celery app; importing it does nothing, `configure` gives it a broker."""
+"""The Celery app; `configure` gives it a broker, importing it has no effect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from celery.worker.request import Request as CeleryRequest
 from kombu.exceptions import InconsistencyError
 from kombu.transport import pyamqp, redis, virtual
 
-from workers.queue.broker import ASIDE_LIST, AWAY, MOST_ASIDE, SET_ASIDE
+from workers.queue.broker import AWAY, MAX_QUARANTINED, QUARANTINE_KEY, QUARANTINE_LIST
 from workers.queue.celeryconfig import celery_settings
 from workers.settings.queue import QueueSettings
 
@@ -29,8 +29,8 @@ app: Any = Celery("larder", include=["workers.tasks"])
 def configure(queue: QueueSettings, broker_url: str, *, send_only: bool = False) -> Any:
     """Point the app at a broker, with our queues, limits and ticks; returns the app.
 
-    `send_only` is for who consumes nothing: it does not wait long for a broker that says nothing, since the pump
-    sends what it could not.
+    `send_only` is for processes that consume nothing: they give up on a silent broker soon, since the pump sends
+    later what they could not.
     """
     app.conf.update(celery_settings(queue, broker_url, send_only=send_only))
     return app
@@ -40,18 +40,18 @@ logger = logging.getLogger(__name__)
 
 _BROKERS_OWN = (Empty, InconsistencyError, *AWAY)
 _virtual: Any = virtual.QoS
-"""What Kombu keeps of a channel's slots, apart from what the broker knows."""
+"""Kombu's local bookkeeping of a channel's slots, without the broker's."""
 
 
 class QoS(redis.QoS):
-    """Gives a slot back also where the broker did not hear that its message is done.
+    """Frees a slot also if the broker could not be told that its message is done.
 
-    Kombu keeps it, and Celery goes on: a worker with one slot that finished its task while the broker was frozen took
-    no message ever again, and looked healthy. The message itself may come once more; the ledger knows that it is done.
+    Kombu would keep the slot: a worker with one slot that finished its task while the broker was frozen took no
+    message ever again and looked healthy. The message may be delivered again; the ledger knows that it is done.
     """
 
     def ack(self, delivery_tag: str) -> None:
-        """Take a message off the broker's list of those under way; a broker that does not answer raises."""
+        """Acknowledge a message; raises if the broker does not answer."""
         try:
             super().ack(delivery_tag)  # type: ignore[no-untyped-call]
         except Exception:
@@ -59,7 +59,7 @@ class QoS(redis.QoS):
             raise
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Take a message off that list, or put it back into its queue, in the same way."""
+        """Reject or requeue a message; raises if the broker does not answer."""
         headers = getattr(self._delivered.get(delivery_tag), "headers", None)
         try:
             super().reject(delivery_tag, requeue=requeue)  # type: ignore[no-untyped-call]
@@ -67,54 +67,54 @@ class QoS(redis.QoS):
             _virtual.ack(self, delivery_tag)
             raise
         if not requeue:
-            count_set_aside(self.channel, headers)
+            count_quarantined(self.channel, headers)
 
 
-def count_set_aside(channel: Any, headers: Any = None) -> None:
-    """Count a message that nobody will do, for `larder status`; the ledger sends anew what it was about."""
-    told = headers if isinstance(headers, dict) else {}
+def count_quarantined(channel: Any, headers: Any = None) -> None:
+    """Record a quarantined message for `larder status`; the pump sends its work again from the ledger."""
+    header_values = headers if isinstance(headers, dict) else {}
     entry = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        **{name: str(told.get(name) or "")[:100] for name in ("task", "id")},
+        **{name: str(header_values.get(name) or "")[:100] for name in ("task", "id")},
     }
     with channel.conn_or_acquire() as client:
-        client.incr(SET_ASIDE)
-        client.lpush(ASIDE_LIST, json.dumps(entry))
-        client.ltrim(ASIDE_LIST, 0, MOST_ASIDE - 1)
+        client.incr(QUARANTINE_KEY)
+        client.lpush(QUARANTINE_LIST, json.dumps(entry))
+        client.ltrim(QUARANTINE_LIST, 0, MAX_QUARANTINED - 1)
 
 
 def guarded(read: Callable[..., Any]) -> Callable[..., Any]:
-    """`read` of a channel, but a message that cannot be read, or whose taking fails, ends no worker: it is set aside.
+    """Wrap `read` of a channel so that a message that cannot be read or handled is quarantined.
 
-    It would otherwise be put back after the worker's death and end the next one. The broker's own errors go their way.
+    It would otherwise end the worker, be delivered again and end the next one. Errors of the broker are raised.
     """
 
     @wraps(read)
     def guarded(channel: Any, **options: Any) -> Any:
-        before = set(channel.qos._delivered) - channel.qos._dirty  # noqa: SLF001 (kombu tells it nowhere else)
+        before = set(channel.qos._delivered) - channel.qos._dirty  # noqa: SLF001 (kombu has no public way)
         try:
             return read(channel, **options)
         except _BROKERS_OWN:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a stranger wrote there
-            # Neither the message nor the error's text, which may quote it.
+        except Exception as error:  # noqa: BLE001 - messages may come from other programs
+            # Without the message and the error's text, which may quote it.
             logger.error("a message is quarantined: taking it fails with %s", type(error).__name__)  # noqa: TRY400
-            taken = set(channel.qos._delivered) - before - channel.qos._dirty  # noqa: SLF001
-            for tag in taken:
+            unread = set(channel.qos._delivered) - before - channel.qos._dirty  # noqa: SLF001
+            for tag in unread:
                 channel.qos.reject(tag)
-            if not taken:
-                count_set_aside(channel)
+            if not unread:
+                count_quarantined(channel)
             return True
 
     return guarded
 
 
 def guarded_consume(consume: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for a channel of RabbitMQ, which hands messages over: what cannot be taken is dropped."""
+    """Wrap `consume` of a RabbitMQ channel so that a message that cannot be handled is dropped."""
 
     @wraps(consume)
     def guarded(channel: Any, *, callback: Callable[[Any], Any], no_ack: bool = False, **options: Any) -> Any:
-        def taken(message: Any) -> None:
+        def handle(message: Any) -> None:
             try:
                 callback(message)
             except (AMQPError, OSError):
@@ -124,46 +124,46 @@ def guarded_consume(consume: Callable[..., Any]) -> Callable[..., Any]:
                 if not no_ack:
                     channel.basic_reject(message.delivery_tag, requeue=False)
 
-        return consume(channel, callback=taken, no_ack=no_ack, **options)
+        return consume(channel, callback=handle, no_ack=no_ack, **options)
 
     return guarded
 
 
 ASK = "larder.ask"
-"""The task that a Celery app without this package asks for."""
+"""Task name for Celery apps without this package."""
 
 
 class Request(CeleryRequest):  # type: ignore[misc]
-    """A message as a task to be run, refused before it takes a place in the pool, which it would keep."""
+    """A task request that is validated before it takes a place in the pool, which an invalid one would keep."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         limits = self.time_limits
         pair = isinstance(limits, list | tuple) and len(limits) == len(("hard", "soft"))
         if not pair or not all(limit is None or type(limit) in (int, float) for limit in limits):
-            raise InvalidTaskError("its time limits are none")
+            raise InvalidTaskError("invalid time limits")
         if not isinstance(self.id, str):
-            raise InvalidTaskError("its id is none")
-        if self._type == ASK:  # its arguments are no ids but texts, which neither logs nor Flower may show
+            raise InvalidTaskError("invalid id")
+        if self._type == ASK:  # its arguments are texts, which neither logs nor Flower may show
             self._argsrepr = self._kwargsrepr = ""
 
-    def info(self, **_how: object) -> Any:
-        """What the worker tells of a task under way, to Flower too: its arguments as they may be shown."""
+    def info(self, **_options: object) -> Any:
+        """Description of a running task, also for Flower, with its arguments redacted."""
         return super().info(safe=True)
 
 
 def install_transport() -> None:
-    """Use these for every channel of this process, whatever the scheme of its URL; a transport would need its own."""
+    """Patch every channel of this process; a transport of our own would need its own URL scheme."""
     channel: Any = redis.Channel
     channel.QoS = QoS
-    channel._brpop_read = guarded(channel._brpop_read)  # noqa: SLF001 (what all messages come by)
-    channel._receive = guarded(channel._receive)  # noqa: SLF001 (and all commands)
+    channel._brpop_read = guarded(channel._brpop_read)  # noqa: SLF001 (reads all messages)
+    channel._receive = guarded(channel._receive)  # noqa: SLF001 (reads all commands)
     queues: Any = pyamqp.Channel
     queues.basic_consume = guarded_consume(queues.basic_consume)
     app.Task.Request = Request
-    # 28 exchanges and as many queues of RabbitMQ, for messages that are to come later: none of ours is.
+    # Celery would declare 28 exchanges and queues in RabbitMQ for delayed messages, which we do not use.
     delayed: Any = DelayedDelivery
     delayed.include_if = lambda *_: False
-    # Acknowledged, one that cannot be decoded would look like one that was done.
+    # Celery would acknowledge an undecodable message, as if it were done.
     consumer: Any = Consumer
     consumer.on_decode_error = lambda self, message, error: self.on_invalid_task(None, message, error)

@@ -1,4 +1,4 @@
-"""The broker: what waits in its queues, how it is set up, and the scripts that run in it."""
+"""The broker: lengths of its queues, its configuration, and Lua scripts that run in it."""
 
 from __future__ import annotations
 
@@ -21,96 +21,96 @@ from redis.retry import Retry
 from workers.queue import rabbit
 
 AWAY = (redis.RedisError, OSError)
-"""What is raised while it cannot be reached; the words may repeat its address and the password in it."""
+"""Errors of an unreachable broker; their messages may contain its address with the password."""
 
 PRIORITIES = (0, 3, 6, 9)
-"""The steps that kombu tells apart; 0 comes first."""
+"""Priorities that kombu distinguishes; 0 comes first."""
 
 SECONDS = 3.0
-"""A broker that takes longer counts as away: the one who asks is waiting for the screen."""
+"""Timeout of the broker; callers are often waiting for a screen."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerFacts:
-    """What the broker says of itself."""
+    """Version and memory of the broker."""
 
     server: str
     policy: str
-    """`maxmemory-policy`: what it drops when it is full."""
+    """`maxmemory-policy` of a full server."""
     used: int
     limit: int
-    """Bytes; a limit of 0 is none."""
+    """Bytes; 0 is no limit."""
 
 
 def lengths(url: str, queues: Sequence[str]) -> dict[str, int] | None:
-    """Messages that wait in each queue, without those a worker has taken; None if the broker is away."""
+    """Waiting messages of each queue, without those delivered to a worker; None if the broker is away."""
     with suppress(*AWAY, ValueError), client_of(url) as client:
         return {q: sum(int(client.llen(part)) for part in lists_of(q, url)) for q in queues}
     return None
 
 
-SET_ASIDE = "larder:set-aside"
-"""Where workers count the messages that they could not take."""
-ASIDE_LIST = f"{SET_ASIDE}:messages"
-"""The newest of them: when each came, its task and id, and nothing of what it asked."""
-MOST_ASIDE = 1000
+QUARANTINE_KEY = "larder:set-aside"
+"""Valkey key of the number of quarantined messages."""
+QUARANTINE_LIST = f"{QUARANTINE_KEY}:messages"
+"""Valkey key of the newest quarantined messages: time, task and id, without arguments."""
+MAX_QUARANTINED = 1000
 
 
-def aside_total(url: str) -> int | None:
-    """Messages that no worker could take since the broker began to keep anything; None if it is away, or no Valkey."""
+def quarantined_total(url: str) -> int | None:
+    """Number of quarantined messages; None if the broker is away, or is RabbitMQ."""
     if rabbit.is_rabbit(url):
         return None
     with suppress(*AWAY, ValueError), client_of(url) as client:
-        return int(client.get(SET_ASIDE) or 0)
+        return int(client.get(QUARANTINE_KEY) or 0)
     return None
 
 
-def aside_messages(url: str) -> list[dict[str, str]]:
-    """`{"at", "task", "id"}` of the newest messages that no worker could take, newest first; the last two may be empty.
+def quarantined_messages(url: str) -> list[dict[str, str]]:
+    """`{"at", "task", "id"}` of quarantined messages, newest first; task and id may be empty.
 
-    Raises what the client raises where the broker is away.
+    Raises one of `AWAY`.
     """
     if rabbit.is_rabbit(url):
         return []
     with client_of(url) as client:
-        return [json.loads(one) for one in client.lrange(ASIDE_LIST, 0, -1)]
+        return [json.loads(one) for one in client.lrange(QUARANTINE_LIST, 0, -1)]
 
 
-def drop_aside(url: str) -> int:
-    """Forget the messages that no worker could take, and count from 0; how many there were."""
-    total = aside_total(url) or 0
+def drop_quarantined(url: str) -> int:
+    """Delete the quarantined messages; returns how many there were."""
+    total = quarantined_total(url) or 0
     if not rabbit.is_rabbit(url):
         with client_of(url) as client:
-            client.delete(SET_ASIDE, ASIDE_LIST)
+            client.delete(QUARANTINE_KEY, QUARANTINE_LIST)
     return total
 
 
 def lists_of(queue: str, url: str = "") -> list[str]:
-    """Each step of priority is a list of its own in Valkey, and a queue of its own in RabbitMQ."""
+    """Names of a queue's lists in Valkey, or queues in RabbitMQ: one per priority."""
     between = "." if rabbit.is_rabbit(url) else "\x06\x16"
     return [queue, *(f"{queue}{between}{step}" for step in PRIORITIES if step)]
 
 
 def consumed_queues(queue: str, url: str) -> list[str]:
-    """What a worker of this queue reads: Kombu finds the lists of Valkey by itself."""
+    """Names that a worker of this queue consumes; Kombu adds the priorities of Valkey itself."""
     return lists_of(queue, url) if rabbit.is_rabbit(url) else [queue]
 
 
 def queue_for(queue: str, url: str, priority: int | None) -> str:
-    """Where a message of this priority is sent to."""
+    """Name of the queue for a message of this priority."""
     return lists_of(queue, url)[bisect(PRIORITIES, priority or 0) - 1] if rabbit.is_rabbit(url) else queue
 
 
 def waiting(url: str, queue: str) -> dict[int, int]:
-    """Messages of each priority that wait in a queue, without those a worker has taken; empty if the broker is away."""
+    """Priority -> waiting messages of a queue, without those delivered to a worker; empty if the broker is away."""
     with suppress(*AWAY, ValueError), _connected(url) as client:
         return {p: int(client.llen(part)) for p, part in zip(PRIORITIES, lists_of(queue, url), strict=True)}
     return {}
 
 
 SHARE = 4
-"""One of so many messages of a queue is let through although others of a higher priority wait."""
-_LET_THROUGH = """
+"""One of so many messages of a queue may pass others of a higher priority."""
+_PROMOTE = """
 local turn = redis.call('INCR', KEYS[1])
 local share = tonumber(ARGV[1])
 if turn % share ~= 0 then return 0 end
@@ -122,58 +122,57 @@ for step = 0, behind - 1 do
 end
 return 0
 """
-"""Keys: the count of turns, the list that is read first, and those behind it, which take turns. The end that is read is
-the right one."""
+"""KEYS: counter of turns, the list of the highest priority, and the lists of lower ones, which take turns.
+Lists are read from the right."""
 
 
 def promote_lower_priority(url: str, queue: str) -> None:
-    """Count a finished task of a queue; after every SHARE of them put a message of a lower priority first.
+    """Count a finished task of a queue; after every SHARE tasks move a message of a lower priority to the front.
 
-    So nobody who has small changes without end keeps loads and fills waiting for ever. With RabbitMQ a worker takes
-    from each queue by turns anyway.
+    An endless stream of small changes would otherwise block bulk loads. With RabbitMQ a worker reads its queues by
+    turns anyway.
     """
     if rabbit.is_rabbit(url):
         return
     with suppress(*AWAY, ValueError), _connected(url) as client:
         lists = lists_of(queue)
-        client.eval(_LET_THROUGH, 1 + len(lists), f"larder:turn:{queue}", *lists, SHARE)
+        client.eval(_PROMOTE, 1 + len(lists), f"larder:turn:{queue}", *lists, SHARE)
 
 
 def without_message(url: str, lists: Mapping[str, Sequence[str]]) -> set[str]:
-    """Those tasks of which no message waits and none is with a worker; none of them if the broker is away.
+    """Tasks without any message, neither waiting nor delivered to a worker; empty if the broker is away.
 
-    `lists` names those of each. What waits behind a slow worker is heard, and so is what somebody is at. None with
-    RabbitMQ, too, which does not tell what a worker has taken.
+    `lists` are the lists of each task. Always empty with RabbitMQ, which does not tell which messages are delivered.
     """
     if rabbit.is_rabbit(url):
         return set()
     with suppress(*AWAY, ValueError), _connected(url) as client:
         empty = {task for task, waits in lists.items() if not client.exists(*waits)}
-        taken = b"".join(client.hvals("unacked")) if empty else b""
-        return {task for task in empty if f'"{task}"'.encode() not in taken}
+        unacknowledged = b"".join(client.hvals("unacked")) if empty else b""
+        return {task for task in empty if f'"{task}"'.encode() not in unacknowledged}
     return set()
 
 
 def facts(url: str) -> BrokerFacts | None:
-    """Its kind, memory and policy; None if it is away. RabbitMQ tells its kind alone."""
+    """Version, memory and policy of the broker; None if it is away. RabbitMQ gives only its version."""
     if rabbit.is_rabbit(url):
         with suppress(*AWAY, ValueError):
             return BrokerFacts(server=client_of(url).version(), policy="", used=0, limit=0)
         return None
     with suppress(*AWAY, ValueError), client_of(url) as client:
-        # INFO, not CONFIG: a user that may run tasks need not be allowed to read the configuration.
-        found = client.info("server") | client.info("memory")
-        version = found.get("valkey_version")
+        # INFO, not CONFIG: a user that may run tasks may lack the right to read the configuration.
+        info = client.info("server") | client.info("memory")
+        version = info.get("valkey_version")
         return BrokerFacts(
-            server=f"Valkey {version}" if version else f"Redis {found.get('redis_version', '')}",
-            policy=str(found.get("maxmemory_policy", "")),
-            used=int(found.get("used_memory", 0)),
-            limit=int(found.get("maxmemory", 0)),
+            server=f"Valkey {version}" if version else f"Redis {info.get('redis_version', '')}",
+            policy=str(info.get("maxmemory_policy", "")),
+            used=int(info.get("used_memory", 0)),
+            limit=int(info.get("maxmemory", 0)),
         )
     return None
 
 
-SILENT = f"takes connections and says nothing for {SECONDS:g} seconds"
+SILENT = f"accepts connections and does not answer within {SECONDS:g} seconds"
 REFUSALS: Mapping[str, str] = {
     "needs a password, and its address has none": "write redis://:PASSWORD@HOST:6379/0 into LARDER_BROKER_URL",
     "refuses the password": "correct user and password in LARDER_BROKER_URL",
@@ -190,8 +189,8 @@ REFUSALS: Mapping[str, str] = {
         " read all (set_permissions)"
     ),
 }
-"""What it says who answers and does not let us in -> what to do."""
-_SAID = (
+"""Problem with a broker that answers -> advice; the end of a sentence about the broker."""
+_PROBLEMS = (
     ("Authentication required|already authenticated", "needs a password, and its address has none"),
     ("DB index", "has no database of that number"),
     ("NOT_ALLOWED", "has no virtual host of that name for its user"),
@@ -212,51 +211,51 @@ _SAID = (
         "cannot be reached: it closes the connection (no Redis or Valkey?)",
     ),
 )
-"""Words of an error -> what is wrong."""
+"""Pattern of an error -> problem."""
 
 
 def _host_in(url: str) -> str:
-    """The host of an address, if none of it can be a piece of a password with an @ or / in it."""
+    """The host of an address; empty if it might contain part of a password with an @ or / in it."""
     with suppress(ValueError):
-        parts = urlsplit(url)
-        if url.count("@") == parts.netloc.count("@") <= 1:
-            return parts.hostname or ""
+        address = urlsplit(url)
+        if url.count("@") == address.netloc.count("@") <= 1:
+            return address.hostname or ""
     return ""
 
 
 def connect_problem(url: str) -> str:
-    """Why it cannot be used, as the end of a sentence; empty if it can. Of the address only an unknown host is told."""
+    """Why the broker cannot be used, as the end of a sentence; empty if it can. It names no more than the host."""
     try:
         with client_of(url) as client:
             client.ping()
-            client.exists("control")  # to answer a ping needs no right on any key
+            client.exists("control")  # a ping needs no rights on keys
     except (redis.TimeoutError, TimeoutError):
         return SILENT
     except (redis.RedisError, OSError, ValueError) as error:
         kind = type(error).__name__
         if url.startswith(("rediss:", "amqps:")) and "No such file" in str(error):
             return "is to be trusted by a file that is not there"
-        said = (why for words, why in _SAID if re.search(words, f"{kind}: {error}"))
-        why = next(said, f"cannot be reached: {kind}")
+        problems = (why for words, why in _PROBLEMS if re.search(words, f"{kind}: {error}"))
+        why = next(problems, f"cannot be reached: {kind}")
         return why.replace(" is not known", f" {_host_in(url)!r} is not known") if _host_in(url) else why
     return ""
 
 
 def advice_on(why: str) -> str:
-    """What to do about such trouble."""
+    """Advice on a problem of `connect_problem`."""
     if why == SILENT:
-        return "look whether it is stopped (T in `ps`), out of memory, cut off, or speaks no TLS (rediss)"
+        return "check whether it is stopped (T in `ps`), out of memory, cut off, or without TLS (rediss)"
     return REFUSALS.get(why, "start it, or correct LARDER_BROKER_URL")
 
 
 def client_of(url: str) -> Any:
-    """A client of the broker; it connects at the first use. That of RabbitMQ knows `ping`, `exists` and `llen`.
+    """A client of the broker, which connects on first use; for RabbitMQ it has `ping`, `exists` and `llen`.
 
-    It tries nothing twice: a script that ran, and whose answer was lost, must not run again.
+    It does not retry: a script whose answer was lost must not run twice.
     """
     if rabbit.is_rabbit(url):
         return rabbit.RabbitClient(url, SECONDS)
-    # Kombu writes the address of a socket differently from the client.
+    # Kombu and the client write socket addresses differently.
     address = url.replace("redis+socket://", "unix://").replace("virtual_host=", "db=")
     return redis.Redis.from_url(
         address, socket_timeout=SECONDS, socket_connect_timeout=SECONDS, retry=Retry(NoBackoff(), 0)
@@ -264,25 +263,25 @@ def client_of(url: str) -> Any:
 
 
 @lru_cache(maxsize=2)
-def _kept_client(url: str) -> Any:
+def _cached_client(url: str) -> Any:
     return client_of(url)
 
 
 @contextmanager
 def _connected(url: str) -> Iterator[Any]:
-    """A client for what each step asks: it stays connected, since that takes longer than what is asked.
+    """A client for frequent short calls, which stays connected, since connecting takes longer than a call.
 
-    One whose connection was cut meanwhile connects again; what is forked connects by itself.
+    It reconnects after a lost connection and after a fork.
     """
     if not rabbit.is_rabbit(url):
-        yield _kept_client(url)
+        yield _cached_client(url)
         return
     with client_of(url) as client:
         yield client
 
 
 def tls_of(url: str) -> dict[str, Any] | None:
-    """What Celery needs to know of TLS beyond the address: that the server must prove who it is; None without TLS."""
+    """Celery's TLS options, which verify the server; None without TLS."""
     return rabbit.tls_of(url) or (
         {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_check_hostname": True}
         if url.startswith("rediss:")
@@ -294,17 +293,17 @@ KEPT_SECONDS = 30 * 86_400
 
 
 def set_if_absent(url: str, key: str, value: str) -> bool | None:
-    """Keep a value for others to take; False if there is one already, None if the broker is away."""
+    """Store a value for KEPT_SECONDS; False if the key exists, None if the broker is away."""
     with suppress(*AWAY, ValueError), client_of(url) as client:
         return bool(client.set(key, value, nx=True, ex=KEPT_SECONDS))
     return None
 
 
 def get_and_delete(url: str, key: str) -> bytes | None:
-    """The value kept there, which one alone gets; None if there is none, or the broker is away."""
+    """Take a value, for one caller only; None if there is none, or the broker is away."""
     with suppress(*AWAY, ValueError), client_of(url) as client:
-        found: bytes | None = client.getdel(key)
-        return found
+        value: bytes | None = client.getdel(key)
+        return value
     return None
 
 
@@ -312,14 +311,14 @@ REQUEST_HEADER = "larder_request"
 
 
 def request_header() -> dict[str, str]:
-    """The id of the request to the API that asks for what is sent, for the log of whoever does it."""
-    structlog = sys.modules.get("structlog")  # the API has it; for who has not, it is large
+    """Header with the id of the current API request, for the log of the worker."""
+    structlog = sys.modules.get("structlog")  # loaded in the API; not imported elsewhere, since it is large
     request = structlog.contextvars.get_contextvars().get("request") if structlog else None
     return {REQUEST_HEADER: request} if request else {}
 
 
-FIX = "look whether Valkey runs and is reachable at the broker's address; it is tried again by itself"
-"""What to do while it is away."""
+FIX = "check that Valkey runs and is reachable at the broker's address; it is retried automatically"
+"""Advice while Valkey is away."""
 
 CLOSING = """
 local time = redis.call('TIME')
@@ -330,34 +329,31 @@ local function close(key, seconds)
 end
 local function answer(why, seconds) return {why, string.format('%.3f', seconds)} end
 """
-"""What the scripts of all limiters begin with: the server's clock, and a key that shuts a service for some seconds.
+"""Common start of all limiter scripts: the server's time, and a key that closes a service for some seconds.
 
-A limiter takes one step inside of Valkey and by its clock, so that workers cannot overtake each other nor disagree on
-time. A shorter closing never shortens a longer one.
+Each step of a limiter is one script, so that workers neither overtake each other nor disagree on the time. A shorter
+closing never shortens a longer one.
 """
 
 
 class Scripts:
-    """Runs the scripts of one limiter; connects at the first use, and again after `disconnect`.
-
-    May be used by several threads.
-    """
+    """Runs the scripts of one limiter; connects on first use, and again after `disconnect`. Thread-safe."""
 
     def __init__(self, broker_url: str, prefix: str) -> None:
-        """`prefix` is what all its keys begin with."""
+        """`prefix` starts all its keys."""
         self._client = client_of(broker_url)
         self._prefix = prefix
 
-    def run(self, script: str, name: str, parts: str, *arguments: object) -> Any:
-        """What the script returns.
+    def run(self, script: str, name: str, key_names: str, *arguments: object) -> Any:
+        """Run a script and return its result.
 
-        `name` tells what is limited, `parts` which of its keys the script gets, with blanks; names are readable in
-        Valkey and so must hold nothing secret. Raises one of `AWAY`.
+        `name` is the limited host or provider, `key_names` are its keys, separated by blanks. Names are readable in
+        Valkey and must not be secret. Raises one of `AWAY`.
         """
-        # The braces keep the keys on one node of a cluster.
-        keys = [f"{self._prefix}{{{name}}}:{part}" for part in parts.split()]
+        # Braces keep the keys on one node of a cluster.
+        keys = [f"{self._prefix}{{{name}}}:{part}" for part in key_names.split()]
         return self._client.register_script(script)(keys, arguments)
 
     def disconnect(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._client.connection_pool.disconnect()

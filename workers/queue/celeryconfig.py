@@ -1,4 +1,4 @@
-"""Queues, routes, limits and the tick, as Celery settings made from ours. Reasons: docs/design.md."""
+"""Queues, routes, limits and schedule as Celery settings. Reasons: docs/design.md."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from workers.queue.broker import SECONDS
 from workers.settings.queue import QueueSettings
 
 QUEUES = ("control", "ingest", "embed", "enrich")
-"""Each has a worker of its own, so that no kind of work waits for another."""
+"""Queues; each has its own worker, so that no kind of work waits for another."""
 
 INDEXING = ("control", "ingest", "embed")
-"""What a sync needs."""
+"""Queues needed for a sync."""
 
 ENRICHING = ("control", "enrich")
-"""What somebody waits for needs: the pump looks after lost messages."""
+"""Queues needed for answers; the pump resends lost messages."""
 
 ROUTES = {
     "larder.pump": "control",
@@ -23,7 +23,7 @@ ROUTES = {
     "larder.upkeep.build": "control",
     "larder.upkeep.trim": "control",
     "larder.upkeep.canary": "control",
-    "larder.sync": "ingest",  # what a source or a file does to its reader must not reach the pump
+    "larder.sync": "ingest",  # a source or file that breaks its reader must not affect the pump
     "larder.chunk": "ingest",
     "larder.upsert": "ingest",
     "larder.embed": "embed",
@@ -39,25 +39,25 @@ ROUTES = {
 
 
 def _rabbit_settings(url: str, seconds: float, *, send_only: bool) -> dict[str, Any]:
-    """What differs with RabbitMQ; nothing with Valkey."""
+    """Settings for RabbitMQ; empty with Valkey."""
     if not rabbit.is_rabbit(url):
         return {}
     return {
         "task_queues": [rabbit.queue_of(name) for queue in QUEUES for name in broker.lists_of(queue, url)],
         "broker_transport_options": rabbit.transport_options(seconds),
-        # Who only sends would be cut off for not speaking; it hears of each message whether it was taken.
+        # A process that only sends would miss heartbeats; it gets a confirmation for each message instead.
         "broker_heartbeat": 0 if send_only else 30,
-        # How much a worker may take of a quorum queue is said once, when it begins to read it.
+        # The prefetch count of a quorum queue is set once per consumer.
         "worker_enable_prefetch_count_reduction": False,
     }
 
 
 def celery_settings(queue: QueueSettings, broker_url: str, *, send_only: bool = False) -> dict[str, Any]:
-    """What `app.conf` is updated with; `send_only` gives up on a silent broker after `broker.SECONDS`."""
+    """Settings for `app.conf`; with `send_only`, a silent broker is given up after `broker.SECONDS`."""
     tick, seconds = queue.tick_seconds, SECONDS if send_only else 30
     return {
         "broker_url": rabbit.address_of(broker_url),
-        # Kombu would speak without TLS to a rediss:// that says nothing of certificates.
+        # Without these options Kombu would use no TLS for a rediss:// address.
         "broker_use_ssl": broker.tls_of(broker_url),
         "task_serializer": "json",
         "accept_content": ["json"],
@@ -79,7 +79,7 @@ def celery_settings(queue: QueueSettings, broker_url: str, *, send_only: bool = 
             "socket_keepalive": True,
             "health_check_interval": 25,
         },
-        # A publish that fails is found by the pump; waiting here would hold up a worker.
+        # The pump repeats a failed publish; waiting here would block a worker.
         "task_publish_retry_policy": {"max_retries": 1, "interval_start": 0.1, "interval_max": 0.2},
         "worker_soft_shutdown_timeout": 30,
         "worker_enable_soft_shutdown_on_idle": False,  # no task here waits for a countdown in memory
@@ -94,11 +94,11 @@ def celery_settings(queue: QueueSettings, broker_url: str, *, send_only: bool = 
         "enable_utc": True,
         "task_default_queue": "control",
         "task_routes": {name: {"queue": q} for name, q in ROUTES.items()},
-        # Beat only ticks; what is due stands in PostgreSQL, so missed and doubled ticks do no harm. They do not expire,
-        # since a worker's clock may differ from beat's: `every` lets one that comes late among others be skipped.
+        # Beat only ticks; due work is in PostgreSQL, so that missed and doubled ticks do no harm. Ticks do not expire,
+        # since a worker's clock may differ from beat's; `every` lets the worker skip late ones.
         "beat_schedule": {
             "tick": {"task": "larder.pump", "schedule": tick, "kwargs": {"every": tick}},
-            # Runs that end count words anew; this is for what was indexed outside of a run, as replayed letters.
+            # Runs update word statistics when they end; this covers other documents, as of replayed dead letters.
             "statistics": {
                 "task": "larder.upkeep.statistics",
                 "schedule": 300.0,

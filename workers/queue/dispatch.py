@@ -1,4 +1,4 @@
-"""Sending messages, after the commit: ids only, in batches of even weight."""
+"""Sends messages after the commit, with ids only, in batches of similar weight."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workers.queue import broker
 from workers.queue.celeryconfig import ROUTES
 
 FILL_PRIORITY = 9
-"""Behind everything else: 0 is the first."""
+"""The lowest priority; 0 is the highest."""
 
 TASK_OF = {Stage.FETCHED: "larder.chunk", Stage.CHUNKED: "larder.embed", Stage.EMBEDDED: "larder.upsert"}
 _FILLS = broker.PRIORITIES.index(FILL_PRIORITY)
@@ -22,17 +22,17 @@ LISTS = {
     **{task: broker.lists_of(ROUTES[task])[:_FILLS] for task in (*TASK_OF.values(), "larder.sync")},
     "larder.fill": broker.lists_of(ROUTES["larder.fill"])[_FILLS:],
 }
-"""Tasks whose messages are sent again when they are lost, and where in the broker they wait."""
+"""Task whose lost messages are sent again -> its lists in the broker."""
 
 
 RING_SECONDS = 1.0
-"""The pump is rung no more often by what happens all the time."""
+"""Minimum seconds between wake-ups of the pump by frequent events."""
 REST_SECONDS = 5.0
-"""A broker that was waited for in vain is left alone for a while: one run of the pump sends hundreds of messages."""
+"""Pause after an unreachable broker, since one run of the pump sends hundreds of messages."""
 _resting_until: dict[str, float] = {}
-"""Address of a broker -> when it is tried again."""
+"""Address of a broker -> monotonic time of the next try."""
 _rung_at: dict[str, float] = {}
-"""Address of a broker -> when the pump was rung there last."""
+"""Address of a broker -> monotonic time of the last wake-up of its pump."""
 
 
 def send(
@@ -42,11 +42,11 @@ def send(
     queue: str | None = None,
     named: Mapping[str, object] | None = None,
 ) -> bool:
-    """Publish one message, to its usual queue if none is named; False if the broker does not take it.
+    """Publish one message, by default to the queue of its task; False if the broker does not accept it.
 
-    The ledger remembers what it was about. It never expires: that would compare this machine's clock with a worker's.
+    The ledger has the work. Messages do not expire: that would compare this machine's clock with a worker's.
     """
-    from kombu.exceptions import OperationalError  # Celery is large, and who only looks sends nothing
+    from kombu.exceptions import OperationalError  # Celery is large, and many commands send nothing
 
     from workers.queue.app import app
 
@@ -60,7 +60,7 @@ def send(
                 priority=priority,
                 queue=broker.queue_for(queue or ROUTES[name], address, priority),
                 headers=broker.request_header(),
-                # Celery would cut it short, and a document could not be found by its id in Flower.
+                # Celery would truncate it, and Flower could not find a document by its id.
                 argsrepr=repr(list(args)),
             )
         except (OperationalError, OSError):
@@ -72,7 +72,7 @@ def send(
 
 
 def wake_pump(*, seldom: bool = False) -> None:
-    """Tell the pump that work is due; `seldom` not if this process told it a moment ago: its tick finds the rest."""
+    """Wake the pump for due work; with `seldom` at most once in RING_SECONDS, and the tick finds the rest."""
     from workers.queue.app import app
 
     address, now = str(app.conf.broker_url), time.monotonic()
@@ -84,7 +84,7 @@ def wake_pump(*, seldom: bool = False) -> None:
 def send_items(
     database: Database, tenant: UUID, stage: Stage, items: Sequence[Item], lane: work.Lane = work.Lane.CHANGED
 ) -> None:
-    """Ask for the next step of these documents; what the broker does not take is sent by the pump later."""
+    """Send the next step of these documents; if the broker does not accept it, the pump sends it later."""
     message = (str(tenant), [item.to_json() for item in items])
     if items and not send(TASK_OF[stage], *message, priority=lane):
         with database.tenant(tenant) as connection:
@@ -92,9 +92,9 @@ def send_items(
 
 
 def send_sync(database: Database, tenant: UUID, source: UUID, run: int, *, first: bool = False) -> None:
-    """Ask for the next slice of a walk; what the broker does not take is sent when the pump runs next.
+    """Send the next slice of a walk; if the broker does not accept it, the pump sends it later.
 
-    The `first` one goes before others: it is all of a small walk.
+    The `first` slice has priority, since small walks have no other.
     """
     lane = work.Lane.CHANGED if first else work.Lane.BULK
     if not send("larder.sync", str(tenant), str(source), run, priority=lane):
@@ -103,7 +103,7 @@ def send_sync(database: Database, tenant: UUID, source: UUID, run: int, *, first
 
 
 def send_fill(database: Database, tenant: UUID, index: int, items: Sequence[Item]) -> None:
-    """Ask for documents to be filled into a search index; new and changed documents are embedded before them."""
+    """Send documents to be filled into a search index, after new and changed documents."""
     message = (str(tenant), index, [item.to_json() for item in items])
     if items and not send("larder.fill", *message, priority=FILL_PRIORITY):
         with database.tenant(tenant) as connection:
@@ -111,14 +111,14 @@ def send_fill(database: Database, tenant: UUID, index: int, items: Sequence[Item
 
 
 def send_job(database: Database, due: jobs.DueJob) -> None:
-    """Ask for a job's work; what the broker does not take is sent by the pump later."""
+    """Send a job; if the broker does not accept it, the pump sends it later."""
     if not send(due.task, str(due.tenant_id), str(due.id), priority=due.priority):
         with database.tenant(due.tenant_id) as connection:
             jobs.mark_unsent(connection, due.id)
 
 
 def send_step(database: Database, tenant: UUID, step: Step, weights: Mapping[Stage, int], most: int) -> None:
-    """Ask for what follows a step before anything is begun; what is to be embedded is chosen from the ledger."""
+    """Send the work that follows a step; documents to embed are chosen from the ledger instead."""
     if step.stage is not Stage.CHUNKED:
         for part in batches(step.ready, step.sizes, weight=weights.get(step.stage, most), most=most):
             send_items(database, tenant, step.stage, part)
@@ -126,13 +126,13 @@ def send_step(database: Database, tenant: UUID, step: Step, weights: Mapping[Sta
 
 def batches(items: Iterable[Item], sizes: Mapping[UUID, int], *, weight: int, most: int) -> list[list[Item]]:
     """Cut documents into messages of at most `most` documents and about `weight` chunks."""
-    parts: list[list[Item]] = []
+    messages: list[list[Item]] = []
     load = 0
     for item in items:
         size = sizes.get(item.document_id, 1)
-        if not parts or len(parts[-1]) >= most or load + size > weight:
-            parts.append([])
+        if not messages or len(messages[-1]) >= most or load + size > weight:
+            messages.append([])
             load = 0
-        parts[-1].append(item)
+        messages[-1].append(item)
         load += size
-    return parts
+    return messages

@@ -105,7 +105,7 @@ def login(superuser: Superuser, addresses: Addresses) -> Iterator[str]:
     ("change", "message", "fix"),
     [
         (lambda url: f"{url}x", "does not exist", "the name at the end"),
-        (lambda url: as_user(url, "larder_app"), "wants a password", "user and password"),
+        (lambda url: as_user(url, "larder_app"), "needs a password", "user and password"),
         (lambda url: f"{url}?sslmode=require", "TLS with the database fails: server does not", "sslmode"),
         (lambda url: f"{url}?sslmode=maybe", "its parameter sslmode is refused", "behind the ?"),
         (lambda url: f"{url}?secret={SESAME}", "its parameter secret is refused", "behind the ?"),

@@ -15,7 +15,7 @@ from tests.workers.cli.asking import Run
 from workers import embedded
 from workers.cli.commands import app
 from workers.queue import broker
-from workers.queue.app import count_set_aside
+from workers.queue.app import count_quarantined
 
 TYPED_WRONG: list[tuple[str, ...]] = [
     ("token", "--permission", "bogus"),
@@ -115,14 +115,14 @@ def test_one_that_can_is_not(tmp_path: Path, rag: str, environ: dict[str, str]) 
 
 def test_messages_that_no_worker_took_are_shown_and_dropped(run: Run, servers: embedded.Servers) -> None:
     with Redis.from_url(servers.broker_url) as client:
-        client.delete(broker.SET_ASIDE, broker.ASIDE_LIST)
+        client.delete(broker.QUARANTINE_KEY, broker.QUARANTINE_LIST)
         channel = SimpleNamespace(conn_or_acquire=lambda: nullcontext(client))
         for n in range(3):
-            count_set_aside(channel, {"task": "larder.nope", "id": f"id-{n}", "argsrepr": "('a text',)"})
+            count_quarantined(channel, {"task": "larder.nope", "id": f"id-{n}", "argsrepr": "('a text',)"})
     shown = run("dead", "messages")
     assert (shown.exit_code, "larder.nope" in shown.stdout, "id-2" in shown.stdout) == (0, True, True)
     assert "a text" not in run("dead", "messages", "--json").stdout
     assert run("dead", "messages", "--drop").exit_code == 2
     assert "dropped 3 messages" in run("dead", "messages", "--drop", "--yes").stdout
     assert "no messages" in run("dead", "messages").stdout
-    assert broker.aside_total(servers.broker_url) == 0
+    assert broker.quarantined_total(servers.broker_url) == 0
