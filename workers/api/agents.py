@@ -29,7 +29,7 @@ from pipeline.search import Hit
 from pipeline.search.records import Filter, SearchRequest
 from workers import installed_version
 from workers.api.callers import Reader
-from workers.api.problems import told_to_callers
+from workers.api.problems import message_for_callers
 from workers.client import Client
 from workers.enrichment import job
 from workers.runtime import Runtime
@@ -159,7 +159,7 @@ def _told() -> Iterator[None]:
     try:
         yield
     except LarderError as error:
-        raise ToolError(told_to_callers(error)) from None
+        raise ToolError(message_for_callers(error)) from None
 
 
 def _passage(n: int, hit: Hit) -> str:

@@ -1,4 +1,4 @@
-"""What handlers depend on: the parts of the process, and the caller with the permission that is needed."""
+"""Dependencies of handlers: the runtime of the process, and the caller with the required permission."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from workers.runtime import Runtime
 
 
 class RequestBody(BaseModel):
-    """What is sent, without the characters that a database does not take."""
+    """Base of request bodies; removes characters that PostgreSQL cannot store."""
 
     @model_validator(mode="before")
     @classmethod
@@ -50,41 +50,41 @@ def _text_of_time(value: object) -> object:
 
 
 NotFlag = BeforeValidator(_no_flag)
-"""Of numbers: Python takes true for 1."""
+"""Refuses true and false as numbers."""
 Moment = Annotated[AwareDatetime, BeforeValidator(_text_of_time)]
 ProjectName = Annotated[
     str, Field(min_length=1, max_length=200, description="Id or name.", examples=["berths"])
 ]
 
 
-async def parts_of(request: Request) -> Runtime:
-    """The parts of this process; asynchronous as all that waits for nothing, since a thread for it costs more."""
-    found: Runtime = request.app.state.parts
-    return found
+async def runtime_of(request: Request) -> Runtime:
+    """The runtime of this process; asynchronous, since it does not block and a thread would cost more."""
+    runtime: Runtime = request.app.state.parts
+    return runtime
 
 
-Parts = Annotated[Runtime, Depends(parts_of)]
+CurrentRuntime = Annotated[Runtime, Depends(runtime_of)]
 _bearer = HTTPBearer(auto_error=False, scheme_name="bearerAuth", bearerFormat="JWT")
-_Given = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+_Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 COOKIE = "larder_console"
-MOST_WAITING = 100
-"""Requests of one user that may wait for an answer; they hold a connection and nothing else."""
+MAX_WAITING = 100
+"""Requests of one user that may wait for an answer; each holds only a connection."""
 QUEUE_SECONDS = 30.0
-"""A request beyond `api.atOnce` waits for its turn so long; at most `MOST_WAITING` of a user do in a process."""
+"""Seconds that a request beyond `api.atOnce` waits for its turn; at most `MAX_WAITING` per user and process."""
 QUEUE_LOOK = 0.05
-"""Seconds between two looks whether its turn has come."""
+"""Seconds between two checks for its turn."""
 _queued: Counter[str] = Counter()
 WINDOW = 60.0
-"""Seconds in which wrong tokens are counted together."""
-MOST_KEPT = 10_000
+"""Seconds over which wrong tokens are counted."""
+MAX_ADDRESSES = 10_000
 UNCOUNTED_SECONDS = 10.0
-"""A broker that could not be asked is left alone for a while: a frozen one costs each request its three seconds."""
+"""Pause after an unreachable broker; a frozen one would delay each request by three seconds."""
 _uncounted_until: WeakKeyDictionary[Runtime, float] = WeakKeyDictionary()
 
 
 class Attempts:
-    """Counts wrong tokens of the last minute by address; `clock` gives seconds that never go back."""
+    """Counts wrong tokens of the last minute by address; `clock` is monotonic."""
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
@@ -94,20 +94,20 @@ class Attempts:
 
     @contextmanager
     def counted(self, address: str) -> Iterator[None]:
-        """Around the proof of a token.
+        """Context of the proof of a token, which counts failures.
 
-        A right one is let in whatever came before it: many share an address, and whoever sends wrong ones from
-        there, or in somebody's name, shall keep nobody out.
+        A valid token is always accepted: many callers share an address, and wrong tokens from there must not lock
+        them out.
 
         Raises:
-            RateLimited: it is wrong, as too many were lately.
+            RateLimited: the token is wrong, and so were too many before.
         """
         try:
             yield
         except TokenUnproved:
-            if left := self._seconds_to_wait(address):
+            if seconds := self._seconds_to_wait(address):
                 raise _too_many(
-                    f"too many wrong tokens: an address may send {self._most} a minute", left
+                    f"too many wrong tokens: an address may send {self._most} a minute", seconds
                 ) from None
             raise
 
@@ -121,31 +121,31 @@ class Attempts:
                 return max(0.1, since + WINDOW - now)
             self._wrong[address] = count + 1, since
             self._wrong.move_to_end(address)
-            while len(self._wrong) > MOST_KEPT:
+            while len(self._wrong) > MAX_ADDRESSES:
                 self._wrong.popitem(last=False)
         return 0.0
 
 
-def _too_many(said: str, seconds: float | None) -> RateLimited:
-    return RateLimited(said, fix=f"ask again in {math.ceil(seconds or 1)} s", retry_after=seconds)
+def _too_many(message: str, seconds: float | None) -> RateLimited:
+    return RateLimited(message, fix=f"ask again in {math.ceil(seconds or 1)} s", retry_after=seconds)
 
 
 def address_of(request: Request) -> str:
-    """Where a request comes from; of the sixth version what one user has, who may have any number of them."""
+    """Address of a request's client; for IPv6 its /64 network, which belongs to one user."""
     host = request.client.host if request.client else ""
     try:
-        found = ip_address(host)
+        address = ip_address(host)
     except ValueError:
         return host[:64]
-    return str(ip_network((found, 64), strict=False) if isinstance(found, IPv6Address) else found)
+    return str(ip_network((address, 64), strict=False) if isinstance(address, IPv6Address) else address)
 
 
 def prove_caller(request: Request, token: str) -> Caller:
-    """The caller whom the token of a request proves.
+    """Verify a request's token and return its caller.
 
     Raises:
-        TokenRefused: nobody.
-        RateLimited: nobody, and too many were wrong lately from this address.
+        TokenRefused: the token is not valid.
+        RateLimited: nor were too many others from this address.
     """
     verifier: Verifier = request.app.state.verifier
     attempts: Attempts = request.app.state.attempts
@@ -154,49 +154,51 @@ def prove_caller(request: Request, token: str) -> Caller:
 
 
 def _admitted(*, waits: bool) -> Callable[..., AsyncIterator[Caller]]:
-    """A dependency: the caller, as long as their request is under way."""
+    """A dependency: the caller, counted while their request runs."""
 
-    async def admitted(request: Request, parts: Parts, given: _Given) -> AsyncIterator[Caller]:
-        if given is None:
-            raise TokenRefused("there is no token", fix="send Authorization: Bearer TOKEN")
-        caller = await run_in_threadpool(prove_caller, request, given.credentials)
-        async with counted(parts, caller, waits=waits):
+    async def admitted(
+        request: Request, runtime: CurrentRuntime, credentials: _Credentials
+    ) -> AsyncIterator[Caller]:
+        if credentials is None:
+            raise TokenRefused("the request has no token", fix="send Authorization: Bearer TOKEN")
+        caller = await run_in_threadpool(prove_caller, request, credentials.credentials)
+        async with counted(runtime, caller, waits=waits):
             yield caller
 
     return admitted
 
 
 @asynccontextmanager
-async def counted(parts: Runtime, caller: Caller, *, waits: bool = False) -> AsyncIterator[None]:
-    """A request of the caller's, by whatever door, is under way; those that wait for an answer are counted apart.
+async def counted(runtime: Runtime, caller: Caller, *, waits: bool = False) -> AsyncIterator[None]:
+    """Count a request of the caller while it runs; those that wait for an answer are counted separately.
 
-    One that is too many at once waits `QUEUE_SECONDS` for its turn, in the event loop, without a thread.
+    A request beyond the limit waits up to `QUEUE_SECONDS` in the event loop, without a thread.
 
     Raises:
-        RateLimited: they ask more than they may.
+        RateLimited: the caller exceeds a limit.
     """
-    a, key = parts.rag.api, f"api:{caller.tenant}:{caller.subject}{':waits' if waits else ''}"
-    most = MOST_WAITING if waits else a.at_once
+    a, key = runtime.rag.api, f"api:{caller.tenant}:{caller.subject}{':waits' if waits else ''}"
+    most = MAX_WAITING if waits else a.at_once
     limits = RequestLimits(per_minute=a.requests_per_minute, at_once=most, of_people=True)
-    ticket = ""  # without the broker nobody counts, and searches go on
-    if time.monotonic() >= _uncounted_until.get(parts, 0.0):
+    ticket = ""  # without the broker requests are not counted, and searches still work
+    if time.monotonic() >= _uncounted_until.get(runtime, 0.0):
         try:
-            ticket = await _ticket(parts.request_limiter, key, limits, 0.0 if waits else QUEUE_SECONDS)
+            ticket = await _ticket(runtime.request_limiter, key, limits, 0.0 if waits else QUEUE_SECONDS)
         except RateLimited as error:
-            may = f"it may ask {a.requests_per_minute} a minute, and {most} of them may be under way"
+            may = f"it may send {a.requests_per_minute} a minute, {most} of them at the same time"
             raise _too_many(f"too many requests with this token: {may}", error.retry_after) from None
         except SourceUnavailable:
-            _uncounted_until[parts] = time.monotonic() + UNCOUNTED_SECONDS
+            _uncounted_until[runtime] = time.monotonic() + UNCOUNTED_SECONDS
     try:
         yield
     finally:
         if ticket:
-            with CancelScope(shield=True):  # else the place of a caller who has left would stay taken
-                await run_in_threadpool(parts.request_limiter.release, key, ticket)
+            with CancelScope(shield=True):  # else the ticket of a disconnected caller would not be released
+                await run_in_threadpool(runtime.request_limiter.release, key, ticket)
 
 
 async def _ticket(limiter: RequestLimiter, key: str, limits: RequestLimits, seconds: float) -> str:
-    """A ticket of the limiter, within so many seconds if only too many are under way."""
+    """Acquire a ticket; waits up to `seconds` while too many requests are running."""
     end = time.monotonic() + seconds
     _queued[key] += 1
     try:
@@ -204,7 +206,7 @@ async def _ticket(limiter: RequestLimiter, key: str, limits: RequestLimits, seco
             try:
                 return await run_in_threadpool(limiter.acquire, key, limits)
             except Busy:
-                if time.monotonic() >= end or _queued[key] > MOST_WAITING:
+                if time.monotonic() >= end or _queued[key] > MAX_WAITING:
                     raise
             await asyncio.sleep(QUEUE_LOOK)
     finally:
@@ -216,8 +218,8 @@ async def _ticket(limiter: RequestLimiter, key: str, limits: RequestLimits, seco
 _ADMITTED, _WAITS = _admitted(waits=False), _admitted(waits=True)
 
 
-async def cookie_of(request: Request, parts: Parts) -> AsyncIterator[tuple[Caller, str] | None]:
-    """A dependency: caller and token of the console's cookie, as long as their request is under way; None: nobody."""
+async def cookie_of(request: Request, runtime: CurrentRuntime) -> AsyncIterator[tuple[Caller, str] | None]:
+    """A dependency: caller and token of the console's cookie while their request runs; None without a valid cookie."""
     token = request.cookies.get(COOKIE, "")
     try:
         caller = await run_in_threadpool(prove_caller, request, token) if token else None
@@ -226,12 +228,12 @@ async def cookie_of(request: Request, parts: Parts) -> AsyncIterator[tuple[Calle
     if caller is None:
         yield None
         return
-    async with counted(parts, caller):
+    async with counted(runtime, caller):
         yield caller, token
 
 
 def may(permission: str) -> Callable[[Caller], Awaitable[Caller]]:
-    """A dependency: the caller, if they have this permission; `Forbidden` otherwise."""
+    """A dependency: the caller; raises Forbidden without this permission."""
 
     async def checked(caller: Annotated[Caller, Depends(_ADMITTED)]) -> Caller:
         return caller.require(permission)
@@ -245,4 +247,4 @@ async def _waiter(caller: Annotated[Caller, Depends(_WAITS)]) -> Caller:
 
 Reader = Annotated[Caller, Depends(may(READ))]
 Waiter = Annotated[Caller, Depends(_waiter)]
-"""A reader who may wait for long."""
+"""A reader whose request may wait for an answer."""

@@ -1,4 +1,4 @@
-"""The console: pages for people, made on the server from the functions that the API calls."""
+"""The console: HTML pages, rendered on the server with the functions behind the API."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from workers.admin.status import (
     recent,
     sources_of,
 )
-from workers.api.callers import COOKIE, Parts, cookie_of, prove_caller
+from workers.api.callers import COOKIE, CurrentRuntime, cookie_of, prove_caller
 from workers.api.enrichment import client_for, items_of
-from workers.api.problems import told_to_callers
+from workers.api.problems import message_for_callers
 from workers.enrichment.step4_file import is_text, item_of_text
 from workers.runtime import acting_as
 from workers.search import document_as, search_as
@@ -50,13 +50,13 @@ POLICY = (
     " frame-ancestors 'none'"
 )
 PASSAGE = 420
-"""Characters of a hit's text that are shown."""
-LONGEST_SHOWN = 100_000
-"""Characters of a document's text on its page: more than anybody reads, and evil ones take 5 s to be made a page of."""
-SHOWN = 10
-CHANGES_SHOWN = 5
-"""Documents on the first page."""
-PARTS = {
+"""Characters of a hit's passage."""
+MAX_TEXT = 100_000
+"""Characters of a document's text on its page; hostile texts of this length take 5 s to render."""
+HITS = 10
+RECENT_CHANGES = 5
+"""Recently changed documents on the first page."""
+SCORE_PARTS = {
     "vector_part": "meaning",
     "keyword_part": "rare words in common",
     "title_part": "title",
@@ -74,49 +74,49 @@ pages.filters["moment"] = lambda moment: f"{moment:%Y-%m-%d %H:%M} UTC"
 pages.tests["web"] = web_address
 
 
-def _parts(hit: Hit) -> Iterator[tuple[str, float]]:
-    for name, label in PARTS.items():
+def _score_parts(hit: Hit) -> Iterator[tuple[str, float]]:
+    for name, label in SCORE_PARTS.items():
         value = getattr(hit.explanation, name, 0.0)
         if value:
             yield label, value
 
 
-pages.filters["parts"] = _parts
+pages.filters["score_parts"] = _score_parts
 
 
 class Session:
-    """Who is logged in, and how a page is shown to them."""
+    """A logged-in caller, and the rendering of their pages."""
 
     def __init__(self, request: Request, caller: Caller, token: str) -> None:
         self.request = request
         self.caller = caller
-        # Nobody else knows the token, so no page of another site can make this out.
+        # Derived from the token, which pages of other sites do not know.
         self.csrf = hashlib.sha256(b"csrf:" + token.encode()).hexdigest()
 
     def page(self, name: str, page: str, status: int = 200, **values: Any) -> HTMLResponse:
-        """The page of this name; `page` is its name among the links."""
+        """Render the template `name`; `page` is the active entry of the navigation."""
         return _rendered(self.request, name, status, caller=self.caller, csrf=self.csrf, page=page, **values)
 
     def checked(self, csrf: str, permission: str = READ) -> None:
-        """Raises Forbidden unless the form was ours and the caller has the permission."""
+        """Raises Forbidden unless the form belongs to this session and the caller has the permission."""
         if not hmac.compare_digest(csrf.encode(), self.csrf.encode()):
-            raise Forbidden("the form is not one of this session; load the page again")
+            raise Forbidden("the form does not belong to this session; load the page again")
         self.caller.require(permission)
 
 
 def _rendered(request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
-    told = {"caller": None, "csrf": "", "page": "", "problem": "", "done": "", "refresh": 0, **values}
-    body = pages.get_template(name).render(root=request.scope.get("root_path", ""), **told)
+    page_values = {"caller": None, "csrf": "", "page": "", "problem": "", "done": "", "refresh": 0, **values}
+    body = pages.get_template(name).render(root=request.scope.get("root_path", ""), **page_values)
     return HTMLResponse(body, status, {"Content-Security-Policy": POLICY})
 
 
 def entered(request: Request) -> RedirectResponse:
-    """Leads from the address itself, which a person types, to the console."""
+    """Redirect from the root address to the console."""
     return RedirectResponse(f"{request.scope.get('root_path', '')}/console")
 
 
 class LoggedOut(Exception):
-    """There is no session."""
+    """The request has no session."""
 
 
 def _session(
@@ -133,12 +133,12 @@ Text = Annotated[str, Form()]
 
 
 def logged_out(request: Request, _error: Exception) -> Response:
-    """To the page where one logs in."""
+    """Render the login page."""
     return _rendered(request, "login.html", 401)
 
 
 def problem(request: Request, status: int, detail: str) -> Response:
-    """What went wrong, as a page."""
+    """Render an error as a page."""
     return _rendered(request, "base.html", status, problem=detail[:1].upper() + detail[1:])
 
 
@@ -150,10 +150,10 @@ def _to(request: Request, path: str) -> RedirectResponse:
 def login(
     request: Request, token: Text, sec_fetch_site: Annotated[str, Header()] = "same-origin"
 ) -> Response:
-    """Keep the token in a cookie that no script can read."""
-    # Another site would have people ask under a name of its choice.
+    """Store the token in a cookie that scripts cannot read."""
+    # Another site could log people in under an account of its choice.
     if sec_fetch_site not in ("same-origin", "none"):
-        raise Forbidden("the form is not one of this console; load the page again")
+        raise Forbidden("the form does not belong to this console; load the page again")
     try:
         prove_caller(request, token.strip())
     except TokenRefused as error:
@@ -166,7 +166,7 @@ def login(
 
 @router.post("/logout")
 def logout(request: Request, session: Logged, csrf: Csrf) -> Response:
-    """Forget the token."""
+    """Delete the cookie."""
     session.checked(csrf)
     answer = _to(request, "")
     answer.delete_cookie(COOKIE, path=f"{request.scope.get('root_path', '')}/console")
@@ -175,33 +175,36 @@ def logout(request: Request, session: Logged, csrf: Csrf) -> Response:
 
 @router.get("/console.{kind}")
 def asset(kind: str) -> Response:
-    """The style, and the script that copies."""
-    known = {"css": "text/css", "js": "text/javascript"}
-    if kind not in known:
+    """Style sheet and script."""
+    media_types = {"css": "text/css", "js": "text/javascript"}
+    if kind not in media_types:
         return Response(status_code=404)
-    return FileResponse(PAGES / f"console.{kind}", media_type=known[kind])
+    return FileResponse(PAGES / f"console.{kind}", media_type=media_types[kind])
 
 
 @router.get("")
 def search(
-    session: Logged, parts: Parts, q: str = "", kind: str = "", project: str = "", done: str = ""
+    session: Logged, runtime: CurrentRuntime, q: str = "", kind: str = "", project: str = "", done: str = ""
 ) -> Response:
-    """The first page: a question, and what answers it."""
-    told: dict[str, Any] = {"q": q, "kind": kind, "project": project, "found": None, "passages": ()}
-    told |= {"sources": (), "changed": ()}
-    told |= {"projects": projects_of(parts, session.caller), "done": "Noted." if done else ""}
+    """The first page: the search form, hits, and recent changes."""
+    page_values: dict[str, Any] = {"q": q, "kind": kind, "project": project, "results": None, "passages": ()}
+    page_values |= {"sources": (), "changed": ()}
+    page_values |= {"projects": projects_of(runtime, session.caller), "done": "Noted." if done else ""}
     if q.strip():
         kinds = (Kind(kind),) if kind in set(Kind) else ()
-        request = SearchRequest(text=q[:10_000], k=SHOWN, filter=Filter(kinds=kinds), explain=True)
+        request = SearchRequest(text=q[:10_000], k=HITS, filter=Filter(kinds=kinds), explain=True)
         try:
-            found = search_as(parts, session.caller, request, [project] if project else [])
+            results = search_as(runtime, session.caller, request, [project] if project else [])
         except LarderError as error:
-            return session.page("search.html", "Search", **told, problem=told_to_callers(error))
-        told |= {"found": found, "passages": [_marked(hit.chunk.content, q) for hit in found.hits]}
+            return session.page("search.html", "Search", **page_values, problem=message_for_callers(error))
+        page_values |= {
+            "results": results,
+            "passages": [_marked(hit.chunk.content, q) for hit in results.hits],
+        }
     else:
-        told |= {"sources": _with_problems(parts, session)}
-        told |= {"changed": changes_of(parts, session.caller)[:CHANGES_SHOWN]}
-    return session.page("search.html", "Search", **told)
+        page_values |= {"sources": _with_problems(runtime, session)}
+        page_values |= {"changed": changes_of(runtime, session.caller)[:RECENT_CHANGES]}
+    return session.page("search.html", "Search", **page_values)
 
 
 def _marked(content: str, question: str) -> Sequence[tuple[str, bool]]:
@@ -215,35 +218,35 @@ def _marked(content: str, question: str) -> Sequence[tuple[str, bool]]:
 
 @router.post("/feedback")
 def feedback(
-    session: Logged, parts: Parts, request: Request, csrf: Csrf, q: Text, ref: Text, verdict: Text
+    session: Logged, runtime: CurrentRuntime, request: Request, csrf: Csrf, q: Text, ref: Text, verdict: Text
 ) -> Response:
-    """A document is useful or noise for the question."""
+    """Mark a document as useful or noise for the query."""
     session.checked(csrf, WRITE)
     mark_as(
-        parts, session.caller, {"item": q, "ref": ref, "verdict": verdict, "project": None, "source": None}
+        runtime, session.caller, {"item": q, "ref": ref, "verdict": verdict, "project": None, "source": None}
     )
     return _to(request, f"?{urlencode({'q': q, 'done': 1})}")
 
 
 @router.get("/documents/{document_id}")
-def document(session: Logged, parts: Parts, document_id: UUID) -> Response:
+def document(session: Logged, runtime: CurrentRuntime, document_id: UUID) -> Response:
     """A document with its whole text."""
-    found = document_as(parts, session.caller, document_id)
-    whole = found["text"] or ""
-    text = Markup(report.rendered(whole[:LONGEST_SHOWN]))  # noqa: S704 (made without HTML of the text's own)
-    return session.page("document.html", "", document=found, text=text, more=len(whole[LONGEST_SHOWN:]))
+    shown_document = document_as(runtime, session.caller, document_id)
+    whole = shown_document["text"] or ""
+    text = Markup(report.rendered(whole[:MAX_TEXT]))  # noqa: S704 (rendered without HTML of the text)
+    return session.page("document.html", "", document=shown_document, text=text, more=len(whole[MAX_TEXT:]))
 
 
 @router.get("/enrich")
-def ask(session: Logged, parts: Parts) -> Response:
+def ask(session: Logged, runtime: CurrentRuntime) -> Response:
     """The form of Step 4."""
-    return session.page("enrich.html", "Step 4", job=None, projects=projects_of(parts, session.caller))
+    return session.page("enrich.html", "Step 4", job=None, projects=projects_of(runtime, session.caller))
 
 
 @router.post("/enrich")
 def enrich(
     session: Logged,
-    parts: Parts,
+    runtime: CurrentRuntime,
     request: Request,
     csrf: Csrf,
     title: Text = "",
@@ -251,97 +254,99 @@ def enrich(
     project: Text = "",
     file: UploadFile | None = None,
 ) -> Response:
-    """Ask for one item's context, and go to where the answer will be."""
+    """Submit one item and redirect to its answer."""
     session.checked(csrf)
     try:
         item = _item(title, text, file.file.read() if file else b"")
-        client = client_for(request, parts, session.caller)
+        client = client_for(request, runtime, session.caller)
         job = client.submit(storable(item), project=project or None, caller=session.caller)
     except LarderError as error:
-        told = {
+        page_values = {
             "job": None,
-            "projects": projects_of(parts, session.caller),
-            "problem": told_to_callers(error),
+            "projects": projects_of(runtime, session.caller),
+            "problem": message_for_callers(error),
         }
-        return session.page("enrich.html", "Step 4", 422, **told)
+        return session.page("enrich.html", "Step 4", 422, **page_values)
     return _to(request, f"/enrich/{job}")
 
 
 def _item(title: str, text: str, sent: bytes) -> Mapping[str, Any]:
-    """The PBI of a form: a file, JSON, or words."""
+    """The backlog item of a form: a file, JSON or plain text."""
     words = sent.decode("utf-8", "replace") if sent.strip() else text
     if is_text(words):
         return {"pbi": item_of_text(words, title)}
     items = items_of(parse_json(words, "the text"))
     if not items:
-        raise RequestRejected("it holds no item")
+        raise RequestRejected("the text contains no backlog item")
     return items[0]
 
 
 @router.get("/enrich/{job_id}")
-def answer(session: Logged, parts: Parts, request: Request, job_id: UUID) -> Response:
-    """How the request stands, or its answer as a product owner reads it."""
-    job = client_for(request, parts, session.caller).job(job_id, caller=session.caller)
-    told: dict[str, Any] = {"job": job, "report": "", "markdown": "", "refresh": 0 if job.ended else 2}
+def answer(session: Logged, runtime: CurrentRuntime, request: Request, job_id: UUID) -> Response:
+    """State of a job, or its answer as a report."""
+    job = client_for(request, runtime, session.caller).job(job_id, caller=session.caller)
+    page_values: dict[str, Any] = {"job": job, "report": "", "markdown": "", "refresh": 0 if job.ended else 2}
     if job.state == "done":
         item = {"pbi": job.request["pbi"], "scores": {}, "context": job.result}
-        told["markdown"] = report.document([item], "md")
-        told["report"] = Markup(report.rendered(told["markdown"]))  # noqa: S704 (all texts in it are escaped)
-    return session.page("enrich.html", "Step 4", **told)
+        page_values["markdown"] = report.document([item], "md")
+        page_values["report"] = Markup(report.rendered(page_values["markdown"]))  # noqa: S704 (all texts in it are escaped)
+    return session.page("enrich.html", "Step 4", **page_values)
 
 
 @router.get("/sources")
-def sources(session: Logged, parts: Parts, request: Request, done: str = "") -> Response:
-    """Where documents come from; what waits for a person, for those who see to it."""
+def sources(session: Logged, runtime: CurrentRuntime, request: Request, done: str = "") -> Response:
+    """Sources; for operators also dead letters and failed checks."""
     operates = session.caller.may(OPERATE)
-    told: dict[str, Any] = {"operates": operates, "letters": (), "usage": (), "wrong": ()}
-    told["done"] = "Done." if done else ""
+    page_values: dict[str, Any] = {"operates": operates, "letters": (), "usage": (), "wrong": ()}
+    page_values["done"] = "Done." if done else ""
     if operates:
-        letters, usage = letters_of(parts, session.caller)
-        shown = recent(request.app.state.watcher)["next"]
-        wrong = [one for one in shown if one["status"] == "error" and one["check"] in INSTALLATION]
-        told |= {"letters": letters, "usage": usage, "wrong": wrong}
-    found = _with_problems(parts, session)
-    moving = any(one["run"] and not one["run"].finished_at for one in found)
-    return session.page("sources.html", "Sources", sources=found, **told, refresh=5 if moving else 0)
+        letters, usage = letters_of(runtime, session.caller)
+        checks = recent(request.app.state.watcher)["next"]
+        wrong = [one for one in checks if one["status"] == "error" and one["check"] in INSTALLATION]
+        page_values |= {"letters": letters, "usage": usage, "wrong": wrong}
+    source_rows = _with_problems(runtime, session)
+    moving = any(one["run"] and not one["run"].finished_at for one in source_rows)
+    return session.page(
+        "sources.html", "Sources", sources=source_rows, **page_values, refresh=5 if moving else 0
+    )
 
 
 @router.get("/sources/{name}")
-def source_problems(session: Logged, parts: Parts, name: str) -> Response:
-    """What was not taken in of a source, with the reasons."""
-    source = next((one for one in _with_problems(parts, session) if one["name"] == name), None)
+def source_problems(session: Logged, runtime: CurrentRuntime, name: str) -> Response:
+    """Failed, excluded and noted items of a source, with reasons."""
+    source = next((one for one in _with_problems(runtime, session) if one["name"] == name), None)
     if source is None or not source["counts"]:
         raise NotFound("there is no source of this name whose problems you may see")
     return session.page("problems.html", "Sources", source=source)
 
 
-def _with_problems(parts: Parts, session: Session) -> list[dict[str, Any]]:
-    problems = problems_of(parts, session.caller)
+def _with_problems(runtime: CurrentRuntime, session: Session) -> list[dict[str, Any]]:
+    problems = problems_of(runtime, session.caller)
     none: dict[str, Any] = {"counts": {}, "problems": [], "left_out": {}}
-    return [{**one, **problems.get(one["id"], none)} for one in sources_of(parts, session.caller)]
+    return [{**one, **problems.get(one["id"], none)} for one in sources_of(runtime, session.caller)]
 
 
 @router.post("/release")
-def release(session: Logged, parts: Parts, request: Request, csrf: Csrf, source: Text) -> Response:
-    """Let the deletions of a source go that are held."""
+def release(session: Logged, runtime: CurrentRuntime, request: Request, csrf: Csrf, source: Text) -> Response:
+    """Approve the pending deletions of a source."""
     session.checked(csrf, OPERATE)
-    operate_source(parts, session.caller, source, partial(operations.release, parts))
+    operate_source(runtime, session.caller, source, partial(operations.release, runtime))
     return _to(request, "/sources?done=1")
 
 
 @router.post("/replay")
 def replay(
-    session: Logged, parts: Parts, request: Request, csrf: Csrf, letter: Annotated[int, Form()]
+    session: Logged, runtime: CurrentRuntime, request: Request, csrf: Csrf, letter: Annotated[int, Form()]
 ) -> Response:
     """Try a dead letter's document again."""
     session.checked(csrf, OPERATE)
-    chosen = [one for one in letters_of(parts, session.caller)[0] if one.id == letter]
+    chosen = [one for one in letters_of(runtime, session.caller)[0] if one.id == letter]
     with acting_as(session.caller.subject):
-        operations.replay(parts, chosen)
+        operations.replay(runtime, chosen)
     return _to(request, "/sources?done=1")
 
 
 @router.get("/changes")
-def changes(session: Logged, parts: Parts) -> Response:
-    """What was indexed today."""
-    return session.page("changes.html", "Changes", documents=changes_of(parts, session.caller))
+def changes(session: Logged, runtime: CurrentRuntime) -> Response:
+    """Documents indexed today."""
+    return session.page("changes.html", "Changes", documents=changes_of(runtime, session.caller))

@@ -1,7 +1,7 @@
-"""Step 4 over HTTP: items in, an address to fetch the answer from, and what people say of an answer.
+"""Step 4 over HTTP: submit items, fetch answers, and give feedback on them.
 
-Whoever waits for an answer waits in the event loop, and all of a process on one connection: a thread or a connection
-for each would leave none for those who ask.
+Requests that wait for an answer wait in the event loop, all of a process on one database connection: a thread or a
+connection each would leave none for new requests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pipeline.ledger import storable
 from pipeline.ledger.jobs import BULK, INTERACTIVE, JobRow
 from workers.admin.feedback import mark_as
 from workers.api import problems
-from workers.api.callers import Parts, Reader, RequestBody, Waiter, may
+from workers.api.callers import CurrentRuntime, Reader, RequestBody, Waiter, may
 from workers.client import Client
 from workers.enrichment.messaging import JobNotifications
 from workers.enrichment.step4_file import MOST_INTERACTIVE, backlog_of
@@ -34,17 +34,17 @@ from workers.runtime import Runtime
 
 router = APIRouter(prefix="/api/v1", tags=["enrichment"])
 
-MOST_ITEMS = 200
+MAX_ITEMS = 200
 LONGEST_WAIT = 60.0
-"""Seconds, whatever is preferred."""
-LOOKS_APART = 0.2
-"""Seconds between two looks at several jobs."""
+"""Maximum seconds of `Prefer: wait`."""
+POLL_SECONDS = 0.2
+"""Seconds between two reads of several jobs."""
 KEEP_ALIVE = 15.0
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})", re.IGNORECASE)
 
 
 class Job(BaseModel):
-    """An item that was asked about."""
+    """A job: the request for the context of one item."""
 
     id: UUID
     state: Literal["queued", "running", "done", "failed", "expired"]
@@ -55,30 +55,30 @@ class Job(BaseModel):
 
 
 class Jobs(BaseModel):
-    """What was asked, in the order of the items."""
+    """Jobs in the order of the items."""
 
     jobs: list[Job]
 
 
-async def client_of(request: Request, parts: Parts, caller: Reader) -> Client:
-    """What asks for the caller's tenant, on the connections of this process."""
-    return client_for(request, parts, caller)
+async def client_of(request: Request, runtime: CurrentRuntime, caller: Reader) -> Client:
+    """A client for the caller's tenant on the connections of this process."""
+    return client_for(request, runtime, caller)
 
 
-def client_for(request: Request, parts: Runtime, caller: Caller) -> Client:
-    """The same, for a caller that was proved in another way."""
-    return Client.of_parts(parts, caller.tenant_name, parts.settings.project, request.app.state.publisher)
+def client_for(request: Request, runtime: Runtime, caller: Caller) -> Client:
+    """A client for a caller from another dependency."""
+    return Client.of_parts(runtime, caller.tenant_name, runtime.settings.project, request.app.state.publisher)
 
 
 Asking = Annotated[Client, Depends(client_of)]
 
 
-Prefer = Annotated[str | None, Header(description="`wait=20`: answer within that time, if there is one.")]
+Prefer = Annotated[str | None, Header(description="`wait=20`: wait up to 20 s for the answer.")]
 
 
 @contextmanager
 def _watching(request: Request, tenant: UUID, job_ids: Sequence[UUID]) -> Iterator[asyncio.Event]:
-    """An event of this loop that is set when one of the jobs may have moved."""
+    """An event of this loop that is set when one of the jobs may have changed."""
     loop, moved = asyncio.get_running_loop(), asyncio.Event()
     notifications: JobNotifications = request.app.state.notifications
     with notifications.watch(tenant, job_ids, lambda: loop.call_soon_threadsafe(moved.set)):
@@ -86,7 +86,7 @@ def _watching(request: Request, tenant: UUID, job_ids: Sequence[UUID]) -> Iterat
 
 
 async def _moves(moved: asyncio.Event, seconds: float) -> bool:
-    """Wait so long for the event, and clear it; False if it did not come."""
+    """Wait up to `seconds` for the event and clear it; False if it was not set."""
     with suppress(TimeoutError):
         await asyncio.wait_for(moved.wait(), seconds)
     came = moved.is_set()
@@ -94,8 +94,8 @@ async def _moves(moved: asyncio.Event, seconds: float) -> bool:
     return came
 
 
-def _looked(look: Callable[[UUID], JobRow], ids: Iterable[UUID]) -> dict[UUID, JobRow]:
-    return {one: look(one) for one in ids}
+def _read_jobs(read: Callable[[UUID], JobRow], ids: Iterable[UUID]) -> dict[UUID, JobRow]:
+    return {one: read(one) for one in ids}
 
 
 def _open(rows: Mapping[UUID, JobRow]) -> list[UUID]:
@@ -105,36 +105,36 @@ def _open(rows: Mapping[UUID, JobRow]) -> list[UUID]:
 async def waited(
     request: Request,
     client: Client,
-    look: Callable[[UUID], JobRow],
+    read: Callable[[UUID], JobRow],
     ids: Sequence[UUID],
     prefer: str | None,
     response: Response,
 ) -> list[JobRow]:
-    """Jobs when they have ended, or as they stand after the time that is preferred; 200 if they ended in it."""
-    asked = _WAIT.search(prefer or "")
-    rows = await run_in_threadpool(_looked, look, ids)
-    left = min(LONGEST_WAIT, float(asked[1])) if asked else 0.0
+    """Jobs when all have ended, or after the time of `prefer`; status 200 if they ended in time."""
+    preference = _WAIT.search(prefer or "")
+    rows = await run_in_threadpool(_read_jobs, read, ids)
+    remaining = min(LONGEST_WAIT, float(preference[1])) if preference else 0.0
     clock = asyncio.get_running_loop().time
-    end = clock() + left
+    end = clock() + remaining
     waiting = _open(rows)
-    if left and waiting:
+    if remaining and waiting:
         with _watching(request, client.tenant, ids) as moved:
             while True:
-                rows |= await run_in_threadpool(partial(_looked, look, waiting))
-                waiting, left = _open(rows), end - clock()
-                if not waiting or left <= 0:
+                rows |= await run_in_threadpool(partial(_read_jobs, read, waiting))
+                waiting, remaining = _open(rows), end - clock()
+                if not waiting or remaining <= 0:
                     break
-                await _moves(moved, left)
-                # Jobs that end one soon after another are looked at together.
-                await asyncio.sleep(min(LOOKS_APART, left) if len(waiting) > 1 else 0)
-    found = [rows[one] for one in ids]
-    if asked and all(row.ended for row in found):
+                await _moves(moved, remaining)
+                # Jobs that end in quick succession are read together.
+                await asyncio.sleep(min(POLL_SECONDS, remaining) if len(waiting) > 1 else 0)
+    ended_rows = [rows[one] for one in ids]
+    if preference and all(row.ended for row in ended_rows):
         response.status_code = 200
-        response.headers["Preference-Applied"] = f"wait={asked[1]}"
-    return found
+        response.headers["Preference-Applied"] = f"wait={preference[1]}"
+    return ended_rows
 
 
-def _told(request: Request, job: JobRow) -> Job:
+def _job_json(request: Request, job: JobRow) -> Job:
     url = str(request.url_for("enrichment", job_id=job.id).path)
     done = job.state == "done"
     return Job(
@@ -147,24 +147,24 @@ def _told(request: Request, job: JobRow) -> Job:
     )
 
 
-def items_of(given: Any) -> Sequence[Mapping[str, Any]]:
-    """Requests out of a PBI, a list of them, or what Step 3 wrote."""
-    if isinstance(given, Mapping) and (
-        isinstance(given.get("pbi"), Mapping)
-        or not any(isinstance(value, list | dict) for value in given.values())
+def items_of(body: Any) -> Sequence[Mapping[str, Any]]:
+    """Requests in a body: a backlog item, a list of them, or the output of Step 3."""
+    if isinstance(body, Mapping) and (
+        isinstance(body.get("pbi"), Mapping)
+        or not any(isinstance(value, list | dict) for value in body.values())
     ):
-        return [given]
+        return [body]
     try:
-        return backlog_of(Path("body"), given).items
+        return backlog_of(Path("body"), body).items
     except DocumentRejected:
-        if isinstance(given, Mapping):
-            return [given]
+        if isinstance(body, Mapping):
+            return [body]
         raise
 
 
 @router.post("/enrich", status_code=202, responses=problems.responses(404))
 async def enrich(
-    given: Annotated[
+    body: Annotated[
         dict[str, Any] | list[Any],
         Body(examples=[{"pbi": {"id": "PBI-7", "title": "Show tide gates on the chart"}}]),
     ],
@@ -172,30 +172,30 @@ async def enrich(
     response: Response,
     client: Asking,
     caller: Reader,
-    project: Annotated[str | None, Query(description="Id or name; else the item's own.")] = None,
+    project: Annotated[str | None, Query(description="Id or name; default: the item's project.")] = None,
     prefer: Prefer = None,
 ) -> Jobs:
-    """Ask for the context of one backlog item or many; 200 with the answers if they came while you waited."""
-    items = items_of(storable(given))
-    if not 0 < len(items) <= MOST_ITEMS:
-        raise RequestRejected(f"send 1 to {MOST_ITEMS} items at once, not {len(items)}")
+    """Request the context of one or more backlog items; 200 with the answers if they are ready in time."""
+    items = items_of(storable(body))
+    if not 0 < len(items) <= MAX_ITEMS:
+        raise RequestRejected(f"send 1 to {MAX_ITEMS} items at once, not {len(items)}")
     priority = INTERACTIVE if len(items) <= MOST_INTERACTIVE else BULK
 
     def submit() -> list[UUID]:
-        for number, item in enumerate(items, 1):  # none is asked for if one of them is wrong
+        for number, item in enumerate(items, 1):  # none is submitted if one is wrong
             try:
                 client.checked(item, project, (), caller)
             except RequestRejected as error:
-                where = f"item {number} of {len(items)}: " if len(items) > 1 else ""
-                raise RequestRejected(f"{where}{error.message}", fix=error.fix) from None
+                position = f"item {number} of {len(items)}: " if len(items) > 1 else ""
+                raise RequestRejected(f"{position}{error.message}", fix=error.fix) from None
         return [client.submit(item, project=project, priority=priority, caller=caller) for item in items]
 
     ids = await run_in_threadpool(submit)
     rows = await waited(request, client, partial(client.job, caller=caller), ids, prefer, response)
-    told = [_told(request, row) for row in rows]
-    if len(told) == 1:
-        response.headers["Location"] = told[0].url
-    return Jobs(jobs=told)
+    jobs = [_job_json(request, row) for row in rows]
+    if len(jobs) == 1:
+        response.headers["Location"] = jobs[0].url
+    return Jobs(jobs=jobs)
 
 
 @router.get(
@@ -203,44 +203,44 @@ async def enrich(
     response_model=Job,
     responses={
         **problems.responses(404),
-        200: {"content": {"text/event-stream": {}}, "description": "How it stands, or its states as events"},
+        200: {"content": {"text/event-stream": {}}, "description": "The job, or its states as events"},
     },
 )
 async def enrichment(
     job_id: UUID,
     request: Request,
-    parts: Parts,
+    runtime: CurrentRuntime,
     caller: Waiter,
     accept: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Any:
-    """How a request stands, with its answer once it is done; as events until then if `text/event-stream` is asked."""
-    client = client_for(request, parts, caller)
+    """State of a job, with its answer once it is done; as a stream of events if `text/event-stream` is accepted."""
+    client = client_for(request, runtime, caller)
     row = await run_in_threadpool(client.job, job_id, caller=caller)
     if "text/event-stream" not in accept:
-        return _told(request, row)
+        return _job_json(request, row)
     return StreamingResponse(_events(request, client, caller, row), media_type="text/event-stream")
 
 
 async def _events(request: Request, client: Client, caller: Caller, row: JobRow) -> AsyncIterator[str]:
-    """Each state of the job, the last one with its answer; ends with whoever listens."""
-    told = ""
+    """Yield an event per state of the job, the last with its answer; ends when the client disconnects."""
+    last_state = ""
     with _watching(request, client.tenant, [row.id]) as moved:
         while True:
-            if row.state != told:
-                told = row.state
-                yield f"event: {row.state}\ndata: {_told(request, row).model_dump_json()}\n\n"
+            if row.state != last_state:
+                last_state = row.state
+                yield f"event: {row.state}\ndata: {_job_json(request, row).model_dump_json()}\n\n"
             if row.ended:
                 return
             if not await _moves(moved, KEEP_ALIVE):
                 yield ": still there\n\n"
-            with suppress(StoreUnavailable):  # it is asked again with the next sign of life
+            with suppress(StoreUnavailable):  # it is read again with the next event
                 row = await run_in_threadpool(client.job, row.id, caller=caller)
 
 
 class Verdict(RequestBody):
-    """What somebody says of a document for an item or a question."""
+    """Feedback on a document for an item or a query."""
 
-    item: Annotated[str, Field(min_length=1, max_length=10_000, description="Id of an item, or a question.")]
+    item: Annotated[str, Field(min_length=1, max_length=10_000, description="Id of an item, or a query.")]
     ref: Annotated[
         str, Field(min_length=1, max_length=1000, description="`ref` or `document_id` of an answer.")
     ]
@@ -250,7 +250,7 @@ class Verdict(RequestBody):
 
 
 class Marked(BaseModel):
-    """What is said of it now."""
+    """The current feedback on the document."""
 
     ref: str
     document_id: UUID
@@ -259,6 +259,8 @@ class Marked(BaseModel):
 
 
 @router.post("/feedback", responses=problems.responses(404))
-def feedback(said: Verdict, parts: Parts, caller: Annotated[Caller, Depends(may(WRITE))]) -> Marked:
-    """Say that a document is useful or noise for an item; later answers honour it."""
-    return Marked.model_validate(mark_as(parts, caller, said.model_dump()))
+def feedback(
+    verdict: Verdict, runtime: CurrentRuntime, caller: Annotated[Caller, Depends(may(WRITE))]
+) -> Marked:
+    """Mark a document as useful or noise for an item; later answers take it into account."""
+    return Marked.model_validate(mark_as(runtime, caller, verdict.model_dump()))

@@ -1,4 +1,4 @@
-"""How the installation is, and what this process counts; nobody needs a token for it."""
+"""Health and metrics of the installation; no token needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from connectors.sections import secret_value
 from workers.admin.status import recent
 from workers.admin.tokens import TokenUnproved
-from workers.api.callers import Attempts, Parts, address_of
+from workers.api.callers import Attempts, CurrentRuntime, address_of
 from workers.processes import metrics
 from workers.settings.monitoring import MonitoringSettings
 
@@ -22,13 +22,13 @@ State = Literal["ok", "starting", "degraded", "error"]
 
 
 class Alive(BaseModel):
-    """The process answers."""
+    """Answer of a live process."""
 
     status: Literal["ok"] = "ok"
 
 
 class HealthReport(BaseModel):
-    """How its parts are."""
+    """State of store, broker and embedder."""
 
     status: State
     store: State
@@ -37,32 +37,32 @@ class HealthReport(BaseModel):
     backlog: int | None
     """Documents that wait to be indexed."""
     degradation_level: int
-    """0 is normal, 5 switched off."""
+    """Degradation level: 0 is normal, 5 switched off."""
     errors: list[str]
-    """Checks of `larder doctor` that fail by what `larder status` shows."""
+    """Checks of `larder doctor` that fail by the figures of `larder status`."""
 
 
 @router.get("/health/live")
 def live() -> Alive:
-    """Whether this process answers."""
+    """Answer as long as the process is alive."""
     return Alive()
 
 
-def rag(request: Request, response: Response, parts: Parts) -> HealthReport:
-    """Whether it can answer well: store, broker, model, what waits; at most eight seconds old."""
-    ready, found = request.app.state.ready, recent(request.app.state.watcher)
-    store, broker = _SERVER[found["database"]], _SERVER[found["broker"]]
-    embedder: State = _EMBEDDER[(found["embedding"] or {}).get("state", "ok")] if ready else "starting"
-    level = max(int(parts.health.level()), found["degradation_level"])
+def rag(request: Request, response: Response, runtime: CurrentRuntime) -> HealthReport:
+    """Health of store, broker, model and backlog; at most eight seconds old."""
+    ready, figures = request.app.state.ready, recent(request.app.state.watcher)
+    store, broker = _SERVER[figures["database"]], _SERVER[figures["broker"]]
+    embedder: State = _EMBEDDER[(figures["embedding"] or {}).get("state", "ok")] if ready else "starting"
+    level = max(int(runtime.health.level()), figures["degradation_level"])
     response.status_code = 200 if ready and store == "ok" else 503
-    errors = list(dict.fromkeys(one["check"] for one in found["next"] if one["status"] == "error"))
+    errors = list(dict.fromkeys(one["check"] for one in figures["next"] if one["status"] == "error"))
     state: State = "degraded" if any((level, errors, embedder != "ok")) else "ok"
     return HealthReport(
         status="error" if store == "error" else state if ready else "starting",
         store=store,
         broker=broker,
         embedder=embedder,
-        backlog=found["backlog"].get("pending"),
+        backlog=figures["backlog"].get("pending"),
         degradation_level=level,
         errors=errors,
     )
@@ -70,31 +70,31 @@ def rag(request: Request, response: Response, parts: Parts) -> HealthReport:
 
 _SERVER: Mapping[str, State] = {"ok": "ok", "error": "error", "refused": "error"}
 _EMBEDDER: Mapping[str, State] = {"ok": "ok", "waiting": "degraded", "held": "error"}
-"""What the ledger says of the embedder -> how it is."""
+"""State of embedding in the ledger -> state of the embedder."""
 
 
-def metrics_page(request: Request, parts: Parts) -> Response:
-    """What the processes of this machine count, and figures of the ledger, for Prometheus.
+def metrics_page(request: Request, runtime: CurrentRuntime) -> Response:
+    """Metrics of this machine's processes and of the ledger, for Prometheus.
 
-    Names of tenants and sources are for who has the token: without one anybody may be who asks.
+    Names of tenants and sources need the token, since anybody may read the rest.
     """
-    token = secret_value(parts.rag.monitoring.metrics.token)
+    token = secret_value(runtime.rag.monitoring.metrics.token)
     attempts: Attempts = request.app.state.attempts
     with attempts.counted(f"metrics {address_of(request)}"):
         if not metrics.is_authorized(token, request.headers.get("Authorization", "")):
             raise TokenUnproved("the token of monitoring.metrics is missing or wrong")
-    found = recent(request.app.state.watcher)
-    shown = metrics.exposition(parts.metrics_folder, found if token else {**found, "sources": []})
-    return Response(shown, media_type=CONTENT_TYPE_LATEST)
+    figures = recent(request.app.state.watcher)
+    exposition = metrics.exposition(runtime.metrics_folder, figures if token else {**figures, "sources": []})
+    return Response(exposition, media_type=CONTENT_TYPE_LATEST)
 
 
-def install(app: FastAPI, told: MonitoringSettings) -> None:
-    """Offer what the configuration says, where it says."""
+def install(app: FastAPI, settings: MonitoringSettings) -> None:
+    """Add the routes of the configuration."""
     app.include_router(router)
     also: APIRouter = APIRouter(tags=["health"])
-    if told.health_check.enabled:
+    if settings.health_check.enabled:
         not_ready = {"model": HealthReport, "description": "Not ready, or no store"}
-        also.get(told.health_check.endpoint, responses={503: not_ready})(rag)
-    if told.metrics.enabled:
+        also.get(settings.health_check.endpoint, responses={503: not_ready})(rag)
+    if settings.metrics.enabled:
         also.get("/metrics", response_class=Response)(metrics_page)
     app.include_router(also)

@@ -1,4 +1,4 @@
-"""Questions to the knowledge of a project, and where it comes from."""
+"""Search, documents, sources and projects over HTTP."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.ledger import NAMESPACE, storable
 from pipeline.search.records import Mode, SearchRequest
 from workers.admin.status import projects_of, run_of, runs_of, sources_of
 from workers.api import problems
-from workers.api.callers import Moment, NotFlag, Parts, ProjectName, Reader, RequestBody, may
+from workers.api.callers import CurrentRuntime, Moment, NotFlag, ProjectName, Reader, RequestBody, may
 from workers.control.upload import MOST_FILES, SentDocument, create_project, remove, upload
 from workers.search import LONGEST_QUERY, MOST_K, document_as, request_of, search_as, to_json
 
@@ -23,12 +23,12 @@ router = APIRouter(prefix="/api/v1", tags=["knowledge"])
 
 TopK = Annotated[
     Annotated[int, Field(ge=1, le=MOST_K), NotFlag] | None,
-    Field(description="More than the configured most is cut to that.", examples=[5]),
+    Field(description="Reduced to the configured maximum.", examples=[5]),
 ]
 
 
 class RAGQueryRequest(RequestBody):
-    """A question to one project."""
+    """A query to one project."""
 
     project_id: ProjectName
     query_text: Annotated[
@@ -43,7 +43,7 @@ class KnowledgeItemResult(BaseModel):
     id: UUID
     chunk_text: str
     similarity_score: float
-    weak: bool = Field(default=False, description="Among the nearest, and hardly an answer.")
+    weak: bool = Field(default=False, description="Among the nearest chunks, but hardly relevant.")
     metadata: dict[str, Any] | None
     document_id: UUID
 
@@ -54,46 +54,46 @@ class RAGQueryResponse(BaseModel):
     results: list[KnowledgeItemResult]
     query_id: UUID
     total_results: int
-    degradation_level: int = Field(default=0, description="0 is normal; 3: by words alone.")
+    degradation_level: int = Field(default=0, description="0 is normal, 3 is keyword search alone.")
     partial: dict[str, int | None] | None = Field(
         default=None,
-        description="While documents are loaded: `without_vectors` of all `documents`; null for who may not see all.",
+        description="During loading: `without_vectors` of all `documents`; null if the caller may not see all.",
     )
-    weak: bool = Field(default=False, description="Nothing close was found: each result is weak.")
+    weak: bool = Field(default=False, description="No close chunk was found: each result is weak.")
 
 
 @router.post("/rag/query", responses=problems.responses(404))
-def rag_query(asked: RAGQueryRequest, parts: Parts, caller: Reader) -> RAGQueryResponse:
-    """The chunks of a project that answer a question best."""
-    request = SearchRequest(text=asked.query_text, k=asked.top_k, dedupe=False)
-    told = to_json(parts, caller.tenant, search_as(parts, caller, request, [asked.project_id]))
+def rag_query(body: RAGQueryRequest, runtime: CurrentRuntime, caller: Reader) -> RAGQueryResponse:
+    """The chunks of a project that match a query best."""
+    request = SearchRequest(text=body.query_text, k=body.top_k, dedupe=False)
+    answer = to_json(runtime, caller.tenant, search_as(runtime, caller, request, [body.project_id]))
     results = []
-    for hit in told["results"]:
-        ours = {"id": uuid5(NAMESPACE, hit["id"]), "chunk_text": hit["content"]}
-        told_of = {**hit, **ours, "similarity_score": hit["score"]}
-        results.append(KnowledgeItemResult.model_validate(told_of))
+    for hit in answer["results"]:
+        api_fields = {"id": uuid5(NAMESPACE, hit["id"]), "chunk_text": hit["content"]}
+        fields = {**hit, **api_fields, "similarity_score": hit["score"]}
+        results.append(KnowledgeItemResult.model_validate(fields))
     return RAGQueryResponse(
         results=results,
         query_id=uuid4(),
         total_results=len(results),
-        degradation_level=told["degradation_level"],
-        partial=told.get("partial"),
-        weak=told["weak"],
+        degradation_level=answer["degradation_level"],
+        partial=answer.get("partial"),
+        weak=answer["weak"],
     )
 
 
 def _source_type(value: object) -> object:
-    return SourceType.parse(value) if isinstance(value, str) else value  # which the type then refuses
+    return SourceType.parse(value) if isinstance(value, str) else value  # pydantic refuses other types
 
 
 class SearchBody(RequestBody):
-    """A question with conditions, to the projects of the caller."""
+    """A query with filters, to projects of the caller."""
 
     text: Annotated[str, Field(min_length=1, max_length=LONGEST_QUERY, examples=["How are leases kept?"])]
     k: TopK = None
     mode: Mode = "hybrid"
     projects: tuple[str, ...] = Field(
-        default=(), max_length=100, description="Ids or names. Empty: all of the caller."
+        default=(), max_length=100, description="Ids or names. Empty: all projects of the caller."
     )
     source_types: tuple[Annotated[SourceType, BeforeValidator(_source_type)], ...] = ()
     kinds: tuple[Kind, ...] = ()
@@ -106,14 +106,14 @@ class SearchBody(RequestBody):
 
 
 @router.post("/search", responses=problems.responses(404))
-def search(asked: SearchBody, parts: Parts, caller: Reader) -> dict[str, Any]:
-    """The document of `larder search --json`."""
-    request = request_of(**{name: value for name, value in vars(asked).items() if name != "projects"})
-    return to_json(parts, caller.tenant, search_as(parts, caller, request, asked.projects))
+def search(body: SearchBody, runtime: CurrentRuntime, caller: Reader) -> dict[str, Any]:
+    """The JSON of `larder search --json`."""
+    request = request_of(**{name: value for name, value in vars(body).items() if name != "projects"})
+    return to_json(runtime, caller.tenant, search_as(runtime, caller, request, body.projects))
 
 
 class DocumentBody(RequestBody, SentDocument):
-    """A text to be found."""
+    """A document to upload."""
 
 
 class UploadBody(RequestBody):
@@ -124,42 +124,42 @@ class UploadBody(RequestBody):
 
 
 class UploadedDocument(BaseModel):
-    """What a document is called from now on."""
+    """The ids of an uploaded document."""
 
     external_id: str
     document_id: UUID
 
 
 class Rejected(BaseModel):
-    """What cannot be taken, and why."""
+    """An item that cannot be uploaded, with the reason."""
 
     item: str
     reason: str
 
 
 class UploadResponse(BaseModel):
-    """What was taken; `/api/v1/runs/{run}` tells when it can be found."""
+    """Accepted and rejected items; `/api/v1/runs/{run}` shows when they are searchable."""
 
     run: int
     documents: list[UploadedDocument]
     rejected: list[Rejected]
-    noted: list[Rejected] = Field(description="Taken, and read in part.")
+    noted: list[Rejected] = Field(description="Accepted, but read in part.")
 
 
 Writer = Annotated[Caller, Depends(may(WRITE))]
 
 
-def _accepted(request: Request, response: Response, taken: dict[str, Any]) -> UploadResponse:
+def _accepted(request: Request, response: Response, result: dict[str, Any]) -> UploadResponse:
     response.status_code = 202
-    response.headers["Location"] = str(request.url_for("run", run_id=taken["run"]).path)
-    return UploadResponse(**taken)
+    response.headers["Location"] = str(request.url_for("run", run_id=result["run"]).path)
+    return UploadResponse(**result)
 
 
 @router.post("/knowledge/upload", status_code=202, responses=problems.responses(404))
 def upload_files(
     request: Request,
     response: Response,
-    parts: Parts,
+    runtime: CurrentRuntime,
     caller: Writer,
     project_id: Annotated[ProjectName, Form()],
     files: Annotated[
@@ -167,24 +167,24 @@ def upload_files(
         File(description="Markdown, text, JSON, HTML, RST, AsciiDoc, PDF and DOCX", min_length=1),
     ],
 ) -> UploadResponse:
-    """Take files in; a file of the same name is replaced, one that is the same costs nothing."""
+    """Upload files; a file of the same name is replaced, an unchanged one is skipped."""
     read = [(storable(file.filename or ""), file.file.read()) for file in files[: MOST_FILES + 1]]
-    return _accepted(request, response, upload(parts, caller, project_id, read))
+    return _accepted(request, response, upload(runtime, caller, project_id, read))
 
 
 @router.post("/knowledge/documents", status_code=202, responses=problems.responses(404))
 def upload_documents(
-    asked: UploadBody, request: Request, response: Response, parts: Parts, caller: Writer
+    body: UploadBody, request: Request, response: Response, runtime: CurrentRuntime, caller: Writer
 ) -> UploadResponse:
-    """Take documents in; one with the same external id is replaced."""
-    given = [one.model_dump(mode="json") for one in asked.documents]
-    return _accepted(request, response, upload(parts, caller, asked.project_id, documents=given))
+    """Upload documents; one with the same external id is replaced."""
+    sent_documents = [one.model_dump(mode="json") for one in body.documents]
+    return _accepted(request, response, upload(runtime, caller, body.project_id, documents=sent_documents))
 
 
 @router.delete("/knowledge/documents/{document_id}", status_code=204, responses=problems.responses(404))
-def delete_document(document_id: UUID, parts: Parts, caller: Writer) -> None:
-    """Remove a document that was uploaded."""
-    remove(parts, caller, document_id)
+def delete_document(document_id: UUID, runtime: CurrentRuntime, caller: Writer) -> None:
+    """Delete an uploaded document."""
+    remove(runtime, caller, document_id)
 
 
 class WholeDocument(BaseModel):
@@ -205,13 +205,13 @@ class WholeDocument(BaseModel):
 
 
 @router.get("/documents/{document_id}", responses=problems.responses(404))
-def document(document_id: UUID, parts: Parts, caller: Reader) -> WholeDocument:
+def document(document_id: UUID, runtime: CurrentRuntime, caller: Reader) -> WholeDocument:
     """A document that the caller may see."""
-    return WholeDocument.model_validate(document_as(parts, caller, document_id))
+    return WholeDocument.model_validate(document_as(runtime, caller, document_id))
 
 
 class Run(BaseModel):
-    """How far a sync or an upload has come."""
+    """Progress of a sync or an upload."""
 
     id: int
     state: Literal["discovering", "processing", "finished", "failed"]
@@ -226,13 +226,13 @@ class Run(BaseModel):
 
 
 @router.get("/runs/{run_id}", responses=problems.responses(404))
-def run(run_id: Annotated[int, Path(ge=1, le=2**63 - 1)], parts: Parts, caller: Writer) -> Run:
-    """How far it has come: what was sent can be found when it is `finished`."""
-    return Run.model_validate(run_of(parts, caller, run_id), from_attributes=True)
+def run(run_id: Annotated[int, Path(ge=1, le=2**63 - 1)], runtime: CurrentRuntime, caller: Writer) -> Run:
+    """Progress of a run; its documents are searchable when it is `finished`."""
+    return Run.model_validate(run_of(runtime, caller, run_id), from_attributes=True)
 
 
 class KnowledgeSource(BaseModel):
-    """A place that documents come from."""
+    """A source of documents."""
 
     name: str
     type: str
@@ -244,9 +244,9 @@ class KnowledgeSource(BaseModel):
 
 
 @router.get("/sources")
-def sources(parts: Parts, caller: Reader) -> list[KnowledgeSource]:
-    """Where the documents of the caller's projects come from."""
-    return [KnowledgeSource.model_validate(one) for one in sources_of(parts, caller)]
+def sources(runtime: CurrentRuntime, caller: Reader) -> list[KnowledgeSource]:
+    """Sources of the caller's projects."""
+    return [KnowledgeSource.model_validate(one) for one in sources_of(runtime, caller)]
 
 
 Operator = Annotated[Caller, Depends(may(OPERATE))]
@@ -254,32 +254,34 @@ Operator = Annotated[Caller, Depends(may(OPERATE))]
 
 @router.get("/sources/{name}/runs", responses=problems.responses(404))
 def runs(
-    name: str, parts: Parts, caller: Operator, limit: Annotated[int, Query(ge=1, le=100)] = 20
+    name: str, runtime: CurrentRuntime, caller: Operator, limit: Annotated[int, Query(ge=1, le=100)] = 20
 ) -> list[Run]:
     """The newest syncs of a source."""
-    return [Run.model_validate(one, from_attributes=True) for one in runs_of(parts, caller, name, limit)]
+    return [Run.model_validate(one, from_attributes=True) for one in runs_of(runtime, caller, name, limit)]
 
 
 class Project(BaseModel):
-    """Whose documents are searched together."""
+    """A project of the tenant."""
 
     id: UUID
     name: Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class ProjectBody(RequestBody):
-    """A project to be made."""
+    """A project to create."""
 
     name: Annotated[str, Field(min_length=1, max_length=200, pattern=r"[^\s\x1c-\x1f\x85]")]
 
 
 @router.get("/projects")
-def projects(parts: Parts, caller: Reader) -> list[Project]:
-    """The projects that the caller may look into."""
-    return [Project(id=key, name=name) for key, name in projects_of(parts, caller).items()]
+def projects(runtime: CurrentRuntime, caller: Reader) -> list[Project]:
+    """The projects that the caller may see."""
+    return [Project(id=key, name=name) for key, name in projects_of(runtime, caller).items()]
 
 
 @router.post("/projects", status_code=201)
-def make_project(asked: ProjectBody, parts: Parts, caller: Annotated[Caller, Depends(may(ADMIN))]) -> Project:
-    """Make a project; one that is there stays as it is."""
-    return Project(id=create_project(parts, caller, asked.name), name=asked.name)
+def make_project(
+    body: ProjectBody, runtime: CurrentRuntime, caller: Annotated[Caller, Depends(may(ADMIN))]
+) -> Project:
+    """Create a project; an existing one is returned unchanged."""
+    return Project(id=create_project(runtime, caller, body.name), name=body.name)

@@ -39,7 +39,7 @@ STATUS: Mapping[type[LarderError], int] = {
     DocumentRejected: 422,
     RateLimited: 429,
 }
-"""Class of an error -> status; others are 503 if they pass, else 500."""
+"""Class of an error -> status; others are 503 if transient, else 500."""
 SERVER_ERROR = 500
 
 
@@ -51,16 +51,16 @@ class FieldProblem(BaseModel):
 
 
 class ProblemDetails(BaseModel):
-    """Why there is no answer (RFC 9457)."""
+    """Problem details of an error (RFC 9457)."""
 
     type: str = Field(examples=["about:blank"])
     title: str = Field(examples=["Not Found"])
     status: int = Field(examples=[404])
     detail: str = Field(examples=["there is no such project"])
     instance: str = Field(examples=["/api/v1/rag/query"])
-    request_id: str = Field(description="Is in the log, too.", examples=["5f1c9f0e2b7d4a06"])
+    request_id: str = Field(description="Also in the log.", examples=["5f1c9f0e2b7d4a06"])
     code: str | None = Field(default=None, description="E001 to E005.", examples=["E004"])
-    errors: list[FieldProblem] | None = Field(default=None, description="With 422: the fields.")
+    errors: list[FieldProblem] | None = Field(default=None, description="Wrong fields; 422 only.")
 
 
 def problem(
@@ -72,8 +72,8 @@ def problem(
     headers: Mapping[str, str] | None = None,
     errors: Sequence[Json] | None = None,
 ) -> JSONResponse:
-    """The response; what it lacks is left out."""
-    found = {
+    """A response with problem details; empty fields are left out."""
+    details = {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
         "status": status,
@@ -82,11 +82,11 @@ def problem(
         "request_id": scope.get("state", {}).get("request_id", ""),
         **{key: value for key, value in (("code", code), ("errors", errors)) if value},
     }
-    return JSONResponse(found, status, dict(headers or {}), MEDIA_TYPE)
+    return JSONResponse(details, status, dict(headers or {}), MEDIA_TYPE)
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What the description of an address says of its errors."""
+    """Error responses of a route for the OpenAPI description."""
     return {
         status: {
             "description": HTTPStatus(status).phrase,
@@ -96,22 +96,22 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def told_to_callers(error: LarderError) -> str:
-    """What an error says without what to do about the installation, which is for its operator and may name folders.
+def message_for_callers(error: LarderError) -> str:
+    """The message of an error without advice for operators, which may name folders.
 
-    Behind the colon of one of the database stand its own words, with roles and tables.
+    Database errors end at their colon, since roles and tables follow it.
     """
     return error.message.partition(": ")[0] if isinstance(error, StoreError) else error.message
 
 
 def _without_advice(error: LarderError, status: int) -> str:
-    detail = told_to_callers(error)
+    detail = message_for_callers(error)
     if detail != error.message:
         logger.warning("answered with %d: %s", status, error.message)
     return detail
 
 
-def _ours(request: Request, error: Any) -> JSONResponse:
+def _larder_error(request: Request, error: Any) -> JSONResponse:
     status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 0)
     status = status or (503 if error.transient else SERVER_ERROR)
     headers = {}
@@ -124,64 +124,66 @@ def _ours(request: Request, error: Any) -> JSONResponse:
 
 
 def _invalid(request: Request, error: Any) -> JSONResponse:
-    errors = [{"field": _place(e["loc"]), "problem": str(e["msg"])} for e in error.errors()[:20]]
+    errors = [{"field": _field_path(e["loc"]), "problem": str(e["msg"])} for e in error.errors()[:20]]
     return problem(request.scope, 422, "the request is wrong: see errors", code="E004", errors=errors)
 
 
-def _place(parts: Iterable[Any]) -> str:
-    # A key that the caller made up is no place of ours, and may be long.
-    return ".".join(str(part)[:40] for part in parts)
+def _field_path(location: Iterable[Any]) -> str:
+    # Unknown keys come from the caller and may be long.
+    return ".".join(str(part)[:40] for part in location)
 
 
 def _http(request: Request, error: Any) -> JSONResponse:
-    if isinstance(error.__cause__, LarderError):  # one that ended the reading of a body
-        return _ours(request, error.__cause__)
+    if isinstance(error.__cause__, LarderError):  # raised while the body was read
+        return _larder_error(request, error.__cause__)
     headers = error.headers
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        # Of all handlers of the address; the router tells those of one.
+        # Methods of all handlers of the address; the router names those of one handler.
         matching = [r for r in request.app.state.routes if r.matches(request.scope)[0] != Match.NONE]
         headers = (
             {"Allow": ", ".join(sorted({m for r in matching for m in r.methods}))} if matching else headers
         )
-    said = error.detail if error.detail != HTTPStatus(error.status_code).phrase else ""
-    return problem(request.scope, error.status_code, said, headers=headers)
+    detail = error.detail if error.detail != HTTPStatus(error.status_code).phrase else ""
+    return problem(request.scope, error.status_code, detail, headers=headers)
 
 
 def _too_deep(request: Request, _error: RecursionError) -> JSONResponse:
-    return problem(request.scope, 422, "what was sent is nested too deeply", code="E004")
+    return problem(request.scope, 422, "the request is nested too deeply", code="E004")
 
 
 def install(app: FastAPI, page: Callable[[Request, int, str], Response]) -> None:
-    """Answer every error of the application this way; `workers.api.app.Envelope` does so for what is unforeseen.
+    """Answer all errors with problem details; `workers.api.app.Envelope` handles unexpected ones.
 
-    People get a `page` with the status and the detail instead.
+    The console renders a `page` with status and detail instead.
     """
 
-    def handled(told: Callable[[Request, Any], JSONResponse]) -> Callable[[Request, Exception], Response]:
+    def handled(
+        to_response: Callable[[Request, Any], JSONResponse],
+    ) -> Callable[[Request, Exception], Response]:
         def answer(request: Request, error: Exception) -> Response:
-            found = told(request, error)
+            response = to_response(request, error)
             if "/console" not in request.url.path:
-                return found
-            shown = page(request, found.status_code, json.loads(bytes(found.body))["detail"])
-            if "Retry-After" in found.headers:
-                shown.headers["Retry-After"] = found.headers["Retry-After"]
-            return shown
+                return response
+            html = page(request, response.status_code, json.loads(bytes(response.body))["detail"])
+            if "Retry-After" in response.headers:
+                html.headers["Retry-After"] = response.headers["Retry-After"]
+            return html
 
         return answer
 
-    for kind, told in (
-        (LarderError, _ours),
+    for kind, to_response in (
+        (LarderError, _larder_error),
         (RequestValidationError, _invalid),
         (HTTPException, _http),
         (RecursionError, _too_deep),
     ):
-        app.add_exception_handler(kind, handled(told))
+        app.add_exception_handler(kind, handled(to_response))
     plain = app.openapi
 
     def described() -> Json:
-        found = plain()
-        own = ProblemDetails.model_json_schema(ref_template="#/components/schemas/{model}")
-        found["components"]["schemas"] |= {**own.pop("$defs"), "ProblemDetails": own}
-        return found
+        description = plain()
+        schema = ProblemDetails.model_json_schema(ref_template="#/components/schemas/{model}")
+        description["components"]["schemas"] |= {**schema.pop("$defs"), "ProblemDetails": schema}
+        return description
 
     app.openapi = described  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""The memory of user stories over HTTP: similar ones, how many there are, and earlier ones to begin with."""
+"""The memory of user stories over HTTP: search, statistics, and seeding with earlier stories."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.access import WRITE, Caller
 from pipeline.errors import NotFound
 from pipeline.ledger.jobs import JobRow
 from workers.api import problems
-from workers.api.callers import NotFlag, Parts, Reader, RequestBody, may
+from workers.api.callers import CurrentRuntime, NotFlag, Reader, RequestBody, may
 from workers.api.enrichment import Asking, Prefer, waited
 from workers.enrichment.stories import StoryQuery, search
 from workers.enrichment.story_jobs import BATCH, MOST_K, MOST_STORIES, AcceptedStories, summary
@@ -26,26 +26,26 @@ router = APIRouter(prefix="/rag", tags=["stories"])
 
 
 class RAGSearchRequest(RequestBody):
-    """What stories are to be like."""
+    """A search for similar stories."""
 
     query: Annotated[str, Field(min_length=1, max_length=LONGEST_QUERY, examples=["reset a password"])]
     k: Annotated[int, Field(ge=1, le=MOST_K), NotFlag] | None = Field(
         default=None, description="5 unless configured."
     )
     threshold: Annotated[float, Field(ge=0, le=1), NotFlag] | None = Field(
-        default=None, description="Least similarity; 0.70 unless configured or measured for the model."
+        default=None, description="Minimum similarity; 0.70 unless configured or measured for the model."
     )
     tags: Annotated[list[str], Field(max_length=100)] | None = Field(
-        default=None, description="A story has one of these.", examples=[["auth"]]
+        default=None, description="A story must have one of these.", examples=[["auth"]]
     )
     examples: StrictBool = Field(
         default=False,
-        description="As for a prompt: sure ones, edited ones first, and none while there are few.",
+        description="Rank as examples for a prompt: confident stories only, edited first, none while there are few.",
     )
 
 
 class SimilarStory(BaseModel):
-    """A story as it is kept."""
+    """A stored story."""
 
     id: str
     user_story_id: str
@@ -74,14 +74,14 @@ class SimilarStories(BaseModel):
 
 
 class StoryStats(BaseModel):
-    """How many stories there are."""
+    """Counts of stories."""
 
     total_stories: int
     by_source_agent: dict[str, int]
     average_confidence_score: float | None
     edited: int
     by_model: dict[str, int] = Field(
-        description="Those of another model than the configured one are not found."
+        description="Stories of other models than the configured one are not found."
     )
 
 
@@ -89,10 +89,11 @@ class RAGSeedRequest(RequestBody):
     """Stories of earlier runs, in the spelling of either agent or of an export."""
 
     user_stories: Annotated[list[dict[str, Any]], Field(max_length=MOST_STORIES)] | None = Field(
-        default=None, description="Left out: stories of a former model are embedded anew, some at a time."
+        default=None, description="If left out, stories of a former model are embedded again, some at a time."
     )
     source_agent: Annotated[str, Field(max_length=50)] = Field(
-        default="unknown", description="Who made them; unless it is unknown, it replaces what they say."
+        default="unknown",
+        description="Agent that wrote the stories; overrides their own field unless `unknown`.",
     )
     requirement_texts: dict[str, str] | None = Field(
         default=None, description="Texts of the requirements by the ids that the stories name."
@@ -100,42 +101,42 @@ class RAGSeedRequest(RequestBody):
 
 
 class RefusedStory(BaseModel):
-    """A story that is none, and why."""
+    """A refused story and the reason."""
 
-    number: int = Field(description="Its place in the list, from 1.")
+    number: int = Field(description="Position in the list, from 1.")
     reason: str
 
 
 class Seeded(BaseModel):
-    """What becomes of the stories: those that are accepted are stored, once, whatever happens."""
+    """Result of seeding; accepted stories are stored exactly once."""
 
     accepted: int
     jobs: list[UUID]
-    stored: int = Field(description="By the jobs that have ended.")
-    skipped: int = Field(description="Their text was there already.")
+    stored: int = Field(description="Stories stored by the jobs that have ended.")
+    skipped: int = Field(description="Stories whose text was stored already.")
     refused: list[RefusedStory]
     failed: int = Field(description="Jobs that failed; none of their stories is stored.")
-    pending: int = Field(description="Jobs that have not ended; they can be asked after at this address.")
-    error: str | None = Field(description="Why the first of those that failed did.")
+    pending: int = Field(description="Jobs that have not ended; query them at this address.")
+    error: str | None = Field(description="Error of the first failed job.")
 
 
 Writer = Annotated[Caller, Depends(may(WRITE))]
-Taken = Annotated[
+JobIds = Annotated[
     list[UUID],
     Query(min_length=1, max_length=MOST_STORIES // BATCH, description="`jobs` of an earlier answer."),
 ]
 
 
 @router.post("/search")
-def find(asked: RAGSearchRequest, parts: Parts, caller: Reader) -> SimilarStories:
-    """Find past user stories that are alike."""
-    found = search(parts, caller.tenant, StoryQuery(**asked.model_dump()), by=caller.subject)
-    return SimilarStories(stories=[SimilarStory(**one) for one in found])
+def find(body: RAGSearchRequest, runtime: CurrentRuntime, caller: Reader) -> SimilarStories:
+    """Find similar past user stories."""
+    rows = search(runtime, caller.tenant, StoryQuery(**body.model_dump()), by=caller.subject)
+    return SimilarStories(stories=[SimilarStory(**one) for one in rows])
 
 
 @router.get("/stats")
 def stats(client: Asking) -> StoryStats:
-    """Tell how many stories there are, by agent, and how sure their agents were."""
+    """Counts of stories by agent, and their average confidence."""
     return StoryStats(**client.story_stats())
 
 
@@ -145,19 +146,19 @@ async def seed(
     response: Response,
     client: Asking,
     caller: Writer,
-    asked: RAGSeedRequest | None = None,
+    body: RAGSeedRequest | None = None,
     prefer: Prefer = None,
 ) -> Seeded:
-    """Store stories of earlier runs; 200 with what became of them if that came while you waited."""
+    """Store stories of earlier runs; 200 with the result if it is ready in time."""
 
     def accept() -> AcceptedStories:
         with acting_as(caller.subject):
-            if asked is None or asked.user_stories is None:
+            if body is None or body.user_stories is None:
                 return client.embed_stories_anew()
-            return client.store_stories(asked.user_stories, asked.source_agent, asked.requirement_texts)
+            return client.store_stories(body.user_stories, body.source_agent, body.requirement_texts)
 
-    taken = await run_in_threadpool(accept)
-    return _told(taken, await waited(request, client, client.job, taken.jobs, prefer, response))
+    accepted = await run_in_threadpool(accept)
+    return _seeded_json(accepted, await waited(request, client, client.job, accepted.jobs, prefer, response))
 
 
 @router.get("/seed", responses=problems.responses(404))
@@ -166,28 +167,28 @@ async def seeded(
     response: Response,
     client: Asking,
     _caller: Writer,
-    jobs: Taken,
+    jobs: JobIds,
     prefer: Prefer = None,
 ) -> Seeded:
-    """Tell what became of stories that were accepted earlier."""
+    """Result of stories that were accepted earlier."""
 
     def look(one: UUID) -> JobRow:
         row = client.job(one)
         if "stories" not in row.request:
-            raise NotFound("one of the jobs stores no stories")
+            raise NotFound("one of the jobs is not one that stores stories")
         return row
 
     rows = await waited(request, client, look, jobs, prefer, response)
     accepted = sum(len(row.request["stories"] or ()) for row in rows)
-    return _told(AcceptedStories(jobs=jobs, accepted=accepted, refused=()), rows)
+    return _seeded_json(AcceptedStories(jobs=jobs, accepted=accepted, refused=()), rows)
 
 
-def _told(taken: AcceptedStories, rows: Sequence[JobRow]) -> Seeded:
-    done = summary(taken, [row.result for row in rows if row.state == "done" and row.result])
+def _seeded_json(accepted: AcceptedStories, rows: Sequence[JobRow]) -> Seeded:
+    done = summary(accepted, [row.result for row in rows if row.state == "done" and row.result])
     failed = [row for row in rows if row.ended and row.state != "done"]
     return Seeded(
-        accepted=taken.accepted,
-        jobs=list(taken.jobs),
+        accepted=accepted.accepted,
+        jobs=list(accepted.jobs),
         stored=done["stored"],
         skipped=done["skipped"],
         refused=[RefusedStory(number=number, reason=reason) for number, reason in done["refused"]],

@@ -16,7 +16,7 @@ from pipeline.ledger import project_id, source_id
 from tests.pipeline.workshop import Workshop, document
 from tests.workers.api.conftest import ACME
 from workers.api.app import create_app
-from workers.api.console import LONGEST_SHOWN
+from workers.api.console import MAX_TEXT
 from workers.enrichment import job
 from workers.runtime import Runtime
 
@@ -160,7 +160,7 @@ def test_evil_texts_stay_texts(logged: Callable[..., TestClient], parts: Runtime
 
 def test_a_page_of_a_long_text_takes_no_minutes(logged: Callable[..., TestClient], parts: Runtime) -> None:
     shop = Workshop(parts.database, ACME.tenant, BERTH, "long-notes")
-    shop.admit(document("long", "x" * LONGEST_SHOWN + "beyond"))
+    shop.admit(document("long", "x" * MAX_TEXT + "beyond"))
     page = logged().get(f"/console/documents/{shop.id('long')}").text
     assert ("... 6 characters more" in page, "xxx" in page, "beyond" in page) == (True, True, False)
 
