@@ -144,7 +144,7 @@ def test_who_has_waited_long_is_told_to_come_back(
 
 
 def test_a_queue_is_bounded(narrow: str, token: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callers, "MOST_WAITING", 3)
+    monkeypatch.setattr(callers, "MAX_WAITING", 3)
     assert 429 in statuses(narrow, token(), 30)
 
 

@@ -97,7 +97,7 @@ def test_fifty_wait_on_one_connection_while_others_are_served(
     token: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(callers, "MOST_WAITING", 50)
+    monkeypatch.setattr(callers, "MAX_WAITING", 50)
     asked = call("POST", "/api/v1/enrich", {**PBI, "id": "PBI-9"}).json()["jobs"][0]
     headers = {"Authorization": f"Bearer {token()}", "Accept": "text/event-stream"}
 

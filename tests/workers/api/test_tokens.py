@@ -211,7 +211,7 @@ class TestManyWrongTokens:
         assert codes == [200, 401, 401, 401, 429, 200]
 
     def test_what_is_remembered_of_them_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(callers, "MOST_KEPT", 10)
+        monkeypatch.setattr(callers, "MAX_ADDRESSES", 10)
         attempts = Attempts(3)
         for n in range(100):
             with pytest.raises(TokenUnproved), attempts.counted(f"address {n}"):
