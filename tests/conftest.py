@@ -75,7 +75,7 @@ def servers(server_folder: Path) -> embedded.Servers:
 @pytest.fixture(scope="session")
 def superuser(servers: embedded.Servers, server_folder: Path) -> Callable[[str], psycopg.Connection[Any]]:
     """Opens an autocommit connection that sees everything, to a database by name."""
-    password = embedded.Credentials.of(server_folder).postgres
+    password = embedded.Credentials.of_folder(server_folder).postgres
     port = urlsplit(servers.database_url).port
 
     def connect(database: str) -> psycopg.Connection[Any]:

@@ -112,7 +112,7 @@ rag:
     def connect(self, database: str = "larder") -> psycopg.Connection[Any]:
         data = self.root / ".larder"
         port = urlsplit(embedded.ensure(data).database_url).port
-        password = embedded.Credentials.of(data).postgres
+        password = embedded.Credentials.of_folder(data).postgres
         return psycopg.connect(
             host="127.0.0.1", port=port, user="postgres", password=password, dbname=database, autocommit=True
         )

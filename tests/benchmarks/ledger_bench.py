@@ -118,7 +118,7 @@ def main() -> None:
     try:
         servers = embedded.ensure(folder)
         migrations.upgrade(servers.admin_url)
-        password = embedded.Credentials.of(folder).postgres
+        password = embedded.Credentials.of_folder(folder).postgres
         superuser = psycopg.conninfo.make_conninfo(servers.admin_url, user="postgres", password=password)
         begun = time.perf_counter()
         load(superuser, given.documents, done=given.done)

@@ -157,7 +157,7 @@ def main() -> int:
     try:
         servers = embedded.ensure(folder)
         migrations.upgrade(servers.admin_url)
-        password = embedded.Credentials.of(folder).postgres
+        password = embedded.Credentials.of_folder(folder).postgres
         port = psycopg.conninfo.conninfo_to_dict(servers.database_url)["port"]
         url = f"postgresql://postgres:{password}@127.0.0.1:{port}/larder"
         database = Database(servers.database_url, servers.control_url)

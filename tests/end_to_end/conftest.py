@@ -68,7 +68,7 @@ def harbour(make_site: Callable[[Path], Any]) -> Iterator[Any]:
 @pytest.fixture
 def sql(harbour: Any) -> Callable[..., list[tuple[Any, ...]]]:
     """Runs statements as one who sees every tenant, and gives what the last one returns."""
-    password = embedded.Credentials.of(harbour.data).postgres
+    password = embedded.Credentials.of_folder(harbour.data).postgres
     port = urlsplit(embedded.ensure(harbour.data).database_url).port
 
     def run(query: str, *args: Any, database: str = "larder") -> list[tuple[Any, ...]]:

@@ -121,7 +121,7 @@ class Fleet(Processes):
 
     def superuser(self, database: str = "larder") -> psycopg.Connection[Any]:
         """One who sees every tenant, on the server itself."""
-        password = embedded.Credentials.of(self.root / ".larder").postgres
+        password = embedded.Credentials.of_folder(self.root / ".larder").postgres
         port = psycopg.conninfo.conninfo_to_dict(self.servers.database_url)["port"]
         return psycopg.connect(
             host="127.0.0.1",

@@ -98,7 +98,7 @@ class Watched:
     @property
     def secrets(self) -> set[str]:
         """All that nobody may read, as it is and as it travels."""
-        own = {*secrets_in(self.settings.rag), *vars(Credentials.of(self.site.data)).values()}
+        own = {*secrets_in(self.settings.rag), *vars(Credentials.of_folder(self.site.data)).values()}
         basic = (f"ann:{PLANTED['api_token']}", f":{PLANTED['pat']}")
         return own | {base64.b64encode(one.encode()).decode() for one in basic}
 
@@ -220,7 +220,7 @@ def use(watched: Watched, url: str) -> None:
 def look(watched: Watched, state: Any) -> None:
     """At the tables, the keys of the broker, and what every user of the machine can list."""
     port = urlsplit(state["database_url"]).port
-    password = Credentials.of(watched.site.data).postgres
+    password = Credentials.of_folder(watched.site.data).postgres
     where = {"host": "127.0.0.1", "port": port, "user": "postgres", "password": password, "dbname": "larder"}
     with psycopg.connect(**where) as every:
         tables = every.execute(

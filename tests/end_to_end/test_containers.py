@@ -99,7 +99,7 @@ def containers(tmp_path: Path) -> Iterator[Containers]:
     """On servers of their own, whose roles and database are made by the scripts of the containers."""
     data = tmp_path / "servers"
     servers = embedded.ensure(data)
-    superuser = embedded.Credentials.of(data).postgres
+    superuser = embedded.Credentials.of_folder(data).postgres
     port = urlsplit(servers.database_url).port
     with psycopg.connect(
         host="127.0.0.1", port=port, user="postgres", password=superuser, autocommit=True

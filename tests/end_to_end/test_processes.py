@@ -55,7 +55,7 @@ def harbour(make_site: Callable[[Path], Site], tmp_path_factory: pytest.TempPath
 
 
 def query(site: Site, statement: str) -> list[tuple[Any, ...]]:
-    password = embedded.Credentials.of(site.data).postgres
+    password = embedded.Credentials.of_folder(site.data).postgres
     port = urlsplit(embedded.ensure(site.data).database_url).port
     with psycopg.connect(
         host="127.0.0.1", port=port, user="postgres", password=password, dbname="larder", autocommit=True

@@ -122,7 +122,7 @@ def test_each_variable_has_its_effect_and_all_processes_live(
     folder: Path, addresses: Addresses, servers: embedded.Servers, server_folder: Path
 ) -> None:
     site = Site(folder)
-    password = embedded.Credentials.of(server_folder).postgres
+    password = embedded.Credentials.of_folder(server_folder).postgres
     admin = f"postgresql://postgres:{password}@{addresses.admin.partition('@')[2]}"
     valkey = servers.broker_url.removesuffix("/0")
     env = PLAIN | {

@@ -28,7 +28,7 @@ from pipeline.errors import ConfigurationError, StoreUnavailable
 from workers import embedded
 from workers.embedded import folder as server_folders
 from workers.embedded.folder import start_server, stop_server
-from workers.embedded.postgres import builders_for, cache_of, connections_for, programs
+from workers.embedded.postgres import cache_of, connections_for, index_workers_for, programs
 from workers.processes.liveness import process_start
 from workers.processes.run import embedders
 
@@ -93,14 +93,14 @@ def test_what_is_secret_is_for_its_owner_only(folder: Path, running: embedded.Se
 
 def test_a_folder_of_an_earlier_release_gets_a_key_for_metadata_that_stays(tmp_path: Path) -> None:
     file = tmp_path / "credentials.json"
-    made = vars(embedded.Credentials.of(tmp_path))
+    made = vars(embedded.Credentials.of_folder(tmp_path))
     key = made.pop("encryption")
     Fernet(key)
     file.write_text(json.dumps(made))
-    mended = embedded.Credentials.of(tmp_path)
+    mended = embedded.Credentials.of_folder(tmp_path)
     Fernet(mended.encryption)
     assert mended.encryption != key
-    assert embedded.Credentials.of(tmp_path) == mended
+    assert embedded.Credentials.of_folder(tmp_path) == mended
     assert {**vars(mended), "encryption": ""} == {**made, "encryption": ""}
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
@@ -323,7 +323,7 @@ def test_another_folder_has_servers_of_its_own(folder: Path, running: embedded.S
     }
     other = folder / "other"
     other.mkdir()
-    assert embedded.Credentials.of(other) != embedded.Credentials.of(folder)
+    assert embedded.Credentials.of_folder(other) != embedded.Credentials.of_folder(folder)
 
 
 @pytest.mark.parametrize(("gigabytes", "cache"), [(1, "256MB"), (4, "256MB"), (8, "512MB"), (64, "1024MB")])
@@ -354,10 +354,10 @@ def test_it_takes_the_connections_of_as_many_processes_as_embed_on_a_large_machi
 def test_it_builds_indexes_on_a_second_core_and_no_more_than_three(
     superuser: Callable[[str], psycopg.Connection[Any]],
 ) -> None:
-    assert [builders_for(cores) for cores in (1, 2, 3, 64)] == ["0", "1", "2", "2"]
+    assert [index_workers_for(cores) for cores in (1, 2, 3, 64)] == ["0", "1", "2", "2"]
     with superuser("postgres") as connection:
         assert connection.execute("show max_parallel_maintenance_workers").fetchone() == (
-            builders_for(os.cpu_count() or 1),
+            index_workers_for(os.cpu_count() or 1),
         )
 
 

@@ -174,7 +174,7 @@ class Cluster:
 
     def superuser(self, database: str = "postgres") -> psycopg.Connection[Any]:
         host, _, _ = self.servers.database_url.rpartition("@")[2].partition("/")
-        password = quote(embedded.Credentials.of(self.data).postgres)
+        password = quote(embedded.Credentials.of_folder(self.data).postgres)
         return psycopg.connect(f"postgresql://postgres:{password}@{host}/{database}", autocommit=True)
 
     def url(self, user: str, password: str, database: str = "larder") -> str:

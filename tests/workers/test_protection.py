@@ -173,7 +173,7 @@ def test_keys_come_from_a_file_and_the_embedded_one_stands_behind_them(
     (tmp_path / "keys").write_text(f"{keys}\n")
     given = {"LARDER_ENCRYPTION_KEYS_FILE": str(tmp_path / "keys"), "LARDER_DATA": str(tmp_path)}
     monkeypatch.setattr(embedded, "find", lambda _data: servers)
-    own = embedded.Credentials.of(tmp_path).encryption
+    own = embedded.Credentials.of_folder(tmp_path).encryption
     assert addresses_of(load(None, given)).encryption_keys == f"{keys},{own}"
     urls = {"LARDER_DATABASE_URL": servers.database_url, "LARDER_BROKER_URL": servers.broker_url}
     assert addresses_of(load(None, given | urls)).encryption_keys == keys

@@ -373,7 +373,7 @@ def test_a_damaged_state_stops_nobody(tmp_path: Path, content: str) -> None:
 def test_damaged_passwords_are_named_and_kept(tmp_path: Path, content: str) -> None:
     (tmp_path / "credentials.json").write_text(content)
     with pytest.raises(ConfigurationError, match="is damaged"):
-        Credentials.of(tmp_path)
+        Credentials.of_folder(tmp_path)
     assert (tmp_path / "credentials.json").read_text() == content
 
 

@@ -49,7 +49,7 @@ def secret_of(settings: Settings) -> str:
         return found
     if not (uses_embedded(settings) or (settings.data / "credentials.json").exists()):
         raise ConfigurationError("the API has no secret to prove tokens with", fix=WAY_OUT)
-    return Credentials.of(settings.data).jwt
+    return Credentials.of_folder(settings.data).jwt
 
 
 class TokenUnproved(TokenRefused):

@@ -1,4 +1,4 @@
-"""PostgreSQL with pgvector and Valkey on this machine, for a first start, the demo and the tests."""
+"""Embedded PostgreSQL with pgvector and Valkey on this machine, for a first start, the demo and the tests."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from workers.embedded.folder import (
 def _ensure_valkey(data: Path, credentials: Credentials) -> tuple[int, int]:
     """(pid, port) of the server of this data folder, started if it is not running."""
     folder = data / "valkey"
-    if found := running(folder):
-        return found
+    if process := running(folder):
+        return process
     folder.mkdir(mode=0o700, exist_ok=True)
     port = usual_port(folder)
     settings = {
@@ -46,16 +46,16 @@ def _ensure_valkey(data: Path, credentials: Credentials) -> tuple[int, int]:
         "save": '""',
         "daemonize": "no",
     }
-    # A file, not arguments: the password would stand in the process list. And as its input, with no path in it: the
-    # server starts where its data are, and would take a blank or a bracket in a path for a part of its syntax.
+    # A file, since arguments with the password would be in the process list. Passed as input without any path: the
+    # server starts in its data folder, and would misread blanks and brackets in a path.
     configuration = folder / "valkey.conf"
     write_private(configuration, "".join(f"{key} {value}\n" for key, value in settings.items()))
 
     def answers() -> bool | None:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1) as probe:
             probe.sendall(f"AUTH {credentials.broker}\r\nPING\r\n".encode())
-            said = probe.recv(256)
-            return None if b"-LOADING" in said else said.endswith(b"+PONG\r\n")
+            reply = probe.recv(256)
+            return None if b"-LOADING" in reply else reply.endswith(b"+PONG\r\n")
         return False
 
     machine = f"{platform.system().lower()}-{platform.machine().lower()}"
@@ -86,7 +86,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Servers:
-    """Where the embedded servers listen, and as which process."""
+    """Addresses and process ids of the embedded servers."""
 
     database_url: str
     control_url: str
@@ -98,10 +98,10 @@ class Servers:
 
 @contextmanager
 def locked(data: Path) -> Iterator[None]:
-    """One process at a time starts or stops servers of this data folder.
+    """Lock the data folder, so that one process at a time starts or stops its servers.
 
     Raises:
-        ConfigurationError: there can be no such folder, or nothing can be written there.
+        ConfigurationError: the folder cannot be created or written to.
     """
     with private_folder(data).joinpath(".lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -116,7 +116,7 @@ def ensure(data: Path) -> Servers:
     """
     data = data.resolve()
     with locked(data):
-        credentials = Credentials.of(data)
+        credentials = Credentials.of_folder(data)
         (data / "logs").mkdir(mode=0o700, exist_ok=True)
         postgres_pid, postgres_port = postgres.ensure(data, credentials)
         valkey_pid, valkey_port = _ensure_valkey(data, credentials)
@@ -129,13 +129,13 @@ def find(data: Path) -> Servers | None:
     postgres_found, valkey_found = running(data / "postgres"), running(data / "valkey")
     if not (postgres_found and valkey_found):
         return None
-    return _servers(Credentials.of(data), postgres_found, valkey_found)
+    return _servers(Credentials.of_folder(data), postgres_found, valkey_found)
 
 
 def _servers(
     credentials: Credentials, postgres_found: tuple[int, int], valkey_found: tuple[int, int]
 ) -> Servers:
-    """The addresses of servers of which process and port are known."""
+    """The addresses of servers with these processes and ports."""
     (postgres_pid, postgres_port), (valkey_pid, valkey_port) = postgres_found, valkey_found
 
     def url(user: str, password: str) -> str:

@@ -1,4 +1,4 @@
-"""A server's folder: its process, its port, its log, and the passwords of all of them."""
+"""A server's folder with its process, port and log, and the credentials of all servers."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from pipeline.errors import ConfigurationError, StoreUnavailable
 from workers.processes.liveness import is_same_process, process_start
 
 PORT_SECONDS = 3.0
-"""How long the port of last time is waited for."""
+"""Seconds to wait for the former port to become free."""
 START_SECONDS = 60.0
-"""A server that takes longer did not start."""
+"""Timeout of a server's start."""
 NOT_READY = "the database system is"
-"""So begins what PostgreSQL tells, and logs as FATAL, to who connects while it starts, recovers or ends."""
+"""Start of PostgreSQL's messages, logged as FATAL, to clients that connect while it starts, recovers or stops."""
 _started: list[psutil.Popen] = []
-"""Servers this process has started: they outlive the call, and a dead one must be reaped."""
+"""Servers that this process has started, kept to reap them when they end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Credentials:
-    """Generated once per data folder, kept in a file only its owner may read."""
+    """Credentials of a data folder, generated once and stored in a file that only its owner may read."""
 
     postgres: str
     owner: str
@@ -44,64 +44,64 @@ class Credentials:
     flower: str
     jwt: str
     encryption: str = field(default_factory=lambda: secrets.token_urlsafe(32) + "=")
-    """A key (Fernet); earlier releases made none."""
+    """Fernet key; earlier releases generated none."""
 
     @classmethod
-    def of(cls, data: Path) -> Credentials:
-        """Read `DATA/credentials.json`, or make it.
+    def of_folder(cls, data: Path) -> Credentials:
+        """Read `DATA/credentials.json`, or create it.
 
         Raises:
-            ConfigurationError: the file is damaged; its servers know no other passwords.
+            ConfigurationError: the file is damaged; its servers have no other passwords.
         """
         path = data / "credentials.json"
         stored = {f.name: secrets.token_urlsafe(24) for f in fields(cls) if f.default_factory is MISSING}
         if path.exists():
             try:
                 stored = json.loads(path.read_text(encoding="utf-8"))
-                made = cls(**stored)
+                credentials = cls(**stored)
             except (ValueError, TypeError):
                 raise ConfigurationError(
-                    f"{path} is damaged: it does not hold the passwords of the embedded servers",
+                    f"{path} is damaged: it does not contain the passwords of the embedded servers",
                     fix="put back a copy; without one name another data folder and index again",
                 ) from None
         else:
-            made = cls(**stored)
-        if not path.exists() or stored != vars(made):
-            write_private(path, json.dumps(vars(made), indent=1))
-        return made
+            credentials = cls(**stored)
+        if not path.exists() or stored != vars(credentials):
+            write_private(path, json.dumps(vars(credentials), indent=1))
+        return credentials
 
 
-_OURS = {".lock", "credentials.json", "supervisor.lock", "heartbeat", "flower.db", "eval"}
-"""One of these is in every folder that has been a data folder."""
+_DATA_FOLDER_NAMES = {".lock", "credentials.json", "supervisor.lock", "heartbeat", "flower.db", "eval"}
+"""Names of which every data folder contains one."""
 
 
 def private_folder(data: Path) -> Path:
-    """The data folder, made if it is not there, and closed to all others.
+    """The data folder, created if missing, with access for its owner only.
 
     Raises:
-        ConfigurationError: it cannot be made, nothing can be written there, or it is open and not ours to close.
+        ConfigurationError: it cannot be created or written to, or it is open to others and has foreign files.
     """
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         if (mode := stat.S_IMODE(data.stat().st_mode)) & 0o077:
             names = {path.name for path in data.iterdir()}
-            if names and not names & _OURS:
+            if names and not names & _DATA_FOLDER_NAMES:
                 raise ConfigurationError(
-                    f"the data folder {data} is open to other users (mode {mode:o}) and holds files of somebody else",
+                    f"the data folder {data} is open to other users (mode {mode:o}) and contains other files",
                     fix=f"name a folder of its own with --data, LARDER_DATA or storage.data, or: chmod 700 {data}",
                 )
             data.chmod(0o700)
         (data / ".lock").touch()
     except OSError as error:
         raise ConfigurationError(
-            f"the data folder {data} cannot be made or written to: {error.strerror}",
+            f"the data folder {data} cannot be created or written to: {error.strerror}",
             fix="name another with --data, LARDER_DATA or storage.data, or correct its rights",
         ) from None
     return data
 
 
 def write_private(path: Path, content: str) -> None:
-    """Replace `path` by a file of mode 0600, in one step."""
+    """Write `path` as a file of mode 0600, atomically."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
@@ -109,15 +109,15 @@ def write_private(path: Path, content: str) -> None:
     temporary.replace(path)
 
 
-def start_detached(command: Sequence[str], log: Path, **how: Any) -> psutil.Popen:
-    """Start a process that may outlive this one, in a session of its own; what it prints is appended to `log`.
+def start_detached(command: Sequence[str], log: Path, **options: Any) -> psutil.Popen:
+    """Start a process that may outlive this one, in its own session; its output is appended to `log`.
 
-    `how` is for `subprocess.Popen`; it gets no input unless that says so.
+    `options` are for `subprocess.Popen`; there is no input by default.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    how = {"stdin": subprocess.DEVNULL, **how}
+    options = {"stdin": subprocess.DEVNULL, **options}
     with log.open("ab") as output:
-        return psutil.Popen(command, stdout=output, stderr=output, start_new_session=True, **how)
+        return psutil.Popen(command, stdout=output, stderr=output, start_new_session=True, **options)
 
 
 def start_server(
@@ -131,13 +131,13 @@ def start_server(
     at: Path | None = None,
     stdin: IO[str] | int = subprocess.DEVNULL,
 ) -> int:
-    """Start the folder's server, in the folder `at`, and wait until it answers; its process id.
+    """Start the folder's server, with the working folder `at`, and wait until it answers; returns its process id.
 
-    `answers` tells None while the server says that it is not ready yet: what it puts in order then it would have to put
-    in order after each further start, too.
+    `answers` returns None while the server recovers: that is waited for without limit, since it would be repeated
+    after each further start.
 
     Raises:
-        StoreUnavailable: it did not start; the message names its log.
+        StoreUnavailable: the server did not start; the message names its log.
     """
     before = log.stat().st_size if log.exists() else 0
     as_user: dict[str, Any] = {"user": user, "group": user, "extra_groups": [] if user else None}
@@ -154,10 +154,10 @@ def start_server(
         time.sleep(0.03)
     with suppress(psutil.NoSuchProcess):
         process.kill()
-    said = log.read_bytes()[before:].decode(errors="replace").strip().splitlines() or ["empty log"]
-    # PostgreSQL tells the cause first, and then at length that it ends; those who ask meanwhile are no cause.
-    causes = [line for line in said if ("FATAL:" in line or "PANIC:" in line) and NOT_READY not in line]
-    why = causes or said
+    log_lines = log.read_bytes()[before:].decode(errors="replace").strip().splitlines() or ["empty log"]
+    # PostgreSQL logs the cause first, then its shutdown; refused clients are no cause.
+    causes = [line for line in log_lines if ("FATAL:" in line or "PANIC:" in line) and NOT_READY not in line]
+    why = causes or log_lines
     raise StoreUnavailable(f"{folder.name} did not start: {why[-1][:200]}", fix=f"see {log}")
 
 
@@ -169,13 +169,13 @@ def note_process(folder: Path, pid: int, port: int = 0) -> None:
 
 
 def running(folder: Path) -> tuple[int, int] | None:
-    """(pid, port) from the folder's pid file, if that process lives and is still the same one.
+    """(pid, port) from the folder's pid file, if that process is alive and the same.
 
-    One that came with a copy of the folder tells of the server of the other.
+    A pid file that was copied with its folder describes another folder's server and is ignored.
     """
     with suppress(OSError, ValueError, psutil.Error):
-        pid, port, started, *of = json.loads((folder / "larder.pid").read_text(encoding="utf-8"))
-        if of not in ([], [folder.stat().st_ino]):  # earlier releases did not note it
+        pid, port, started, *inode = json.loads((folder / "larder.pid").read_text(encoding="utf-8"))
+        if inode not in ([], [folder.stat().st_ino]):  # earlier releases did not record it
             return None
         if is_same_process(pid, started) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
             return pid, port
@@ -183,22 +183,22 @@ def running(folder: Path) -> tuple[int, int] | None:
 
 
 def stop_server(folder: Path, sign: signal.Signals, seconds: float) -> bool:
-    """End the folder's server by a signal, after `seconds` by force; False if none ran."""
-    found = running(folder)
-    if found:
+    """Stop the folder's server by a signal, after `seconds` by force; False if none ran."""
+    process_and_port = running(folder)
+    if process_and_port:
         with suppress(psutil.NoSuchProcess):
-            process = psutil.Process(found[0])
+            process = psutil.Process(process_and_port[0])
             process.send_signal(sign)
             if not _ends(process, seconds):
                 process.kill()
                 _ends(process, 10)
     _started[:] = [process for process in _started if process.poll() is None]
     (folder / "larder.pid").unlink(missing_ok=True)
-    return found is not None
+    return process_and_port is not None
 
 
 def _ends(process: psutil.Process, seconds: float) -> bool:
-    """Whether it ends in time; what is left of one whose parent never asks counts as ended."""
+    """True if the process ends in time; a zombie counts as ended."""
     end = time.monotonic() + seconds
     while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
         if time.monotonic() > end:
@@ -208,38 +208,38 @@ def _ends(process: psutil.Process, seconds: float) -> bool:
 
 
 _LOCAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
-LEAST_PORT = 10_000
+MIN_PORT = 10_000
 
 
 def free_port() -> int:
-    """A TCP port on loopback that nobody listens on right now, below those that the system gives to connections.
+    """A free TCP port on loopback, below the system's range for outgoing connections.
 
-    Among those, a server that begins anew could find a connection in its place, even one of its own clients to itself
-    (a TCP connect to a port of this machine may be given that very port), and its clients would look for it in vain.
+    A port in that range may be given to a connection while its server restarts, even to a client that connects to
+    itself, and the server could not listen on it again.
     """
     least_local = 32_768
     with suppress(OSError, ValueError):
         least_local = int(_LOCAL_PORTS.read_text(encoding="ascii").split()[0])
-    wanted = [LEAST_PORT + secrets.randbelow(max(1, least_local - LEAST_PORT)) for _ in range(100)]
-    for port in (*wanted, 0):  # where none is below, any
+    candidates = [MIN_PORT + secrets.randbelow(max(1, least_local - MIN_PORT)) for _ in range(100)]
+    for port in (*candidates, 0):  # 0: any port, if all of these are taken
         with suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
             return int(probe.getsockname()[1])
-    raise StoreUnavailable("this machine has no free TCP port", fix="end programs that hold many of them")
+    raise StoreUnavailable("this machine has no free TCP port", fix="end programs that use many of them")
 
 
 def is_taken(port: int) -> bool:
-    """Whether a program of this machine listens on a TCP port."""
+    """True if a program on this machine listens on the TCP port."""
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def usual_port(folder: Path) -> int:
-    """The port of last time unless another program has it: whoever knows it finds what listens there again.
+    """The former port of this server, so that its address stays valid; a new one if another program has it.
 
-    `folder` is its own, and made if there is none. The port is waited for: a server that was killed keeps it for some
-    milliseconds after it counts as ended, as long as one of its threads is still being taken down.
+    `folder` is the server's own and created if missing. The port is waited for: a killed server keeps it for some
+    milliseconds while its threads end.
     """
     end = time.monotonic() + PORT_SECONDS
     with suppress(OSError, ValueError):
@@ -257,7 +257,7 @@ def usual_port(folder: Path) -> int:
 
 
 def package_folder(name: str) -> Path:
-    """Where a package's files lie; not imported, since only its binaries are wanted."""
+    """Folder of an installed package, which is not imported, since only its binaries are needed."""
     spec = importlib.util.find_spec(name)
     if spec is None or not spec.submodule_search_locations:
         raise ConfigurationError(

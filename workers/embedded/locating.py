@@ -1,4 +1,4 @@
-"""Finding the servers: configured ones, or the embedded ones of the data folder, started by commands that may."""
+"""Finds the servers: configured ones, or the embedded ones of the data folder, which some commands start."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from workers.settings import Settings
 
 PING_SECONDS = 10.0
 START_SECONDS = 60.0
-"""In which commands wait for a database that is being started, as after a crash."""
+"""Seconds that commands wait for a starting database, as after a crash."""
 START = "larder up --detach"
-"""Starts the embedded servers."""
+"""The command that starts the embedded servers."""
 
 
 NEEDED = {"LARDER_DATABASE_URL": "storage.database.url", "LARDER_BROKER_URL": "storage.broker.url"}
-"""Variable -> key of the addresses without which own servers are half configured."""
+"""Variable -> key of each address that must be set if any is."""
 
 
 def addresses(
     settings: Settings, *, start: bool = False, needed: Collection[str] = tuple(NEEDED)
 ) -> Addresses:
-    """Where the servers are: the configured ones, or those of the data folder if none has an address.
+    """Addresses of the configured servers, or of the data folder's embedded ones if no address is set.
 
-    `start` starts embedded servers that do not run; `needed` names variables of `NEEDED` that must be set if any
-    address is.
+    `start` starts embedded servers that are not running; `needed` are the variables of `NEEDED` that must be set if
+    any address is.
 
     Raises:
-        ConfigurationError: some addresses are configured and others that are needed are not, or there are no servers.
-        StoreUnavailable: the embedded servers do not run, or could not be started.
+        ConfigurationError: a needed address is missing while others are set, or there is no installation.
+        StoreUnavailable: the embedded servers are not running, or could not be started.
     """
     storage = settings.rag.storage
     keys = [secret_value(settings.rag.security.encryption_keys)]
@@ -46,8 +46,8 @@ def addresses(
         if servers is None and not (settings.data / "credentials.json").exists():
             raise ConfigurationError(f"there is no installation in {settings.data}", fix=START)
         if servers is None:
-            raise StoreUnavailable(f"the servers of {settings.data} do not run", fix=START)
-        keys.append(embedded.Credentials.of(settings.data).encryption)
+            raise StoreUnavailable(f"the servers of {settings.data} are not running", fix=START)
+        keys.append(embedded.Credentials.of_folder(settings.data).encryption)
         return Addresses(
             database=servers.database_url,
             control=servers.control_url,
@@ -61,7 +61,7 @@ def addresses(
     ]
     if missing:
         named = " and ".join(f"{name} ({NEEDED[name]})" for name in missing)
-        fix = "set it; servers on this machine are started by `larder up` where no address is set at all"
+        fix = "set it; `larder up` starts servers on this machine only if no address is set"
         raise ConfigurationError(f"the servers are half configured: {named} is missing", fix=fix)
     return Addresses(
         database=database,
@@ -74,71 +74,69 @@ def addresses(
 
 
 def uses_embedded(settings: Settings) -> bool:
-    """True if no server has an address, so that those of the data folder are used."""
+    """True if no address is set, so that the data folder's servers are used."""
     database, broker = settings.rag.storage.database, settings.rag.storage.broker
     urls = (database.url, database.control_url, database.admin_url, broker.url, broker.valkey_url)
     return not any(map(secret_value, urls))
 
 
-def migrate(settings: Settings, where: Addresses, *, to: str | None = None) -> str:
-    """Bring the schema up to date, or back to the revision `to`; the revision reached.
+def migrate(settings: Settings, servers: Addresses, *, to: str | None = None) -> str:
+    """Migrate the schema to the newest revision, or back to `to`; returns the revision reached.
 
-    On servers of your own the two roles also get the passwords that their addresses name; the embedded server
-    did that when it started.
+    On configured servers the two roles also get the passwords of their addresses; embedded servers set them at
+    start.
     """
-    ping(where.admin, start_timeout=START_SECONDS)
+    ping(servers.admin, start_timeout=START_SECONDS)
     with translated():
         if to is not None:
-            return migrations.downgrade(where.admin, to=to)
-        revision = migrations.upgrade(where.admin)
+            return migrations.downgrade(servers.admin, to=to)
+        revision = migrations.upgrade(servers.admin)
     if settings.rag.storage.database.admin_url:
-        logins = [url for url in (where.database, where.control) if url and url != where.admin]
+        logins = [url for url in (servers.database, servers.control) if url and url != servers.admin]
         roles = [make_url(url) for url in logins]
         passwords = {r.username: r.password for r in roles if r.username and r.password}
         try:
             with translated():
-                migrations.give_logins(where.admin, passwords)
-        except StoreHindered:  # the owner may not: somebody else did, if the logins are let in
+                migrations.give_logins(servers.admin, passwords)
+        except StoreHindered:  # the owner may not set passwords: check that the logins work
             for url in logins:
                 ping(url)
     return revision
 
 
-def ensure_schema(settings: Settings, where: Addresses) -> None:
-    """Bring the schema up to date if that is allowed here, else see that it is.
+def ensure_schema(settings: Settings, servers: Addresses) -> None:
+    """Migrate the schema if this login may, else check its revision.
 
-    Only who has the owner's address, or uses embedded servers, need be allowed to.
+    Migrating needs the owner's address or embedded servers.
 
     Raises:
-        ConfigurationError: it is another, and the login may not change it.
+        ConfigurationError: the schema has another revision, and the login may not change it.
         StoreUnavailable: as `ping` does.
     """
     revision = None
     if not (uses_embedded(settings) or settings.rag.storage.database.admin_url):
-        ping(where.database)
-        database = Database(where.database)
+        ping(servers.database)
+        database = Database(servers.database)
         with suppress(StoreRefused, StoreHindered), database.tenant(settings.tenant_id) as connection:
             revision = migrations.revision_of(connection)
         database.close()
         if revision == migrations.NEWEST:
             return
     try:
-        migrate(settings, where)
+        migrate(settings, servers)
     except StoreHindered as refused:
-        what = f"the database has revision {revision or 'none'} of the schema, and this version needs"
-        what += f" {migrations.NEWEST}; it cannot be changed here: {refused.message}"
+        message = f"the database has revision {revision or 'none'} of the schema, and this version needs"
+        message += f" {migrations.NEWEST}; it cannot be changed here: {refused.message}"
         fix = "larder migrate, with the owner's address as LARDER_ADMIN_DATABASE_URL"
-        raise ConfigurationError(what, fix=fix) from None
+        raise ConfigurationError(message, fix=fix) from None
 
 
 def ping(url: str, *, start_timeout: float = 0.0) -> None:
-    """Find out whether a database answers, before it is given work for which it may take any time.
-
-    One that is being started is waited for `start_timeout` seconds.
+    """Check that a database answers, before work without a time limit; a starting one is waited for `start_timeout` s.
 
     Raises:
-        StoreSilent: it does not within `PING_SECONDS` for each answer.
-        StoreUnavailable: it cannot be reached.
+        StoreSilent: no answer within `PING_SECONDS`.
+        StoreUnavailable: the database cannot be reached.
         StoreRefused: it refuses the login.
     """
     plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
@@ -147,16 +145,16 @@ def ping(url: str, *, start_timeout: float = 0.0) -> None:
 
 
 def open_runtime(settings: Settings, *, start: bool = False) -> Runtime:
-    """A runtime on servers that are there; embedded ones are migrated first, and started if `start` says so.
+    """A runtime on running servers; embedded ones are migrated first, and started with `start`.
 
     Raises:
         ConfigurationError, StoreUnavailable: as `addresses` does.
     """
-    where = addresses(settings, start=start)
-    # The revision that this data folder has, which costs no connection to read.
-    seen = settings.data / "schema"
+    servers = addresses(settings, start=start)
+    # File with the revision of the embedded schema, which can be read without a connection.
+    revision_file = settings.data / "schema"
     if uses_embedded(settings) and not (
-        seen.exists() and seen.read_text(encoding="utf-8") == migrations.NEWEST
+        revision_file.exists() and revision_file.read_text(encoding="utf-8") == migrations.NEWEST
     ):
-        seen.write_text(migrate(settings, where), encoding="utf-8")
-    return Runtime(settings, where)
+        revision_file.write_text(migrate(settings, servers), encoding="utf-8")
+    return Runtime(settings, servers)

