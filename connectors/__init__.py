@@ -19,8 +19,9 @@ from connectors.documents.options import (
 from connectors.documents.redaction import redact
 from connectors.documents.rights import canonical_rights
 from connectors.files.options import FileOptions, MarkdownOptions, PbiOptions, TextOptions
-from pipeline.documents import LEVEL, Cursor, Document, Page, Problem, Source, composed, without_controls
+from pipeline.documents import LEVEL, Cursor, Document, Page, Problem, Source
 from pipeline.errors import ConfigurationError, DocumentRejected
+from pipeline.plain_text import composed, without_controls
 
 __all__ = [
     "SOURCES",

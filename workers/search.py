@@ -18,10 +18,12 @@ from pydantic import TypeAdapter, ValidationError
 from connectors.documents.values import BoundedLoader
 from pipeline.access import ADMIN, Caller
 from pipeline.database.encryption import SEALED
-from pipeline.documents import Json, Kind, SourceType, first_names, web_address
+from pipeline.documents import Json, Kind, SourceType
 from pipeline.errors import ConfigurationError, LarderError, NotFound, RequestRejected
+from pipeline.http_rules import web_address
 from pipeline.ledger import ALL, SHARED, documents, project_id, sources, storable, upkeep
 from pipeline.ledger.audit import MOST_QUERY
+from pipeline.plain_text import first_names
 from pipeline.reranking import Reranker
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
 from pipeline.search.cache import sees_all

@@ -25,8 +25,9 @@ from connectors.documents.options import cursor_json, read_cursor
 from connectors.documents.values import build_document
 from connectors.web.answers import LASTS, BadAnswer, ServerFault
 from connectors.web.division import Divider, Retries, culprit, due, may_be_item_fault, updated_retries
-from pipeline.documents import Cursor, Document, Finding, Listing, Page, Problem, plural
+from pipeline.documents import Cursor, Document, Finding, Listing, Page, Problem
 from pipeline.errors import DocumentRejected, LarderError
+from pipeline.plain_text import plural
 
 HEAD_FIELDS = ("System.Id", "System.Rev", "System.Title", "System.WorkItemType", "System.TeamProject")
 

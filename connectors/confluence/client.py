@@ -24,7 +24,8 @@ from connectors.sections import secret_value
 from connectors.web.answers import LASTS, BadAnswer, ServerFault, is_html, json_of, results_of
 from connectors.web.session import GuardedSession
 from pipeline.documents import Json
-from pipeline.errors import LarderError, SourceDenied, SourceUnavailable, http_date
+from pipeline.errors import LarderError, SourceDenied, SourceUnavailable
+from pipeline.http_rules import http_date
 
 CURRENT_USER = "rest/api/user/current"
 SEARCH = "rest/api/content/search"

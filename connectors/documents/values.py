@@ -22,8 +22,9 @@ import psutil
 import yaml
 from frontmatter.default_handlers import SafeLoader
 
-from pipeline.documents import Document, composed
+from pipeline.documents import Document
 from pipeline.errors import DocumentRejected, LarderError
+from pipeline.plain_text import composed
 
 MAX_TAGS = 100
 MAX_TAG = 100

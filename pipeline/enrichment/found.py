@@ -13,7 +13,7 @@ from uuid import UUID
 from sqlalchemy import text
 
 from pipeline.database.engine import Database
-from pipeline.documents import Chunk, Kind, web_address, without_controls
+from pipeline.documents import Chunk, Kind
 from pipeline.embedding.known_models import model_of
 from pipeline.enrichment.context import NO_LINK
 from pipeline.enrichment.text import (
@@ -25,6 +25,8 @@ from pipeline.enrichment.text import (
     stems,
     word_similarity,
 )
+from pipeline.http_rules import web_address
+from pipeline.plain_text import without_controls
 from pipeline.search import Hit, SearchResults, statement
 from pipeline.search.records import Filter, repeats
 

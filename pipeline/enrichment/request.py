@@ -11,9 +11,10 @@ from functools import cached_property
 from typing import Any
 
 from pipeline.chunking.prose import prose_of
-from pipeline.documents import Json, Kind, SourceType, composed, is_same_title, json_type_name, plain_keys
+from pipeline.documents import Json, Kind, SourceType
 from pipeline.enrichment.text import single_line
 from pipeline.errors import RequestRejected
+from pipeline.plain_text import composed, is_same_title, json_type_name, plain_keys
 from pipeline.search.records import Filter
 
 SECTIONS: Mapping[Kind, str] = {

@@ -14,7 +14,8 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from pipeline.chunking.prose import NOISE, is_label
-from pipeline.documents import Chunk, without_controls
+from pipeline.documents import Chunk
+from pipeline.plain_text import without_controls
 
 WORD = re.compile(r"[^\W_]+")
 _ENDINGS = ("ations", "ation", "ments", "ment", "ings", "ing", "ies", "ers", "es", "ed", "er", "s", "e", "y")

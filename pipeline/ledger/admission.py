@@ -136,7 +136,7 @@ def admit(connection: Connection, where: Admission, page: Page) -> Counts:
     deleted = remove(connection, [known[e].id for e in gone if e in known])
     runs.note_problems(connection, where.run_id, "failed", failed)
     runs.note_problems(connection, where.run_id, "skipped", page.skipped)
-    runs.note_problems(connection, where.run_id, "noted", page.noted)
+    runs.note_problems(connection, where.run_id, "noted", page.reading_notes)
     left_out = page.all_left_out
     runs.note_left_out(connection, where.run_id, left_out)
     return Counts(
@@ -146,7 +146,7 @@ def admit(connection: Connection, where: Admission, page: Page) -> Counts:
         failed=len(failed),
         skipped=left_out.total(),
         deleted=deleted,
-        noted=len(page.noted),
+        noted=len(page.reading_notes),
     )
 
 

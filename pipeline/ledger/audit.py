@@ -15,8 +15,9 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from pipeline.database.engine import Database, lift_statement_timeout
-from pipeline.documents import Json, plural
+from pipeline.documents import Json
 from pipeline.ledger import storable
+from pipeline.plain_text import plural
 
 SEARCH = "rag_search"
 MOST_QUERY = 100

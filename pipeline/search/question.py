@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
-from pipeline.documents import composed
+from pipeline.plain_text import composed
 from pipeline.search.words import searchable
 
 Intent = Literal["question", "similar_work", "decision"]

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from pipeline.documents import DECISION_STATUSES, DEFAULT, Chunk, Json, Kind, SourceType
+from pipeline.documents import DECISION_STATUSES, DEFAULT_LANGUAGE, Chunk, Json, Kind, SourceType
 from pipeline.embedding import Vectors
 from pipeline.embedding.known_models import model_of
 from pipeline.search.feedback import Marks
@@ -140,7 +140,7 @@ class RetrievalOptions:
     weights: Weights = field(default_factory=Weights)
     exact_below: int = 10_000
     synonyms: Synonyms = field(default_factory=Synonyms)
-    languages: tuple[str, ...] = (DEFAULT,)
+    languages: tuple[str, ...] = (DEFAULT_LANGUAGE,)
     """Of the documents; each word of a question is stemmed in all of them."""
 
 

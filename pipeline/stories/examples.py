@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.documents import Json, without_controls
+from pipeline.documents import Json
 from pipeline.embedding.calls import TextsRejected, embed_query_checked
 from pipeline.errors import LarderError
+from pipeline.plain_text import without_controls
 from pipeline.stories.embedding import compose_embedding_text, generate_embeddings_batch
 from pipeline.stories.memory import MAX_EXAMPLES, THRESHOLD, K, StoryMemory, current, in_use
 from pipeline.stories.store import (

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from connectors.pbi.shapes import holds_pbis, pbi_items
-from pipeline.documents import Document, Kind, SourceType, plain_keys
+from pipeline.documents import Document, Kind, SourceType
+from pipeline.plain_text import plain_keys
 from tests.connectors.outputs import ONE, TWO, read, source, write
 
 

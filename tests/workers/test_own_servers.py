@@ -115,7 +115,7 @@ def test_no_other_command_starts_servers_that_were_stopped(folder: Path, door: t
     template.prepare(folder / ".larder")
     ran = run(door, cwd=folder, env=environment(), seconds=60)
     assert ran.returncode == 1, ran.stdout + ran.stderr
-    assert f"the servers of {folder / '.larder'} do not run" in ran.stderr
+    assert f"the servers of {folder / '.larder'} are not running" in ran.stderr
     assert "larder up --detach" in ran.stderr
     assert embedded.find(folder / ".larder") is None
 
@@ -123,7 +123,7 @@ def test_no_other_command_starts_servers_that_were_stopped(folder: Path, door: t
 def test_step_4_without_its_servers_ends_with_a_document(folder: Path) -> None:
     template.prepare(folder / ".larder")
     ran = run(("enrich", "item.md", "-o", "out.json"), cwd=folder, env=environment(), seconds=60)
-    assert "do not run" in ran.stderr
+    assert "are not running" in ran.stderr
     assert '"degradation_level"' in (folder / "out.json").read_text("utf-8")
     assert embedded.find(folder / ".larder") is None
 
@@ -139,7 +139,7 @@ def test_a_program_starts_no_servers(folder: Path, kind: Callable[..., Any]) -> 
         kind(folder / "larder.yaml", {})
     assert not files_below(folder)
     template.prepare(folder / ".larder")
-    with pytest.raises(StoreUnavailable, match="do not run"):
+    with pytest.raises(StoreUnavailable, match="are not running"):
         kind(folder / "larder.yaml", {})
     assert embedded.find(folder / ".larder") is None
 

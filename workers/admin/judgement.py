@@ -9,11 +9,12 @@ from itertools import chain
 from operator import itemgetter
 from typing import Literal
 
-from pipeline.documents import Json, plural
+from pipeline.documents import Json
 from pipeline.enrichment.degradation import HealthOptions
 from pipeline.ingest.sync import CONFIGURED_OTHERWISE
 from pipeline.ledger import overview
 from pipeline.ledger.sources import UPLOADED
+from pipeline.plain_text import plural
 from workers.admin.sync_now import START, UNSERVED_SECONDS, served_queues
 from workers.processes.liveness import DEAF_SECONDS
 from workers.queue.celeryconfig import INDEXING, QUEUES

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from connectors.files.contents import EXCLUDED, look_into
 from connectors.files.options import ENDINGS
-from pipeline.documents import Json, plural
+from pipeline.documents import Json
 from pipeline.errors import (
     BudgetSpent,
     ConfigurationError,
@@ -28,6 +28,7 @@ from pipeline.errors import (
 )
 from pipeline.ingest.sync import CONFIGURED_OTHERWISE, START_AGAIN
 from pipeline.ledger import admission, audit, embedding_use, overview, runs, sources
+from pipeline.plain_text import plural
 from workers.control import sync
 from workers.control.sync import Configured, configured_source, configured_sources, open_source, start_run
 from workers.processes.liveness import DEAF_SECONDS
@@ -396,8 +397,8 @@ def preview(parts: Runtime, one: Configured, *, force: bool) -> Json:
         counts["unchanged"] += len(verdicts) - len(changed) - dead
         problems += [{**p.to_json(), "outcome": "failed"} for p in page.failed]
         problems += [{**p.to_json(), "outcome": "skipped"} for p in page.skipped]
-        problems += [{**p.to_json(), "outcome": "noted"} for p in page.noted]
-        noted += len(page.noted)
+        problems += [{**p.to_json(), "outcome": "noted"} for p in page.reading_notes]
+        noted += len(page.reading_notes)
     counts["listed"] = sum(counts.values())
     return {
         "source": one.settings.name,

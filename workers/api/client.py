@@ -13,7 +13,7 @@ from uuid import UUID
 import httpx2
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
-from pipeline.documents import Json, plural
+from pipeline.documents import Json
 from pipeline.errors import (
     Forbidden,
     LarderError,
@@ -23,8 +23,9 @@ from pipeline.errors import (
     SearchError,
     StoreUnavailable,
     TokenRefused,
-    retry_after,
 )
+from pipeline.http_rules import retry_after
+from pipeline.plain_text import plural
 from workers.client import Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob
 from workers.enrichment.answers import job_uuid
 from workers.enrichment.story_jobs import AcceptedStories, summary

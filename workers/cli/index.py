@@ -12,8 +12,9 @@ from rich.console import RenderableType
 from rich.text import Text
 from typer import Argument, Option
 
-from pipeline.documents import Json, plural
+from pipeline.documents import Json
 from pipeline.errors import ConfigurationError
+from pipeline.plain_text import plural
 from workers.cli.context import (
     FAILED,
     LONG_ANSWER_TIMEOUT,

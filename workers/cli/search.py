@@ -17,8 +17,9 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
-from pipeline.documents import Json, Kind, SourceType, plural
+from pipeline.documents import Json, Kind, SourceType
 from pipeline.errors import ConfigurationError
+from pipeline.plain_text import plural
 from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, CommandContext, RightsOptions, command
 from workers.cli.tables import hanging, table, warn
 

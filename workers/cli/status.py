@@ -15,8 +15,9 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 from typer import Option
 
-from pipeline.documents import Json, first_names, plural
+from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, StoreError
+from pipeline.plain_text import first_names, plural
 from workers.cli.context import FAILED, CommandContext, command
 from workers.cli.tables import duration_text, first_lines, item_and_reason, rate_and_time_left, table, warn
 

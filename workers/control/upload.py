@@ -28,18 +28,10 @@ from connectors.files.options import ENDINGS
 from connectors.pbi.identity import item_name
 from connectors.web.limiter import LocalRequestLimiter
 from pipeline.access import Caller
-from pipeline.documents import (
-    LEVEL,
-    Document,
-    Json,
-    Kind,
-    Page,
-    Problem,
-    SourceType,
-    is_same_title,
-)
+from pipeline.documents import LEVEL, Document, Json, Kind, Page, Problem, SourceType
 from pipeline.errors import DocumentRejected, LarderError, NotFound, RequestRejected, StoreUnavailable
 from pipeline.ledger import admission, audit, document_id, project_id, runs, source_id, sources, storable
+from pipeline.plain_text import is_same_title
 from pipeline.search import statement
 from workers.control import steps
 from workers.processes import tracing
@@ -133,7 +125,7 @@ def upload(
         "run": run,
         "documents": [{"external_id": e, "document_id": str(document_id(own, e))} for e in taken],
         "rejected": _reasons(rejected),
-        "noted": _reasons(page.noted),
+        "noted": _reasons(page.reading_notes),
     }
 
 

@@ -327,7 +327,7 @@ class Supervisor:
         if self.lends:
             return
         running += [(c.name, c.process.pid, c.failures) for c in self.children if c.process]
-        credentials = Credentials.of(self.data)
+        credentials = Credentials.of_folder(self.data)
         api = f"http://{self.settings.rag.api.host}:{self.api_port}" if self.api_port is not None else None
         flower: dict[str, object] = dict.fromkeys(("flower_url", "flower_user", "flower_password"))
         if self.flower_port is not None:
@@ -385,7 +385,7 @@ def flower_login(environ: Mapping[str, str], data: Path) -> str:
     Raises:
         ConfigurationError: the variable says no such pair, so nobody could log in.
     """
-    given = lookup(environ)(FLOWER_AUTH) or f"larder:{Credentials.of(data).flower}"
+    given = lookup(environ)(FLOWER_AUTH) or f"larder:{Credentials.of_folder(data).flower}"
     if not all(given.partition(":")):
         raise ConfigurationError(
             "LARDER_FLOWER_AUTH has no user and password", fix="write it as user:password"

@@ -29,7 +29,7 @@ from connectors.sections import (
     refusal,
     refuse,
 )
-from pipeline.documents import DEFAULT, KEY, LANGUAGES
+from pipeline.documents import DEFAULT_LANGUAGE, LANGUAGE_KEY, LANGUAGES
 from pipeline.errors import ConfigurationError
 from workers.settings.api import ApiSettings, AuthSettings
 from workers.settings.chunking import ChunkingSettings
@@ -248,8 +248,8 @@ class EnrichmentSettings(ConfigSection):
 
 def _unread(names: tuple[str, ...]) -> tuple[str, ...]:
     """Metadata that Larder itself does not have to read."""
-    if {"acl", KEY, "source_path"} & {*names}:
-        raise refusal("a list of texts", f"acl, {KEY} and source_path must stay readable")
+    if {"acl", LANGUAGE_KEY, "source_path"} & {*names}:
+        raise refusal("a list of texts", f"acl, {LANGUAGE_KEY} and source_path must stay readable")
     return names
 
 
@@ -335,7 +335,7 @@ class Configuration(ConfigSection):
     timezone: Zone = "UTC"
     """Time zone of the schedules."""
     language: Language = Field(
-        default=DEFAULT,
+        default=DEFAULT_LANGUAGE,
         description=f"In which the keyword search stems words: {', '.join(LANGUAGES)} (none).",
     )
     storage: StorageSettings = StorageSettings()

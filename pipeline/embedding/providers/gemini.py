@@ -24,9 +24,8 @@ from pipeline.errors import (
     EmbeddingError,
     TextRejected,
     TextTooLong,
-    duration,
-    retry_after,
 )
+from pipeline.http_rules import duration, retry_after
 
 if TYPE_CHECKING:
     from google.genai import Client

@@ -20,9 +20,8 @@ from pipeline.errors import (
     EmbeddingError,
     TextRejected,
     TextTooLong,
-    clamped,
-    provider_pause,
 )
+from pipeline.http_rules import clamped, provider_pause
 
 if TYPE_CHECKING:
     import httpx2

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from pipeline.database.engine import Database
-from pipeline.documents import KEY, LANGUAGES, language_metadata, language_of
+from pipeline.documents import LANGUAGE_KEY, LANGUAGES, language_metadata, language_of
 from tests.pipeline.stores.depot import Depot
 
 BOTH = ("english", "german")
@@ -85,7 +85,9 @@ def test_names_and_long_texts_are_found_in_every_language(depot: Depot) -> None:
 
 def test_postgresql_knows_every_language(database: Database) -> None:
     depot = Depot(database)
-    there = {name: depot.put(f"1234 {5000 + n}", metadata={KEY: name}) for n, name in enumerate(LANGUAGES)}
+    there = {
+        name: depot.put(f"1234 {5000 + n}", metadata={LANGUAGE_KEY: name}) for n, name in enumerate(LANGUAGES)
+    }
     depot.count()
     for n, name in enumerate(LANGUAGES):
         assert found(depot, str(5000 + n), name) == [there[name]], name
@@ -93,7 +95,7 @@ def test_postgresql_knows_every_language(database: Database) -> None:
 
 @pytest.mark.parametrize("told", ["klingon", "", None, 7, ["german"], "german'; drop table chunk"])
 def test_an_unknown_language_is_the_default_one(told: object) -> None:
-    assert language_of({KEY: told}) == "english"
+    assert language_of({LANGUAGE_KEY: told}) == "english"
     assert language_of({}) == "english"
     assert language_of(language_metadata("german")) == "german"
     assert language_metadata("english") == {}

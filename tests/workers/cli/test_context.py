@@ -61,7 +61,7 @@ def test_a_data_folder_that_can_be_none_is_named(larder: Larder, command: tuple[
     for folder in ("file", "file/below"):
         result = larder(*command, "--data", folder, "--json")
         assert result.exit_code == 2, result.output
-        assert f"the data folder {Path(folder).resolve()} cannot be made or written to" in result.stderr
+        assert f"the data folder {Path(folder).resolve()} cannot be created or written to" in result.stderr
         assert json.loads(result.stdout)["error"]["fix"].startswith("name another with --data")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from connectors import open_source
 from connectors.web.limiter import RequestLimiter
-from pipeline.documents import KEY
+from pipeline.documents import LANGUAGE_KEY
 from workers.runtime import Addresses, Runtime
 from workers.search import retriever
 from workers.settings import Settings
@@ -40,7 +40,7 @@ def test_each_source_tells_its_documents_its_language(loaded: Loaded, here: Path
     }.items():
         (here / name).write_text(content)
     told = {
-        source.name: [document.metadata.get(KEY) for page in pages for document in page.documents]
+        source.name: [document.metadata.get(LANGUAGE_KEY) for page in pages for document in page.documents]
         for source in settings.rag.sources
         for pages in [open_source(source.with_context(settings.context_of(source, no_limiter))).pages(None)]
     }

@@ -14,10 +14,11 @@ from packaging.requirements import InvalidRequirement, Requirement
 from sqlalchemy import Connection
 
 from pipeline.database.engine import translated
-from pipeline.documents import Json, first_names, plural
+from pipeline.documents import Json
 from pipeline.errors import LarderError, StoreUnavailable
 from pipeline.ledger import audit, overview, upkeep
 from pipeline.ledger import sources as ledger
+from pipeline.plain_text import first_names, plural
 from workers import PACKAGE, installed_version
 from workers.admin import judgement, status
 from workers.admin.doctor import server_checks as server
