@@ -39,7 +39,7 @@ TEST_FIELDS = (
     "Microsoft.VSTS.TCM.LocalDataSource",
 )
 """Fields in XML, of test cases and shared steps."""
-ALWAYS = ("Microsoft.VSTS.TCM.ReproSteps", *TEST_FIELDS, "Microsoft.VSTS.Common.Resolution")
+ALWAYS_READ = ("Microsoft.VSTS.TCM.ReproSteps", *TEST_FIELDS, "Microsoft.VSTS.Common.Resolution")
 """Fields that are always read, because they hold the text of bugs and test cases and the resolution."""
 SHOWN_ELSEWHERE = frozenset(
     ("System.Title", "System.Tags", "System.CommentCount", "System.Parent", "System.Id", "System.Rev")
@@ -328,7 +328,7 @@ class _TextWriter:
         """The complete text of the item."""
         details: list[str] = []
         sections: list[str] = []
-        for name in dict.fromkeys((*self._options.fields, *ALWAYS)):
+        for name in dict.fromkeys((*self._options.fields, *ALWAYS_READ)):
             text = "" if name in SHOWN_ELSEWHERE else self._field(name)
             if text and name not in LONG_FIELDS and "\n" not in text and len(text) <= LONGEST_DETAIL:
                 details.append(f"- {heading_of(name)}: {text}")

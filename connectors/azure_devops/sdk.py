@@ -140,7 +140,7 @@ Row = tuple[type[LarderError], str, str]
 """Class of the error, description, advice."""
 
 _CREDENTIALS: Row = (SourceDenied, "does not accept the credentials", TOKEN)
-_BROKEN: Row = (BadAnswer, "could not be reached, or gave an answer that cannot be read", LASTS)
+_UNUSABLE: Row = (BadAnswer, "could not be reached, or gave an answer that cannot be read", LASTS)
 _MEANINGS: dict[Row, tuple[str, ...]] = {
     (WorkItemMissing, "does not show the item", SCOPE): (
         "WorkItemUnauthorizedAccessException", "WorkItemNotFoundException",
@@ -167,7 +167,7 @@ _MEANINGS: dict[Row, tuple[str, ...]] = {
         "azure.devops.exceptions.AzureDevOpsServiceError", "msrest.exceptions.ValidationError",
         "azure.core.exceptions.SerializationError",
     ),
-    _BROKEN: (
+    _UNUSABLE: (
         "azure.devops.exceptions.AzureDevOpsClientError", "msrest.exceptions.ClientRequestError",
         "msrest.exceptions.ClientException", "msrest.exceptions.HttpOperationError",
         "azure.core.exceptions.DeserializationError", "json.decoder.JSONDecodeError",
@@ -208,14 +208,14 @@ def _row(error: Exception) -> Row:
     if key is not None and ("Query" in key or text.startswith("TF51")):
         return (WiqlRefused, "does not accept the query", "check wiql, areaPaths, states and workItemTypes")
     if (status := _STATUS.search(text)) or "is not registered on" in text:
-        return _answered(status[1] if status else "404")
+        return _row_of_status(status[1] if status else "404")
     if "Cannot deserialize content-type" in text:  # a sign-in page, as the library sees it
         return _CREDENTIALS
     names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
-    return next(filter(None, map(FOREIGN_ERRORS.get, names)), _BROKEN)
+    return next(filter(None, map(FOREIGN_ERRORS.get, names)), _UNUSABLE)
 
 
-def _answered(code: str) -> Row:
+def _row_of_status(code: str) -> Row:
     """Error of an answer without an error object, from another server or a gateway."""
     if code in {"401", "403"}:
         return (SourceDenied, f"answered {code}", f"{TOKEN}; {SCOPE}")

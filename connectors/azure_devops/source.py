@@ -260,12 +260,12 @@ class AzureDevOpsSource:
             batch = piece[start : start + BATCH]
             items, _ = self._reader.fetch(batch, divider, ("System.Id", "System.Rev"))
             versions |= {str(n): str(item.rev) for n, item in items.items()}
-        more = sum(n <= floor for n in listed_ids)
+        omitted = sum(n <= floor for n in listed_ids)
         return Listing(
             ids=frozenset(map(str, piece)),
-            complete=not more,
+            complete=not omitted,
             versions=versions,
-            left_out={BEYOND: more} if more and not since else {},
+            left_out={BEYOND: omitted} if omitted and not since else {},
             cursor={"floor": floor, "after": piece[-1]} if later_ids else {},
         )
 

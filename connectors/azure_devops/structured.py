@@ -29,18 +29,18 @@ def structured_text(text: str, label: Callable[[int], str]) -> str:
     elements = list(page.within())
     if steps := _steps(elements, label):
         return steps
-    names = [one.get("name") for one in elements if one.name == "param" and one.get("name")]
+    names = [element.get("name") for element in elements if element.name == "param" and element.get("name")]
     return _rows(elements) or ", ".join(f"@{name}" for name in dict.fromkeys(names))
 
 
 def _steps(elements: list[Element], label: Callable[[int], str]) -> str:
     lines: list[str] = []
     count = 0
-    for one in elements:
-        if one.name == "compref" and one.get("ref").isdecimal():  # later steps may be children of it
-            texts = [f"Shared steps: {label(int(one.get('ref')[:12]))}"]
-        elif one.name == "step":
-            texts = [_text(inner) for inner in one.within() if inner.name == "parameterizedstring"]
+    for element in elements:
+        if element.name == "compref" and element.get("ref").isdecimal():  # later steps may be children of it
+            texts = [f"Shared steps: {label(int(element.get('ref')[:12]))}"]
+        elif element.name == "step":
+            texts = [_text(inner) for inner in element.within() if inner.name == "parameterizedstring"]
         else:
             continue
         if any(texts):
@@ -67,11 +67,11 @@ def _inset(text: str, width: int) -> str:
 def _rows(elements: list[Element]) -> str:
     """Rows of values as a table: of elements named after the parameters, or of pairs of key and value."""
     rows: list[dict[str, str]] = []
-    for one in elements:
-        inner = [child for child in one.children if isinstance(child, Element)]
-        if re.fullmatch(r"table\d*", one.name):
+    for element in elements:
+        inner = [child for child in element.children if isinstance(child, Element)]
+        if re.fullmatch(r"table\d*", element.name):
             rows.append({child.name: " ".join(child.content(MOST_TEXT).split()) for child in inner})
-        elif one.name == "datarow":
+        elif element.name == "datarow":
             rows.append({child.get("key"): child.get("value") for child in inner if child.name == "kvp"})
     return _table([row for row in rows if any(row.values())])
 
@@ -80,9 +80,12 @@ def _shared_values(text: str, label: Callable[[int], str]) -> str:
     """Names of shared parameters, and the work items with their values."""
     with suppress(ValueError, RecursionError, AttributeError, TypeError):
         reference = json.loads(text)
-        ids = [int(one) for one in reference.get("sharedParameterDataSetIds") or []]
-        names = [str(one["localParamName"]) for one in reference.get("parameterMap") or []]
-        lines = [*(f"- @{name}" for name in names), *(f"- Shared parameters: {label(one)}" for one in ids)]
+        ids = [int(item_id) for item_id in reference.get("sharedParameterDataSetIds") or []]
+        names = [str(parameter["localParamName"]) for parameter in reference.get("parameterMap") or []]
+        lines = [
+            *(f"- @{name}" for name in names),
+            *(f"- Shared parameters: {label(item_id)}" for item_id in ids),
+        ]
         return "\n".join(dict.fromkeys(lines))
     return ""
 

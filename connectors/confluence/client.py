@@ -416,16 +416,16 @@ class CqlSearch:
         Each answer overlaps the one before. If it does not, earlier rows were removed or moved to the end, so
         that others moved up, and the offset goes back as far as needed.
         """
-        start, back, steps_back = 0, 0, 0
+        start, overlap, steps_back = 0, 0, 0
         while steps_back < MOST_STEPS_BACK:
-            at = max(0, start - back)
+            at = max(0, start - overlap)
             answer = self._client.json(SEARCH, {**self._params, "start": at} if at else self._params)
             rows = self._rows(answer)
             overlaps = (
                 self._key(rows[0]) in self._seen_keys if rows else not is_last(answer, self._params["limit"])
             )
-            if at and back and not overlaps:
-                back, steps_back = back * 4, steps_back + 1
+            if at and overlap and not overlaps:
+                overlap, steps_back = overlap * 4, steps_back + 1
                 continue
             new = self._new(rows)
             yield new
@@ -433,7 +433,7 @@ class CqlSearch:
                 return
             steps_back = 0 if new else steps_back
             start = at + len(rows)  # the service's own count may be too small
-            back = min(ROWS_AGAIN, len(rows) // 2)
+            overlap = min(ROWS_AGAIN, len(rows) // 2)
 
     def _rows(self, answer: Json) -> list[Content]:
         base = (answer.get("_links") or {}).get("base")

@@ -85,7 +85,7 @@ def _labels(labels: Any) -> tuple[str, ...]:
     )
 
 
-def _at(path: str) -> Any:
+def _field_at(path: str) -> Any:
     """A field at this path of an answer; None if it is missing."""
     return Field(default=None, validate_default=True, validation_alias=AliasPath(*path.split(".")))
 
@@ -98,39 +98,41 @@ Count = Annotated[int, BeforeValidator(lambda value: value if isinstance(value, 
 class Content(BaseModel, frozen=True):
     """A page, blog post, comment or attachment of API v1; only the id is required."""
 
-    id: Words = _at("id")
-    kind: Words = _at("type")
+    id: Words = _field_at("id")
+    kind: Words = _field_at("type")
     """`page`, `blogpost`, `comment` or `attachment`."""
-    status: Annotated[str, BeforeValidator(lambda value: _text(value) or "current")] = _at("status")
-    title: Annotated[str, BeforeValidator(lambda value: " ".join(_text(value).split()))] = _at("title")
-    space_key: Words = _at("space.key")
-    space_name: Words = _at("space.name")
-    version: Count = _at("version.number")
-    changed: Moment = _at("version.when")
-    created: Moment = _at("history.createdDate")
-    creator: Any = _at("history.createdBy")
-    editor: Any = _at("version.by")
+    status: Annotated[str, BeforeValidator(lambda value: _text(value) or "current")] = _field_at("status")
+    title: Annotated[str, BeforeValidator(lambda value: " ".join(_text(value).split()))] = _field_at("title")
+    space_key: Words = _field_at("space.key")
+    space_name: Words = _field_at("space.name")
+    version: Count = _field_at("version.number")
+    changed: Moment = _field_at("version.when")
+    created: Moment = _field_at("history.createdDate")
+    creator: Any = _field_at("history.createdBy")
+    editor: Any = _field_at("version.by")
     ancestors: Annotated[
         tuple[tuple[str, str], ...],
         BeforeValidator(lambda value: tuple((_text(a, "id"), _text(a, "title")) for a in _objects(value))),
-    ] = _at("ancestors")
+    ] = _field_at("ancestors")
     """Ids and titles of the pages above, outermost first; for a reply, of the comments above it."""
-    labels: Annotated[tuple[str, ...], BeforeValidator(_labels)] = _at("metadata.labels.results")
-    container: Words = _at("container.id")
+    labels: Annotated[tuple[str, ...], BeforeValidator(_labels)] = _field_at("metadata.labels.results")
+    container: Words = _field_at("container.id")
     """Id of the page or space of a comment or an attachment."""
-    container_kind: Words = _at("container.type")
-    webui: Words = _at("_links.webui")
+    container_kind: Words = _field_at("container.type")
+    webui: Words = _field_at("_links.webui")
     """Address for people, relative to the base."""
-    readers: Annotated[Readers | None, BeforeValidator(readers_of)] = _at("restrictions.read.restrictions")
+    readers: Annotated[Readers | None, BeforeValidator(readers_of)] = _field_at(
+        "restrictions.read.restrictions"
+    )
     """Readers by its own restriction; None if that is not in the answer."""
-    location: Words = _at("extensions.location")
+    location: Words = _field_at("extensions.location")
     """Location of a comment: `inline` for one on a passage of the text."""
-    resolution: Words = _at("extensions.resolution.status")
-    size: Count = _at("extensions.fileSize")
+    resolution: Words = _field_at("extensions.resolution.status")
+    size: Count = _field_at("extensions.fileSize")
     """Bytes of an attachment; 0 if not in the answer."""
-    download: Words = _at("_links.download")
+    download: Words = _field_at("_links.download")
     """Address of an attachment, relative to the base."""
-    body: Words = _at("body.storage.value")
+    body: Words = _field_at("body.storage.value")
     """Body in storage format; empty if it was not requested."""
 
     @property
@@ -179,9 +181,9 @@ def fingerprints(
     return values | {file.id: _fingerprint(page, layers, [file.versioned_id, file.title]) for file in texts}
 
 
-def _fingerprint(page: Content, layers: Layers, more: Sequence[Any]) -> str:
+def _fingerprint(page: Content, layers: Layers, details: Sequence[Any]) -> str:
     place = [page.kind, page.title, page.space_key, page.space_name, page.ancestors, layers]
-    text = json.dumps([*place, *more], ensure_ascii=False, sort_keys=True)
+    text = json.dumps([*place, *details], ensure_ascii=False, sort_keys=True)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:FINGERPRINT_LENGTH]
 
 

@@ -246,10 +246,10 @@ class PageReader:
                 result.failed.append(Problem(external_id=key, reason=reason))
             except ConfluenceRefused as error:
                 result.failed.append(unreadable_problem(key, error))
-        late = self._fetch(missing_ids, result)  # a 404 alone is no proof
-        found_late = {fetched.page.id for fetched in late}
+        late_pages = self._fetch(missing_ids, result)  # a 404 alone is no proof
+        found_late = {fetched.page.id for fetched in late_pages}
         result.deleted += [key for key in missing_ids if key not in found_late]
-        return late
+        return late_pages
 
     # -- documents -------------------------------------------------------------------------------------
 
@@ -406,7 +406,7 @@ class Restrictions:
         self._client = client
         self._divider = divider
         self._readers: dict[str, Readers] = {}
-        self._unclear: dict[str, str] = {}
+        self._unknown_because: dict[str, str] = {}
         """Reasons why restrictions could not be determined, by page."""
         self._errors: dict[str, LarderError] = {}
         """Errors of the service, by page."""
@@ -414,7 +414,7 @@ class Restrictions:
     def forget(self) -> None:
         """Clear the cache, for a new walk."""
         self._readers.clear()
-        self._unclear.clear()
+        self._unknown_because.clear()
         self._errors.clear()
 
     def error(self, page: Content) -> LarderError | None:
@@ -424,15 +424,17 @@ class Restrictions:
 
     def load(self, pages: Sequence[Content]) -> None:
         """Load the restrictions of these pages from their answers, and those of the pages above by requests."""
-        unclear = [page.id for page in pages if not self._record(page)]
+        unresolved = [page.id for page in pages if not self._record(page)]
         above = {ancestor for page in pages for ancestor, _ in page.ancestors if ancestor}
         missing = sorted(above - self._readers.keys())
         for at in range(0, len(missing), IDS_AT_ONCE):
             batch = missing[at : at + IDS_AT_ONCE]
             answers, _ = self._divider().fetch(batch, self._search_readers)
-            clear = {content.id for contents in answers for content in contents if self._record(content)}
-            unclear += [key for key in batch if key not in clear]
-        for key in dict.fromkeys(unclear):
+            resolved_ids = {
+                content.id for contents in answers for content in contents if self._record(content)
+            }
+            unresolved += [key for key in batch if key not in resolved_ids]
+        for key in dict.fromkeys(unresolved):
             if key not in self._readers:
                 self._readers[key] = self._readers_of_page(key)
 
@@ -444,9 +446,9 @@ class Restrictions:
     def barrier(self, page: Content, *, restricted: bool) -> str:
         """Reason why a page may not be stored; empty if it is open, or if `restricted` and its readers are known."""
         path, layers = (*(ancestor for ancestor, _ in page.ancestors), page.id), self.layers(page)
-        why = next((self._unclear[key] for key in path if key in self._unclear), "")
-        if why or [*NOBODY] in layers:
-            return f"{UNREADABLE}, because {why or 'a reader of it, or of a page above it, has no name'}"
+        reason = next((self._unknown_because[key] for key in path if key in self._unknown_because), "")
+        if reason or [*NOBODY] in layers:
+            return f"{UNREADABLE}, because {reason or 'a reader of it, or of a page above it, has no name'}"
         return "not open to everybody" * bool(layers and not restricted)
 
     def _record(self, content: Content) -> bool:
@@ -466,12 +468,12 @@ class Restrictions:
         except (ConfluenceNotFound, ConfluenceRefused, ServerFault) as error:
             if isinstance(error, ServerFault) and error.status != 404:  # noqa: PLR2004 (a web page: Not Found)
                 raise
-            self._unclear[key] = error.message
+            self._unknown_because[key] = error.message
             return NOBODY
         self._errors |= errors
         readers = readers_of(answers[0].get("restrictions")) if answers else NOBODY
         if readers is None:
-            self._unclear[key] = f"{PRODUCT} does not return them"
+            self._unknown_because[key] = f"{PRODUCT} does not return them"
         return NOBODY if readers is None else readers
 
     def _request_readers(self, ids: Sequence[str]) -> Json:

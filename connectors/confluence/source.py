@@ -82,9 +82,9 @@ class ConfluenceCursor:
     def past(self, contents: Sequence[Content], admitted: int) -> Self:
         """The cursor of the first walk with these pages read, of which `admitted` count towards the cap."""
         created = reached(self.created, contents[-1].created)
-        then = minute(created) if created else None
-        same_minute = {content.id for content in contents if not before(content.created, then)}
-        if self.created and minute(self.created) == then:
+        last_minute = minute(created) if created else None
+        same_minute = {content.id for content in contents if not before(content.created, last_minute)}
+        if self.created and minute(self.created) == last_minute:
             same_minute.update(self.read_then)
         read_then = tuple(sorted(same_minute))
         return replace(self, created=created, read_then=read_then, admitted=self.admitted + admitted)
@@ -304,19 +304,21 @@ class ConfluenceSource:
             if cursor == begin:
                 self._reader.restrictions.forget()
                 spaces = self._client.sees_all_spaces()
-            pages, broken, after, pages_complete = self._piece(cursor, left_out)
+            pages, failing_ids, after, pages_complete = self._piece(cursor, left_out)
             # Listing all attachments costs less than those of given pages.
-            whole = cursor == begin and after is None
-            attached, unlisted, attached_complete = self._attached([page.id for page in pages], whole=whole)
+            all_pages = cursor == begin and after is None
+            attached, unlisted, attached_complete = self._attached(
+                [page.id for page in pages], all_pages=all_pages
+            )
         versions: dict[str, str] = {}
         for page in pages:
             layers = self._reader.restrictions.layers(page)
             values = fingerprints(self._options, page, layers, attached.get(page.id, ()))
             self._owners |= dict.fromkeys(values.keys() - {page.id}, page.id)
             versions |= values if page.id not in unlisted else {}
-        files = [c.id for page in broken for c in attached.get(page, ()) if c.kind != "comment"]
+        files = [c.id for page in failing_ids for c in attached.get(page, ()) if c.kind != "comment"]
         return Listing(
-            ids=frozenset((*versions, *unlisted, *broken, *files)),
+            ids=frozenset((*versions, *unlisted, *failing_ids, *files)),
             complete=all((spaces, pages_complete, attached_complete)),
             versions=versions,
             left_out=left_out,
@@ -354,26 +356,31 @@ class ConfluenceSource:
         try:
             search, contents = walk.unread(cursor, PAGE_WALK)
             pages = rows = list(islice(contents, PAGES_AT_ONCE))
-            more = next(contents, None) is not None
+            has_more = next(contents, None) is not None
         except BadAnswer:  # as a single page may make it fail
             search, contents = walk.unread(cursor, ("version", "history"))
             rows = list(islice(contents, PAGES_AT_ONCE))
-            more = next(contents, None) is not None
+            has_more = next(contents, None) is not None
             pages = self._reader.pages_without_bodies([row.id for row in rows])
         qualified = self._reader.qualified(pages, left_out)
-        broken = {row.id for row in rows} - {page.id for page in pages}
-        broken |= {page.id for page in pages if self._reader.restrictions.error(page)}
+        failing_ids = {row.id for row in rows} - {page.id for page in pages}
+        failing_ids |= {page.id for page in pages if self._reader.restrictions.error(page)}
         most = self._options.max_pages
         if most is not None and cursor.admitted + len(qualified) > most:
-            return qualified[: most - cursor.admitted], broken, None, False
-        return qualified, broken, cursor.past(rows, len(qualified)) if more else None, more or search.complete
+            return qualified[: most - cursor.admitted], failing_ids, None, False
+        return (
+            qualified,
+            failing_ids,
+            cursor.past(rows, len(qualified)) if has_more else None,
+            has_more or search.complete,
+        )
 
     def _attached(
-        self, pages: Sequence[str], *, whole: bool
+        self, pages: Sequence[str], *, all_pages: bool
     ) -> tuple[Mapping[str, Sequence[Content]], set[str], bool]:
         """Comments and files by page, the pages whose lists fail, and whether no file is missing."""
         try:
-            attached, complete = self._reader.comments_and_files(None if whole else pages)
+            attached, complete = self._reader.comments_and_files(None if all_pages else pages)
         except BadAnswer:  # as a single comment may make it fail
             answers, errors = self._reader.divider().fetch(pages, self._reader.comments_and_files)
             listed = {page: contents for by_page, _ in answers for page, contents in by_page.items()}

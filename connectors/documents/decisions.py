@@ -149,8 +149,8 @@ def names_file(rules: DecisionRules, path: str, above: str = "") -> bool:
         path: below the root.
         above: the folders above the root.
     """
-    exact = (_alike(glob).removeprefix("./") for glob in rules.paths if not _WILD.intersection(glob))
-    below, rooted = _alike(path), _alike(f"/{above}/{path}")
+    exact = (_normalized(glob).removeprefix("./") for glob in rules.paths if not _WILD.intersection(glob))
+    below, rooted = _normalized(path), _normalized(f"/{above}/{path}")
     return any(glob == below or (len(glob) > len(below) and rooted.endswith(f"/{glob}")) for glob in exact)
 
 
@@ -188,9 +188,9 @@ def decision_facts(evidence: Evidence) -> dict[str, str]:
     """`decision_status`, `superseded_by`, `decided_at` (ISO day), `deciders`, each only if the document has it."""
     fields = evidence.fields
     history = statements_of_section(fields.history)
-    statuses = [one for one in (*_field_statements(evidence), latest(history)) if one]
-    status = next((one.status for one in statuses), "")
-    successors = [*_successors(fields), *(one.successor for one in statuses)]
+    statuses = [statement for statement in (*_field_statements(evidence), latest(history)) if statement]
+    status = next((statement.status for statement in statuses), "")
+    successors = [*_successors(fields), *(statement.successor for statement in statuses)]
     if status not in OUTDATED_STATUSES:
         successors += map(banner, fields.head)
     successor = next(filter(None, successors), "")
@@ -241,13 +241,15 @@ def _successors(fields: RecordFields) -> Iterator[str]:
 
 def _place(rules: DecisionRules, evidence: Evidence, named: set[str], stem: str) -> bool:
     """True if a path rule matches; for a rule `folder/**` only if the document looks like a record as well."""
-    path = _alike(evidence.path)
-    rooted = f"{_alike(evidence.above)}/{path}" if evidence.above else path
-    fit = [
-        g for g in rules.paths if include_pattern(_alike(g)).matches(rooted if g.startswith("**/") else path)
+    path = _normalized(evidence.path)
+    rooted = f"{_normalized(evidence.above)}/{path}" if evidence.above else path
+    matching = [
+        g
+        for g in rules.paths
+        if include_pattern(_normalized(g)).matches(rooted if g.startswith("**/") else path)
     ]
-    if not fit or any(not glob.endswith("/**") for glob in fit) or _NUMBERED.match(stem):
-        return bool(fit)
+    if not matching or any(not glob.endswith("/**") for glob in matching) or _NUMBERED.match(stem):
+        return bool(matching)
     return bool(named & (DECISION | AROUND) or "decision_status" in decision_facts(evidence))
 
 
@@ -267,7 +269,7 @@ def _template(evidence: Evidence, stem: str) -> bool:
 def _decided_day(statements: Sequence[Statement], fields: RecordFields, status: str) -> str:
     """Day of the decision; days of its draft or its replacement do not count."""
     of_others = {"superseded", "deprecated", *({"proposed"} - {status})}
-    days = [one.day for one in statements if one.day and one.status not in of_others]
+    days = [statement.day for statement in statements if statement.day and statement.status not in of_others]
     undated_status = map(parse_day, fields.history) if status != "superseded" and not statements[-1:] else ()
     return next(reversed(days), "") or next(filter(None, undated_status), "")
 
@@ -291,5 +293,5 @@ def _nothing(value: str) -> bool:
     return blank or bool(none or _PLACEHOLDER.match(value.strip()))
 
 
-def _alike(path: str) -> str:
+def _normalized(path: str) -> str:
     return re.sub(r"[ _]", "-", path.casefold())

@@ -90,7 +90,7 @@ _FEWEST_LETTERS = 4
 """Fewest letters of several bytes each for a sure reading; fewer may be decodable by chance."""
 _CLOSE = 0.02
 """Difference of likelihood below which two readings are both possible."""
-_MUCH = 0.1
+_HIGH_CHAOS = 0.1
 _WESTERN = frozenset("éèêëàâäáãåæçíìîïñóòôöõøœúùûüÿßÉÈÊÀÂÄÁÃÅÆÇÍÎÑÓÔÖÕØŒÚÛÜ")
 _ODD = re.compile(
     r"[^\W\d_][\u201a\u201e\u2039\u02c7\xa4\xa1\xbf\xab\x80-\x9f]|[\u2020\u2021\u20ac](?=[^\W\d_])"
@@ -168,12 +168,12 @@ def _detected(data: bytes, position: int) -> tuple[str, str]:
 
     lines = b"\n".join(line for line in data.splitlines() if not line.isascii())
     matches = from_bytes(lines[:SAMPLE], cp_isolation=_RIVALS, enable_fallback=False)
-    plausible = [one for one in matches if not _ODD.search(str(one))]
-    likely = [one for one in plausible if one.chaos <= matches[0].chaos + _CLOSE]
+    plausible = [reading for reading in matches if not _ODD.search(str(reading))]
+    likely = [reading for reading in plausible if reading.chaos <= matches[0].chaos + _CLOSE]
     most = max(map(attrgetter("coherence"), likely), default=0.0)
-    likeliest = [one for one in likely if one.coherence >= most - _CLOSE]
+    likeliest = [reading for reading in likely if reading.coherence >= most - _CLOSE]
     codec = ""
-    if any(_is_western(one, most) for one in plausible if "cp1252" in one.could_be_from_charset):
+    if any(_is_western(reading, most) for reading in plausible if "cp1252" in reading.could_be_from_charset):
         codec = "cp1252"
     elif len(likeliest) == 1 and _is_sure(likeliest[0]):
         codec = likeliest[0].encoding
@@ -199,7 +199,7 @@ def _is_western(reading: CharsetMatch, most: float) -> bool:
     `most` is the coherence of the likeliest reading.
     """
     text, letters = str(reading), _WESTERN if reading.coherence > 0 else _SURE
-    if reading.chaos >= _MUCH or reading.coherence < most - 3 * _CLOSE:
+    if reading.chaos >= _HIGH_CHAOS or reading.coherence < most - 3 * _CLOSE:
         return False
     for word in _WORD.findall(text):
         capital = not word.isupper() and any(map(str.isupper, _FOREIGN.findall(word, 1)))

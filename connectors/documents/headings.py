@@ -146,20 +146,20 @@ def title_of(headings: Sequence[Heading], *, text: str = "", file_stem: str = ""
     first = min(named, key=lambda heading: heading.level > 1, default=None)
     if first is None:
         return ""
-    top, alike = first.level == 1, [heading for heading in named if heading.level == first.level]
-    if top and len(alike) == 1:
+    top, same_level = first.level == 1, [heading for heading in named if heading.level == first.level]
+    if top and len(same_level) == 1:
         return first.title
     if _WRITTEN_NAME.search(file_stem) or (not top and _NAME_OF_NOTE.fullmatch(file_stem)):
         return file_stem
     above = "".join(text.split("\n")[: max(0, first.line - 1)]).strip()
-    return "" if _is_section(alike, below_text=bool(above)) else first.title
+    return "" if _is_section(same_level, below_text=bool(above)) else first.title
 
 
-def _is_section(alike: Sequence[Heading], *, below_text: bool) -> bool:
+def _is_section(same_level: Sequence[Heading], *, below_text: bool) -> bool:
     """Whether the first heading of a level names a section, so that it is not the title."""
-    names, top = [letters(heading.text) for heading in alike], alike[0].level == 1
-    several = sum(map(SECTIONS.__contains__, names)) >= FEWEST_SECTIONS
-    if names[0] in FIRST_SECTIONS or (names[0] in SECTIONS and (several or not top)):
+    names, top = [letters(heading.text) for heading in same_level], same_level[0].level == 1
+    has_sections = sum(map(SECTIONS.__contains__, names)) >= FEWEST_SECTIONS
+    if names[0] in FIRST_SECTIONS or (names[0] in SECTIONS and (has_sections or not top)):
         return True
     return not top and below_text and len(names) > 1
 

@@ -270,11 +270,11 @@ class SourceOptions(ConfigSection):
     def metadata_of(self, document_metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Metadata of a document: its own override the fixed ones, but readers must pass both lists of `acl`."""
         fixed = self.fixed_metadata
-        both = (
+        acls = (
             [fixed["acl"], document_metadata["acl"]] if "acl" in fixed and "acl" in document_metadata else []
         )
-        layers = [layer for acl in both for layer in reader_layers(acl)]
-        return {**fixed, **document_metadata, **({"acl": layers} if both else {})}
+        layers = [layer for acl in acls for layer in reader_layers(acl)]
+        return {**fixed, **document_metadata, **({"acl": layers} if acls else {})}
 
     @property
     def decisions(self) -> DecisionRules:

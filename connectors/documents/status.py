@@ -79,8 +79,8 @@ PARTLY = {"superseded": "accepted", "deprecated": "accepted", "implemented": "im
 def _either(words: Mapping[str, Sequence[str]]) -> re.Pattern[str]:
     """A pattern with a group for each status; longer words are tried first."""
     groups = []
-    for status, several in words.items():
-        ordered = sorted(set(several), key=len, reverse=True)
+    for status, phrases in words.items():
+        ordered = sorted(set(phrases), key=len, reverse=True)
         spaced = "|".join(
             re.escape(word).replace(r"\ ", "[ _-]") for word in ordered if word < _FIRST_IDEOGRAPH
         )
@@ -180,10 +180,10 @@ def latest(statements: Sequence[Statement]) -> Statement | None:
 
     Without days, `proposed` counts only if there is no other: it is the past then.
     """
-    if len(statements) > 1 and all(one.day for one in statements):
-        return max(statements[::-1], key=lambda one: one.day)
-    settled = [one for one in statements if one.status != "proposed"]
-    replaced = [one for one in settled if one.successor]
+    if len(statements) > 1 and all(statement.day for statement in statements):
+        return max(statements[::-1], key=lambda statement: statement.day)
+    settled = [statement for statement in statements if statement.status != "proposed"]
+    replaced = [statement for statement in settled if statement.successor]
     return next((group[-1] for group in (replaced, settled, statements) if group), None)
 
 
@@ -211,7 +211,9 @@ def banner(line: str) -> str:
     plain_line = _plain(line[:MAX_LINE])
     if not (_GLUE in plain_line or _RECORD.search(plain_line)):
         return ""
-    return next((one.successor for one in _statements(line, None) if one.status == "superseded"), "")
+    return next(
+        (statement.successor for statement in _statements(line, None) if statement.status == "superseded"), ""
+    )
 
 
 def offers_choices(line: str) -> bool:
@@ -340,8 +342,8 @@ def _predicate(line: str, words: re.Pattern[str]) -> _Lead | None:
 
 def _statement(lead: _Lead, line: str) -> Statement | None:
     """Statement of a status word with the text after it in `line`; None if it is negated."""
-    by = _BY.match(_sentence(line[lead.end :]))
-    if lead.negated or (by and letters(by["name"]) in NOTHING):
+    successor_phrase = _BY.match(_sentence(line[lead.end :]))
+    if lead.negated or (successor_phrase and letters(successor_phrase["name"]) in NOTHING):
         return None
     status = lead.status
     if lead.partly and status in PARTLY:
@@ -352,13 +354,17 @@ def _statement(lead: _Lead, line: str) -> Statement | None:
 
 def _successor(status: str, text: str) -> str:
     """Successor in the words after `superseded`: `by ADR-7`, `(see [7](7.md))`, `: 0007-use-valkey`; else empty."""
-    by, record = _BY.match(text), _RECORD.search(text)
+    successor_phrase, record = _BY.match(text), _RECORD.search(text)
     link = next((word for word in text.split() if _GLUE in word), "")
-    if status == "deprecated" and by and (record or link):
-        return successor_name(by["name"])
+    if status == "deprecated" and successor_phrase and (record or link):
+        return successor_name(successor_phrase["name"])
     if status != "superseded":
         return ""
-    return successor_name(by["name"]) if by else successor_name(link) or (record[0] if record else "")
+    return (
+        successor_name(successor_phrase["name"])
+        if successor_phrase
+        else successor_name(link) or (record[0] if record else "")
+    )
 
 
 def successor_name(text: str) -> str:

@@ -350,13 +350,13 @@ def _alarm() -> Iterator[None]:
 
     def look(*_: Any) -> None:
         if time.thread_time() - begun > MOST_SECONDS:
-            why = f"takes more than {MOST_SECONDS:g} seconds to read"
+            problem = f"takes more than {MOST_SECONDS:g} seconds to read"
         elif process.memory_info().rss - before > MOST_BYTES:
-            why = f"takes more than {MOST_BYTES // 1024**2} MB of memory to read"
+            problem = f"takes more than {MOST_BYTES // 1024**2} MB of memory to read"
         else:
             return
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        raise _TooMuch(why)
+        raise _TooMuch(problem)
 
     signal.signal(signal.SIGVTALRM, look)
     signal.setitimer(signal.ITIMER_VIRTUAL, LOOK_SECONDS, LOOK_SECONDS)

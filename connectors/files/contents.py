@@ -201,7 +201,7 @@ class _Look:
             self._left_out["hidden files"].add(relative)
         elif _NO_DOCUMENT.match(name):
             self._left_out["files for tools"].add(relative)
-            self._exclude |= dict.fromkeys(one for one in NO_DOCUMENTS if fnmatch.fnmatchcase(name, one))
+            self._exclude |= dict.fromkeys(glob for glob in NO_DOCUMENTS if fnmatch.fnmatchcase(name, glob))
         elif pattern := _ignoring(ignored, relative, name, folder=False):
             self._left_out["files that .gitignore names"].add(relative)
             self._exclude[pattern] = None
@@ -210,7 +210,9 @@ class _Look:
 
 
 def _ignoring(ignored: Sequence[_IgnoreFile], relative: str, name: str, *, folder: bool) -> str:
-    return next(filter(None, (one.pattern(relative, name, folder=folder) for one in ignored)), "")
+    return next(
+        filter(None, (ignore_file.pattern(relative, name, folder=folder) for ignore_file in ignored)), ""
+    )
 
 
 def kind_of(name: str) -> str:

@@ -146,8 +146,8 @@ def _foreign_directive() -> Any:
                 return [*([nodes.paragraph("", "", *words)] if words else []), block]
             container, description = nodes.container(), list[Any]()
             if name in _SINCE:
-                argument, _, more = argument.partition(" ")
-                description = self.state.inline_text(f" {more}" if more else "", self.lineno)[0]
+                argument, _, sentence = argument.partition(" ")
+                description = self.state.inline_text(f" {sentence}" if sentence else "", self.lineno)[0]
             if name != "only":
                 container += nodes.paragraph(
                     "", "", nodes.strong(text=f"{name} {argument}".strip()), *description

@@ -313,11 +313,11 @@ def header_tags(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def header_times(
-    values: Mapping[str, Any], modified: datetime | None, *, still: bool
+    values: Mapping[str, Any], modified: datetime | None, *, prefer_created: bool
 ) -> tuple[datetime | None, datetime | None]:
     """Times of creation and update: from the header, else of the file; creation is never after the update.
 
-    `still`: a file with a creation time and no update in its header was not updated, whatever its own time.
+    `prefer_created`: without an update in the header, the creation counts as one, and not the time of the file.
     """
     keys = plain_keys(values)
     if isinstance(keys.get("date"), Mapping):  # `date: {created: ..., updated: ...}`
@@ -325,7 +325,7 @@ def header_times(
     created, updated = (
         next(filter(None, map(_time, map(keys.get, names))), None) for names in (CREATED, UPDATED)
     )
-    updated = updated or (created if still else None) or modified
+    updated = updated or (created if prefer_created else None) or modified
     first = created or min(filter(None, (updated, modified)), default=None)
     return first, max(filter(None, (updated, created)), default=None)
 

@@ -151,5 +151,5 @@ def text_document(options: FileOptions, file: FileText) -> Document | None:
 def first_line_title(text: str) -> str:
     """The first line with text, if a blank line follows and it is short enough for a title; else empty."""
     first, _, below = text.strip().partition("\n")
-    alone = not below.split("\n", 1)[0].strip()
-    return " ".join(first.split()) if alone and len(first.strip()) <= MAX_TITLE_LINE else ""
+    stands_alone = not below.split("\n", 1)[0].strip()
+    return " ".join(first.split()) if stands_alone and len(first.strip()) <= MAX_TITLE_LINE else ""

@@ -393,11 +393,11 @@ class _MarkdownReader:
         stripped = line.lstrip()
         if stripped.startswith(":::") and (directive := _DIRECTIVE.match(line)):
             self._in_head = bool(directive["name"])
-            kind, more = directive["kind"] or "", directive["more"] or ""
-            title = directive["title"] or _title_in(more)
+            kind, attributes = directive["kind"] or "", directive["more"] or ""
+            title = directive["title"] or _title_in(attributes)
             if directive["name"] and directive["name"] not in _NOTES:
                 kind = ""
-            elif title and kind.lower() not in _NOTES | _SILENT and more[:1].isspace():
+            elif title and kind.lower() not in _NOTES | _SILENT and attributes[:1].isspace():
                 title = f"{kind} {title}"
             return _label(title, directive["name"] or kind)
         if stripped.startswith(("!!!", "???", '=== "', '===! "', '===+ "')) and (

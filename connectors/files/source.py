@@ -86,8 +86,8 @@ def pages_of(entries: Iterable[Entry]) -> Iterator[Page]:
     batch: list[Entry] = []
     size, begun = 0, time.monotonic()
     for entry in entries:
-        late = bool(batch) and time.monotonic() - begun > PAGE_SECONDS
-        if len(batch) >= PAGE_ENTRIES or size >= PAGE_CHARACTERS or late:
+        timed_out = bool(batch) and time.monotonic() - begun > PAGE_SECONDS
+        if len(batch) >= PAGE_ENTRIES or size >= PAGE_CHARACTERS or timed_out:
             yield _page(batch, {"after": batch[-1].external_id})
             batch, size, begun = [], 0, time.monotonic()
         batch.append(entry)
@@ -189,11 +189,14 @@ class FileSource:
         problems += [(f.external_id, why) for f in listing.files if (why := open_problem(f, listing.root))]
         fix = "do what the message says, or add it to exclude"
         findings += [
-            Finding(ok=False, subject=name, detail=why, fix=fix) for name, why in problems[:SHOWN_PROBLEMS]
+            Finding(ok=False, subject=name, detail=problem, fix=fix)
+            for name, problem in problems[:SHOWN_PROBLEMS]
         ]
         if len(problems) > SHOWN_PROBLEMS:
-            more = f"{len(problems) - SHOWN_PROBLEMS} more files and folders cannot be read"
-            findings.append(Finding(ok=False, subject="...", detail=more, fix="correct the ones above first"))
+            omitted = f"{len(problems) - SHOWN_PROBLEMS} more files and folders cannot be read"
+            findings.append(
+                Finding(ok=False, subject="...", detail=omitted, fix="correct the ones above first")
+            )
         return findings
 
     def stamp(self) -> str:
@@ -320,7 +323,7 @@ def file_document(
         headings=headings,
     )
     kind, facts = _kind_and_facts(options, evidence, source_type)
-    created, updated = header_times(header, file.modified, still=kind is Kind.WORK)
+    created, updated = header_times(header, file.modified, prefer_created=kind is Kind.WORK)
     header_title, name = (header_text(plain_keys(header).get(key)) for key in ("title", "name"))
     of_template = letters(header_title) in _TITLES_OF_TEMPLATES
     titles = (
@@ -397,5 +400,5 @@ def file_metadata(file: FileText) -> dict[str, Any]:
 
 
 def _place(file: FileText) -> dict[str, str]:
-    more = {"encoding": file.encoding if file.encoding != "utf-8" else "", LINKED_PATH: file.linked_path}
-    return {"source_path": file.external_id, **{key: value for key, value in more.items() if value}}
+    optional = {"encoding": file.encoding if file.encoding != "utf-8" else "", LINKED_PATH: file.linked_path}
+    return {"source_path": file.external_id, **{key: value for key, value in optional.items() if value}}

@@ -232,14 +232,16 @@ class Survey:
         **keys: Any,
     ) -> None:
         short = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "folder"
-        used_names = {str(one.section["name"]) for one in self.sources}
+        used_names = {str(source.section["name"]) for source in self.sources}
         unique = next(n for n in chain((short,), (f"{short}-{i}" for i in count(2))) if n not in used_names)
-        near = [p for p in (*exclude, *_ALWAYS, *self._exclude) if _concerns(p, paths, endings)]
+        relevant = [p for p in (*exclude, *_ALWAYS, *self._exclude) if _concerns(p, paths, endings)]
         section = {"name": unique, "type": source_type, **keys, "paths": list(paths)}
-        trees = tuple(p.removesuffix("**") for p in near if p.startswith("./") and p.endswith("/**"))
+        trees = tuple(p.removesuffix("**") for p in relevant if p.startswith("./") and p.endswith("/**"))
         section["exclude"] = list(
             dict.fromkeys(
-                p for p in near if not p.removesuffix("**").startswith(trees) or p.removesuffix("**") in trees
+                p
+                for p in relevant
+                if not p.removesuffix("**").startswith(trees) or p.removesuffix("**") in trees
             )
         )
         self.sources.append(ProposedSource(section=section, endings=endings, purpose=purpose))
@@ -274,8 +276,8 @@ def _concerns(pattern: str, paths: Sequence[str], endings: Collection[str]) -> b
     """True if a pattern of `exclude` may match files of these endings in `paths`."""
     top, below, _ = pattern.removeprefix("./").partition("/") if pattern.startswith("./") else ("*", "", "")
     tops = [path.split("/")[1] for path in paths if not below or "/" in path[2:]]
-    near = top in tops or _is_wild(top) or any(map(_is_wild, tops))
-    return near and (pattern.endswith("/**") or ending_of(pattern.removesuffix(".*")) in ("", *endings))
+    may_match = top in tops or _is_wild(top) or any(map(_is_wild, tops))
+    return may_match and (pattern.endswith("/**") or ending_of(pattern.removesuffix(".*")) in ("", *endings))
 
 
 def _is_wild(segment: str) -> bool:
@@ -309,9 +311,9 @@ def _decision_folders(files: Mapping[str, Sequence[str]], rules: DecisionRules) 
     return {folder for folder, top in named.items() if top in numbered}
 
 
-def _places(chosen: Collection[str], every: Iterable[str]) -> list[_Place]:
+def _places(chosen: Collection[str], all_folders: Iterable[str]) -> list[_Place]:
     """Places of the chosen folders; a tree where all folders below one are chosen."""
-    mixed = {above for folder in every if folder not in chosen for above in _upwards(folder)} | {""}
+    mixed = {above for folder in all_folders if folder not in chosen for above in _upwards(folder)} | {""}
     trees = [folder for folder in chosen if folder not in mixed]
     tops = [f for f in trees if not any(above in trees for above in _upwards(f)[:-1])]
     places = [_Place(glob_of(f), tree=True) for f in tops]
@@ -323,17 +325,17 @@ def _generalized(places: Sequence[_Place]) -> list[_Place]:
     """Fewer places: those that differ in one folder's name only become one with a `*` there."""
     deepest = max(place.glob.count("/") for place in places)
     for at in range(deepest + 1):
-        alike: dict[tuple[str, bool], list[_Place]] = defaultdict(list)
+        similar: dict[tuple[str, bool], list[_Place]] = defaultdict(list)
         for place in places:
             segments = place.glob.split("/")
             starred = (
                 "/".join((*segments[:at], "*", *segments[at + 1 :])) if at < len(segments) else place.glob
             )
-            alike[starred, place.tree].append(place)
+            similar[starred, place.tree].append(place)
         places = [
-            one
-            for (starred, tree), same in alike.items()
-            for one in ([_Place(starred, tree=tree)] if len(same) >= _ALIKE else same)
+            merged
+            for (starred, tree), same in similar.items()
+            for merged in ([_Place(starred, tree=tree)] if len(same) >= _ALIKE else same)
         ]
     return sorted(places)
 

@@ -376,7 +376,7 @@ class Conversion:
         else:
             self.literal(f"{box} ")
 
-    def _render_in(self, inner: _Container, element: Element, behind: int, header: str = "") -> None:
+    def _render_in(self, inner: _Container, element: Element, gap_after: int, header: str = "") -> None:
         outer, self._container = self._container, inner
         inner.depth = outer.depth + 1
         if inner.depth > MOST_INDENT or (self._in_cell and inner.kind != "item"):
@@ -385,7 +385,7 @@ class Conversion:
         if header:
             self.bold_line(header)
         self.render(element.children)
-        self.flush(behind)
+        self.flush(gap_after)
         self._container = outer
         outer.add_all_of(inner)
 

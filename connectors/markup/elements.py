@@ -102,10 +102,10 @@ def _time(page: Conversion, element: Element) -> None:
 
 def _drawing(page: Conversion, element: Element) -> None:
     """Writes the texts of a drawing; of a symbol, which has none, nothing."""
-    words = [one.content(1000) for one in element.within() if one.name in ("text", "foreignobject")]
+    words = [inner.content(1000) for inner in element.within() if inner.name in ("text", "foreignobject")]
     words = [word for word in map(str.strip, words) if word]
     if element.get("role") == "img" or words:
-        titles = (one.content(1000) for one in _elements(element, "title", "desc"))
+        titles = (title.content(1000) for title in _elements(element, "title", "desc"))
         words = [*filter(str.strip, titles), *words]
     if words:
         page.flush(LINE)
@@ -130,12 +130,12 @@ def _numbers(page: Conversion, element: Element) -> None:
     page.listed(element, 1 if begin is None else begin)
 
 
-def _term(behind: int) -> Handler:
+def _term(gap_after: int) -> Handler:
     def handler(page: Conversion, element: Element) -> None:
         page.flush(PARAGRAPH)
         with page.inline.mark(inline.STRONG, around("**")):
             page.render(element.children)
-        page.flush(behind)
+        page.flush(gap_after)
 
     return handler
 
@@ -252,8 +252,8 @@ def _macro(page: Conversion, element: Element) -> None:
 def _in_macro(page: Conversion, element: Element, name: str) -> Macro:
     """Writes a macro's content; its parameters apply to all of it, also those that follow later."""
     parameters: dict[str, str] = {}
-    for one in _elements(element, *_PARAMETERS):
-        parameters.setdefault(one.get("ac:name", "key").lower(), one.content(MOST_PARAMETER))
+    for parameter in _elements(element, *_PARAMETERS):
+        parameters.setdefault(parameter.get("ac:name", "key").lower(), parameter.content(MOST_PARAMETER))
     macro = Macro(name=parameters.get("panel-type", name).strip().lower(), parameters=parameters)
     outer, page.macro = page.macro, macro
     page.render(element.children)
@@ -342,7 +342,8 @@ def _adf_extension(page: Conversion, element: Element) -> None:
 def _adf_node(page: Conversion, element: Element) -> None:
     kind = element.get("type").lower()
     facts = {
-        one.get("key"): one.content(MOST_PARAMETER).strip() for one in _elements(element, "ac:adf-attribute")
+        attribute.get("key"): attribute.content(MOST_PARAMETER).strip()
+        for attribute in _elements(element, "ac:adf-attribute")
     }
     if kind in _ADF_BOXES:
         page.box(next(filter(None, map(facts.get, _ADF_BOXES[kind])), ""))
@@ -352,9 +353,9 @@ def _adf_node(page: Conversion, element: Element) -> None:
         _in_macro(page, element, "")
         return
     settings = {
-        one.get("key"): one.content(MOST_PARAMETER)
-        for one in element.within()
-        if one.name == "ac:adf-parameter" and not _elements(one)
+        parameter.get("key"): parameter.content(MOST_PARAMETER)
+        for parameter in element.within()
+        if parameter.name == "ac:adf-parameter" and not _elements(parameter)
     }
     macro = Macro(name=facts.get("extension-key", "").rpartition("/")[2].lower(), parameters=settings)
     if FORMULA.search(macro.name):
@@ -388,7 +389,7 @@ def _emoticon(page: Conversion, element: Element) -> None:
 
 
 def _task(page: Conversion, element: Element) -> None:
-    status = "".join(one.content(MOST_PARAMETER) for one in _elements(element, "ac:task-status"))
+    status = "".join(node.content(MOST_PARAMETER) for node in _elements(element, "ac:task-status"))
     page.item(element, "[x]" if status.strip().lower() == "complete" else "[ ]")
 
 

@@ -139,8 +139,8 @@ class Inline:
         if not self.within(CODE):
             in_emphasis = self.within(STRONG, EMPHASIS)
             piece = escape_text(piece, in_emphasis=in_emphasis, in_label=self.within(LINK))
-        apart = data[0].isspace() or (self._boxed and data[0].isalnum())
-        before = " " * (apart and not self._blank)
+        separated = data[0].isspace() or (self._boxed and data[0].isalnum())
+        before = " " * (separated and not self._blank)
         self._boxed = False
         self._blank = data[-1].isspace()
         self._pieces.append(before + piece + " " * self._blank)
@@ -188,8 +188,8 @@ class Inline:
         tail = content[len(content.rstrip()) :]
         merged = _MERGED.get(mark.kind, "")
         start = mark.start
-        alone = all(other.start < start for other in self._marks if other is not mark)
-        if merged and alone and not lead and self._ended == (start, mark.kind):
+        starts_last = all(other.start < start for other in self._marks if other is not mark)
+        if merged and starts_last and not lead and self._ended == (start, mark.kind):
             start -= 1
             marked = self._pieces[start][: -len(merged)] + body + merged
         else:

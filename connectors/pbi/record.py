@@ -322,7 +322,9 @@ def _duplicate_of(pbi: Mapping[str, Any], own_id: str, endings: Iterable[str]) -
     is_open = any(_LETTERS.sub("", text.lower()) in _OPEN for text in states)
     if repeats or not (reasons or is_open):
         references += [ref for text in endings for ref in reversed(_DUPLICATE_SENTENCE.findall(text))]
-    return next((ref for one in references if (ref := one.removeprefix("#")) not in ("", own_id)), "")
+    return next(
+        (ref for reference in references if (ref := reference.removeprefix("#")) not in ("", own_id)), ""
+    )
 
 
 def _by_key(pbi: Mapping[str, Any], *, repeats: bool) -> Iterator[str]:

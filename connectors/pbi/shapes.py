@@ -122,7 +122,7 @@ def _lists(value: Mapping[Any, Any], floor: int, depth: int) -> Iterator[tuple[s
     for key, item in value.items():
         name = plain_key(key)
         if isinstance(item, list) and name in LISTS:
-            if not item or any(isinstance(each, Mapping) for each in item):
+            if not item or any(isinstance(entry, Mapping) for entry in item):
                 yield name, max(LISTS[name], floor), item
         elif isinstance(item, Mapping) and depth:
             yield from _lists(item, FINAL_STAGE if name == FINAL else floor, depth - 1)

@@ -278,10 +278,10 @@ class PbiSightings:
         )
         if is_new_title and len(items) > 1 and not self._by_id:
             runs = item.runs
-            for one in [i for i in items if i is not item and i.is_like(record)]:
-                if runs.isdisjoint(one.runs):
-                    item.absorb(one)
-                    items.remove(one)
+            for similar in [i for i in items if i is not item and i.is_like(record)]:
+                if runs.isdisjoint(similar.runs):
+                    item.absorb(similar)
+                    items.remove(similar)
                     runs = item.runs
 
     def _matching_item(self, items: Sequence[_Item], record: PbiRecord, run: str, key: str) -> _Item | None:
@@ -291,7 +291,7 @@ class PbiSightings:
         choices = (
             (item for item in in_run if item.is_titled(record)),
             (item for item in in_run if (run, key) in item.keys),
-            (item for item in in_other_runs if self._by_id and key in {one for _, one in item.keys}),
+            (item for item in in_other_runs if self._by_id and key in {k for _, k in item.keys}),
             (item for item in in_other_runs if item.is_titled(record)),
             (item for item in in_other_runs if item.is_like(record)),
         )
@@ -478,7 +478,7 @@ def json_document(options: FileOptions, file: FileText) -> Document | None:
     fields = {str(key): value for key, value in data.items()} if isinstance(data, Mapping) else {}
     category = scalar_text(plain_keys(fields).get("category"))
     inner = data if isinstance(data, list) else [fields.get("metadata")]
-    rights = canonical_rights(fields, *(one for one in inner if isinstance(one, Mapping)))
+    rights = canonical_rights(fields, *(mapping for mapping in inner if isinstance(mapping, Mapping)))
     return file_document(
         options,
         replace(file, text=text, header=FrontMatter(values=rights, body=text)),

@@ -70,7 +70,7 @@ class Divider:
     _culprits: int = field(default=0, init=False)
 
     def fetch(
-        self, ids: Sequence[Key], ask: Callable[[list[Key]], Answer]
+        self, ids: Sequence[Key], request: Callable[[list[Key]], Answer]
     ) -> tuple[list[Answer], dict[Key, LarderError]]:
         """The answers in the order of the ids, and the error of each id that fails alone.
 
@@ -83,7 +83,7 @@ class Divider:
         while waiting:
             batch = waiting.pop()
             try:
-                answers.append(ask(batch))
+                answers.append(request(batch))
             except LarderError as error:
                 if not may_be_item_fault(error):
                     raise

@@ -73,8 +73,8 @@ class Busy(RateLimited):
     """The most requests allowed are in flight; a slot may be free soon."""
 
 
-def refusal(key: str, why: str, seconds: float) -> RateLimited:
-    """The error that `acquire` raises; `why` is `closed`, `busy` or `empty`."""
+def refusal(key: str, reason: str, seconds: float) -> RateLimited:
+    """The error that `acquire` raises; `reason` is `closed`, `busy` or `empty`."""
     messages = {
         "closed": f"{key} asked for a pause of {seconds:.0f} more s",
         "busy": f"as many requests to {key} as allowed are in flight",
@@ -83,8 +83,8 @@ def refusal(key: str, why: str, seconds: float) -> RateLimited:
     fix = (
         "nothing to do: the work continues by itself; raise requestsPerMinute or maxConcurrency if it is slow"
     )
-    kind = Busy if why == "busy" else RateLimited
-    return kind(messages[why], fix=fix, retry_after=seconds)
+    kind = Busy if reason == "busy" else RateLimited
+    return kind(messages[reason], fix=fix, retry_after=seconds)
 
 
 @dataclass(kw_only=True)
