@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 
-INTERRUPTED = 130
-"""Exit code of a command that was stopped with Ctrl-C."""
+from workers.processes.interrupts import end_at_once, handle_signals, interruptible
+
 SERVED = (
     "search", "status", "explain", "why-visible", "enrich", "feedback", "index", "runs", "sources", "dead", "audit",
     "keys", "token",
@@ -21,6 +21,7 @@ FILE, DATA = "larder.yaml", ".larder"
 
 def main() -> None:
     """Run the command named on the command line."""
+    handle_signals()
     args = sys.argv[1:]
     if args == ["--version"]:
         from workers import version_line
@@ -31,10 +32,10 @@ def main() -> None:
         from workers.cli.served import run_in_server
 
         try:
-            code = run_in_server(args, data_folder(args))
+            with interruptible():
+                code = run_in_server(args, data_folder(args))
         except KeyboardInterrupt:
-            print("stopped", file=sys.stderr)
-            code = INTERRUPTED
+            end_at_once()
         if code is not None:
             sys.exit(code)
     run()
@@ -48,19 +49,9 @@ def run() -> None:
         if isinstance(stream, TextIOWrapper):
             # A terminal that has no such letter is no reason to end in the middle of an answer.
             stream.reconfigure(errors="backslashreplace")
-    try:
-        # A second goes by in here, too, in which somebody may change their mind.
-        from workers.cli.commands import app
+    from workers.cli.commands import app
 
-        app(prog_name=NAME)
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        sys.exit(INTERRUPTED)
-    except SystemExit as ended:
-        # Typer, while it reads the options, makes a code of it and says nothing.
-        if isinstance(getattr(ended.__context__, "__cause__", None), KeyboardInterrupt):
-            print("stopped", file=sys.stderr)
-        raise
+    app(prog_name=NAME)
 
 
 def run_in_fork(args: Sequence[str], environment: Mapping[str, str], folder: Path) -> int:

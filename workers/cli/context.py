@@ -19,8 +19,9 @@ from rich.text import Text
 from typer import Option
 
 from pipeline.errors import ConfigurationError, LarderError
-from workers.cli import DATA, FILE, INTERRUPTED, data_folder, folder_above
+from workers.cli import DATA, FILE, data_folder, folder_above
 from workers.cli.tables import Screen, to_stdout_json, warn
+from workers.processes.interrupts import INTERRUPTED, interruptible
 
 if TYPE_CHECKING:
     from pipeline.access import Caller
@@ -244,16 +245,8 @@ def command(
                 own[name] = kind(**{option: own.pop(option) for option in fields[name]})
             context = CommandContext(config, as_json, data, answer_timeout, looks, makes)
             try:
-                run(context, **own)
-                context.leave_serving()
-            except LarderError as error:
-                _refuse(context, error)
-            except BrokenPipeError:
-                raise  # whoever read stdout has left: typer ends without a word
-            except OSError as error:
-                what = f"{error.filename}: " if error.filename else ""
-                fix = "see whether it is there, and what this user may do with it"
-                _refuse(context, LarderError(f"{what}{error.strerror or error}", fix=fix))
+                with interruptible():
+                    _run(context, run, own)
             except KeyboardInterrupt:
                 warn("stopped")
                 raise typer.Exit(INTERRUPTED) from None
@@ -266,6 +259,20 @@ def command(
         return group.command(called, short_help=line)(wrapped) if group else wrapped
 
     return decorate
+
+
+def _run(context: CommandContext, run: Callable[..., None], options: dict[str, Any]) -> None:
+    try:
+        run(context, **options)
+        context.leave_serving()
+    except LarderError as error:
+        _refuse(context, error)
+    except BrokenPipeError:
+        raise  # whoever read stdout has left: typer ends without a word
+    except OSError as error:
+        what = f"{error.filename}: " if error.filename else ""
+        fix = "see whether it is there, and what this user may do with it"
+        _refuse(context, LarderError(f"{what}{error.strerror or error}", fix=fix))
 
 
 def _refuse(context: CommandContext, error: LarderError) -> NoReturn:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
@@ -113,8 +111,7 @@ def evaluate(
         raise ConfigurationError("no question is judged for Step 4", fix="add --step4 to enrich all of them")
     baseline = options.fail_if_worse
     before = measuring.baseline(baseline, dataset, mode, items) if baseline else None
-    with _interruptible():
-        first, told = _measure(context, dataset, mode, items, options)
+    first, told = _measure(context, dataset, mode, items, options)
     if before is not None:
         found = measuring.compare(before, told)
         told["baseline"] = {
@@ -132,16 +129,6 @@ def evaluate(
             raise typer.Exit(FAILED)
     if told["failed"]:
         raise typer.Exit(PARTLY)
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """A request to end works like Ctrl-C: the servers that were started are stopped, too."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _measure(

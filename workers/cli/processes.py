@@ -18,10 +18,11 @@ from typer import Argument, Option
 
 from pipeline.errors import ConfigurationError, StoreUnavailable
 from pipeline.plain_text import plural
-from workers.cli import INTERRUPTED, run_in_fork
+from workers.cli import run_in_fork
 from workers.cli.context import FAILED, CommandContext, RightsOptions, command, resumable
 from workers.cli.tables import warn
 from workers.processes import liveness
+from workers.processes.interrupts import INTERRUPTED
 
 if TYPE_CHECKING:
     from workers.runtime import Runtime

@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from workers.cli import INTERRUPTED, run_in_fork
+from workers.cli import run_in_fork
+from workers.processes.interrupts import INTERRUPTED
 
 SOCKET = "commands.sock"
 """In the data folder, which is closed to all others."""

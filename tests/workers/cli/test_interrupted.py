@@ -39,6 +39,7 @@ class Terminal:
                 env={
                     **clean,
                     "NO_COLOR": "1",
+                    "LARDER_ALONE": "1",  # no process of an earlier command answers
                     "PYTHONPATH": str(Path(__file__).parents[3]),
                     "TMPDIR": str(self.temporary),
                 },
@@ -93,8 +94,65 @@ def test_while_it_is_still_loading(terminal: Terminal) -> None:
     terminal.wait_for(lambda: any("typer" in m.path or "pydantic" in m.path for m in process.memory_maps()))
     code, lines = terminal.interrupt()
     assert lines == ["stopped"]
-    # Python itself ends by the signal if it came while a module ran code made of text; shells call both 130.
     assert code in {130, -signal.SIGINT}
+
+
+def caught(process: psutil.Process) -> int:
+    """Its signals that have a handler: bit n - 1 stands for signal n."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.partition("SigCgt:")[2].split()[0], 16)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_at_any_moment(terminal: Terminal, sign: signal.Signals) -> None:
+    """From the first line of ours on; what Python does before it, it does for every program."""
+    terminal.type("status")
+    assert terminal.process is not None
+    begun = time.monotonic()
+    assert terminal.process.wait(60) == 0
+    moments, length = 8, time.monotonic() - begun
+    for moment in range(moments):
+        terminal.type("status")
+        process = psutil.Process(terminal.process.pid)
+        terminal.wait_for(lambda: bool(caught(process) & 1 << signal.SIGTERM - 1))  # noqa: B023
+        time.sleep(length * moment / moments)
+        os.killpg(process.pid, sign)
+        code, text = terminal.process.wait(60), terminal.said.read_text()
+        # Python itself ends by the signal if it came while a module ran code made of text, or at its very end.
+        codes = {130, -signal.SIGINT} if text.endswith("stopped\n") else {0, -sign}
+        assert code in codes, (moment, text)
+        assert text == "stopped\n" or "database ok" in text.splitlines()[0], moment
+        assert "KeyboardInterrupt" not in text
+
+
+def test_where_python_loses_it(tmp_path: Path) -> None:
+    """In what is called from C, as the end of an object is, an exception of Python's goes nowhere."""
+    script = """
+import os, signal, time
+from workers.processes import interrupts
+
+class Lost:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(.01)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+interrupts.handle_signals()
+try:
+    with interrupts.interruptible():
+        Lost()
+        time.sleep(30)
+except KeyboardInterrupt:
+    print("put away")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        check=False,
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        timeout=20,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == (b"put away\n", b"", 0)
 
 
 def test_enrich_lets_go_of_those_that_wait(terminal: Terminal) -> None:
