@@ -437,3 +437,10 @@ def _adapters(name: str, oid: int, array_oid: int) -> AdaptersMap:
     register(context, TypeInfo(name, oid, array_oid))
     adapters: AdaptersMap = context.adapters
     return adapters
+
+
+def database_id(connection: Connection) -> str:
+    """Tells this database from every other: the number of its cluster and its name. A copy elsewhere has another."""
+    query = "select system_identifier || '/' || current_database() from pg_control_system()"
+    identity: str = connection.execute(text(query)).scalar_one()
+    return identity

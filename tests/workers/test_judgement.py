@@ -36,6 +36,7 @@ def calm(**changes: Any) -> dict[str, Any]:
         "canaries": {},
         "broker": "ok",
         "broker_error": "",
+        "broker_shared_with": "",
         "database": "ok",
         "unserved": {},
         "database_seconds": 0.001,

@@ -17,6 +17,7 @@ from pipeline.ledger.sources import UPLOADED
 from pipeline.plain_text import plural
 from workers.admin.sync_now import START, UNSERVED_SECONDS, served_queues
 from workers.processes.liveness import DEAF_SECONDS
+from workers.queue import broker
 from workers.queue.celeryconfig import INDEXING, QUEUES
 
 LEAST_DISK_BYTES = 1_000_000_000
@@ -123,6 +124,8 @@ def _servers(status: Json) -> Iterator[Diagnosis]:
     if status["broker"] != "ok":
         detail = f"the broker {status['broker_error']}; nothing is lost, work waits in the ledger"
         yield error(detail, "larder doctor", "broker")
+    if other := status["broker_shared_with"]:
+        yield error(*broker.shared_with(other), "broker")
 
 
 def _work(status: Json) -> Iterator[Diagnosis]:

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection
 
 from pipeline.access import OPERATE, Caller
+from pipeline.database.engine import database_id
 from pipeline.documents import Json
 from pipeline.enrichment.degradation import HealthOptions
 from pipeline.errors import LarderError, NotFound, StoreError, StoreRefused, StoreUnavailable
@@ -73,11 +74,14 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
             "alerts": upkeep.alerts(connection),
             "disk_free": disk_free(parts),
         }
+        database = database_id(connection)
     found["backlog"]["queues"] = queues = broker.lengths(parts.addresses.broker, QUEUES)
     # A silent broker takes its time for each question.
     found["backlog"]["set_aside"] = (
         None if queues is None else broker.quarantined_total(parts.addresses.broker)
     )
+    owner = broker.owner(parts.addresses.broker) if queues is not None else ""
+    found |= {"broker_shared_with": owner if owner != database else ""}
     found |= broker_facts(parts, queues)
     return found | {"next": next_steps(found)}
 
@@ -99,6 +103,7 @@ def without_database(parts: Runtime, error: LarderError) -> Json:
         "index_mismatch": "",
         "alerts": [],
         "degradation_level": STORE_DOWN_LEVEL,
+        "broker_shared_with": "",
         "database": "refused" if isinstance(error, StoreRefused) else "error",
         **broker_facts(parts, queues),
         "disk_free": disk_free(parts),

@@ -73,8 +73,15 @@ def up(
             raise typer.Exit(INTERRUPTED) from None
         return
     with supervisor.single_supervisor(settings.data):  # the supervisor itself, until a signal comes
+        from workers.processes.run import refuse_shared_broker
+        from workers.queue import broker
+
         where = addresses(settings, start=True)
         ensure_schema(settings, where)
+        if uses_embedded(settings):
+            broker.disown(where.broker)  # the data folder is restored as a whole
+        else:
+            refuse_shared_broker(context.parts)
         sync.register(context.parts)
         context.parts.database.close()
         port = None if no_flower else r.flower.port or embedded.usual_port(settings.data / "flower")

@@ -23,7 +23,7 @@ from celery.beat import ScheduleEntry, Scheduler
 from celery.signals import task_received
 from celery.worker import state
 
-from pipeline.database.engine import Database
+from pipeline.database.engine import Database, database_id
 from pipeline.errors import LarderError
 from pipeline.ledger import upkeep
 from workers import runtime
@@ -80,6 +80,7 @@ class Presence:
         self._starves = starves
         self._die = die
         self._deaf_looks = 0
+        self._database_id = ""
         self._timer: Any = None
         self._heard = self._noted = float("-inf")
         self._excused_until = float("-inf")
@@ -146,6 +147,9 @@ class Presence:
         with suppress(LarderError), self._database.control() as connection:
             host, pid = socket.gethostname(), os.getpid()
             upkeep.record_worker(connection, self._name, queues=self._queues, host=host, pid=pid)
+            self._database_id = self._database_id or database_id(connection)
+        if self._database_id and (other := broker.claim(self._broker_url, self._database_id)):
+            logger.error("%s; %s", *broker.shared_with(other))
 
 
 class Heartbeat(bootsteps.StartStopStep):  # type: ignore[misc]

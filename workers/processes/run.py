@@ -35,7 +35,8 @@ from celery.worker import state
 import connectors
 from connectors.sections import secret_value
 from pipeline.access import Caller
-from pipeline.errors import LarderError
+from pipeline.database.engine import database_id
+from pipeline.errors import ConfigurationError, LarderError, StoreError
 from workers import embedded, runtime
 from workers.control import sync
 from workers.enrichment import job
@@ -158,13 +159,14 @@ def _limit(name: str) -> list[float] | None:
 
 def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     """Serve one queue until a signal comes."""
+    refuse_shared_broker(parts)
     _prepare(parts)
     _observe(parts)
     os.nice(PATIENT.get(queue, 0))
     if queue == "control":
         # Without `larder up`, as in containers, nobody else tells the ledger what is configured.
         sync.register(parts)
-        parts.database.close()
+    parts.database.close()
     if queue == "ingest":
         for source in parts.rag.sources:
             # Before the fork: clients of services are large, and children share them.
@@ -200,6 +202,18 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     _freeze()
     serving.start()
     sys.exit(0 if state.should_terminate else serving.exitcode)
+
+
+def refuse_shared_broker(parts: Runtime) -> None:
+    """See that no workers of another database take the messages of our broker; where a server is away, others tell.
+
+    Raises:
+        ConfigurationError: some do.
+    """
+    with suppress(StoreError), parts.database.control() as connection:
+        if other := broker.claim(parts.addresses.broker, database_id(connection)):
+            message, fix = broker.shared_with(other)
+            raise ConfigurationError(message, fix=fix)
 
 
 def _freeze() -> None:

@@ -307,6 +307,51 @@ def get_and_delete(url: str, key: str) -> bytes | None:
     return None
 
 
+OWNER = "larder:database"
+"""Names the database whose workers take the messages of this broker."""
+OWNER_SECONDS = 45
+"""Without a word of them it is anybody's: no mark of what was moved or restored is left to be removed by hand."""
+
+
+def claim(url: str, database: str) -> str:
+    """Note that workers of this database take the messages of a Valkey; the other one whose workers do so already.
+
+    Empty if there is none, or the broker is away. A RabbitMQ has virtual hosts, and keeps no such note.
+    """
+    if not rabbit.is_rabbit(url):
+        with suppress(*AWAY, ValueError), _connected(url) as client:
+            if client.set(OWNER, database, nx=True, ex=OWNER_SECONDS):
+                return ""
+            if (owner := (client.get(OWNER) or b"").decode(errors="replace")) != database:
+                return owner
+            client.expire(OWNER, OWNER_SECONDS)
+    return ""
+
+
+def owner(url: str) -> str:
+    """The database whose workers take its messages; empty if none do, or the broker is away."""
+    if not rabbit.is_rabbit(url):
+        with suppress(*AWAY, ValueError), client_of(url) as client:
+            return str((client.get(OWNER) or b"").decode(errors="replace"))
+    return ""
+
+
+def disown(url: str) -> None:
+    """Forget whose workers take its messages."""
+    with suppress(*AWAY, ValueError), client_of(url) as client:
+        client.delete(OWNER)
+
+
+def shared_with(database: str) -> tuple[str, str]:
+    """What is wrong where workers of that other database take the messages, and what to do."""
+    name = database.partition("/")[2]
+    message = f"workers of another database ({name!r}) use the same number of this Valkey:"
+    message += " each installation takes the other's messages"
+    fix = "end LARDER_BROKER_URL with a number that is free, as redis://HOST:6379/1; if this database was moved or"
+    fix += f" restored, stop the workers of the former one and begin again {OWNER_SECONDS} s later"
+    return message, fix
+
+
 REQUEST_HEADER = "larder_request"
 
 
