@@ -37,6 +37,8 @@ def calm(**changes: Any) -> dict[str, Any]:
         "broker": "ok",
         "broker_error": "",
         "broker_shared_with": "",
+        "configuration_changes": [],
+        "unwatched": [],
         "database": "ok",
         "unserved": {},
         "database_seconds": 0.001,

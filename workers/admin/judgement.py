@@ -9,12 +9,13 @@ from itertools import chain
 from operator import itemgetter
 from typing import Literal
 
-from pipeline.documents import Json
+from pipeline.documents import Json, first_names, plural
 from pipeline.enrichment.degradation import HealthOptions
 from pipeline.ingest.sync import CONFIGURED_OTHERWISE
 from pipeline.ledger import overview
 from pipeline.ledger.sources import UPLOADED
 from pipeline.plain_text import plural
+from workers.admin.supervised import FIXED
 from workers.admin.sync_now import START, UNSERVED_SECONDS, served_queues
 from workers.processes.liveness import DEAF_SECONDS
 from workers.queue import broker
@@ -24,6 +25,8 @@ LEAST_DISK_BYTES = 1_000_000_000
 """With less room PostgreSQL may stop at any moment."""
 LATE_SECONDS = 600.0
 """Due work that waits longer needs a person."""
+MOST_CHANGES = 3
+"""Of the configuration that are named."""
 CANARY_SECONDS = 300.0
 """Every queue does a task a minute; five missed ones mean that it does none."""
 
@@ -59,9 +62,9 @@ def error(detail: str, fix: str, check: str = "") -> Diagnosis:
 def judge(status: Json) -> list[Diagnosis]:
     """All that is wrong by the document of `larder status --json`: errors first, the most urgent of each first."""
     looks = (
-        (_servers,)
+        (_servers, _supervised)
         if status["database"] != "ok"
-        else (_workers, _servers, _work, _content, _attention, _indexes)
+        else (_workers, _servers, _supervised, _work, _content, _attention, _indexes)
     )
     return sorted(chain(*(look(status) for look in looks)), key=lambda one: one.status != "error")
 
@@ -126,6 +129,19 @@ def _servers(status: Json) -> Iterator[Diagnosis]:
         yield error(detail, "larder doctor", "broker")
     if other := status["broker_shared_with"]:
         yield error(*broker.shared_with(other), "broker")
+
+
+def _supervised(status: Json) -> Iterator[Diagnosis]:
+    if alone := status["unwatched"]:
+        detail = f"`larder up` was killed, and nobody looks after {', '.join(alone)}"
+        yield error(detail, "larder up --detach, which starts them anew", "workers")
+    if changes := status["configuration_changes"]:
+        fixed = any(line.startswith(FIXED) for line in changes)
+        fix = "larder down, then larder up --detach" if fixed else "larder reload"
+        named = first_names([line.partition(" (what")[0] for line in changes], MOST_CHANGES)
+        yield warning(
+            f"what runs does not do yet what the configuration file says: {named}", fix, "configuration"
+        )
 
 
 def _work(status: Json) -> Iterator[Diagnosis]:

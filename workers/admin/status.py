@@ -24,6 +24,7 @@ from pipeline.search.chunk_store import active_index
 from pipeline.search.retriever import indexed_since
 from workers.admin import reindex
 from workers.admin.judgement import next_steps
+from workers.admin.supervised import changed_since_start, unwatched_processes
 from workers.control import steps, sync
 from workers.limits.limiters import ProviderState
 from workers.processes.liveness import DEAF_SECONDS
@@ -82,6 +83,7 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
     )
     owner = broker.owner(parts.addresses.broker) if queues is not None else ""
     found |= {"broker_shared_with": owner if owner != database else ""}
+    found |= local_facts(parts)
     found |= broker_facts(parts, queues)
     return found | {"next": next_steps(found)}
 
@@ -104,12 +106,21 @@ def without_database(parts: Runtime, error: LarderError) -> Json:
         "alerts": [],
         "degradation_level": STORE_DOWN_LEVEL,
         "broker_shared_with": "",
+        **local_facts(parts),
         "database": "refused" if isinstance(error, StoreRefused) else "error",
         **broker_facts(parts, queues),
         "disk_free": disk_free(parts),
         "error": error.to_json(),
     }
     return found | {"next": next_steps(found)}
+
+
+def local_facts(parts: Runtime) -> Json:
+    """What is to be said of the `larder up` of this machine."""
+    return {
+        "configuration_changes": changed_since_start(parts.settings),
+        "unwatched": unwatched_processes(parts.settings),
+    }
 
 
 def disk_free(parts: Runtime) -> int:

@@ -18,7 +18,6 @@ from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, LarderError
 from workers.cli import DATA
 from workers.cli.context import WRONG, CommandContext, command
-from workers.cli.processes import differing
 from workers.cli.tables import table, warn
 
 if TYPE_CHECKING:
@@ -125,6 +124,7 @@ def show(context: CommandContext) -> None:
 def check(context: CommandContext) -> None:
     """Report everything that is wrong at once; else what was understood."""
     from connectors import FileOptions
+    from workers.admin.supervised import differing
     from workers.runtime import Addresses, Runtime
 
     settings = context.settings
@@ -152,7 +152,7 @@ def check(context: CommandContext) -> None:
             for one in settings.rag.sources
         ],
         "warnings": [*settings.notes, *reranker],
-        "not_running": differing(context),
+        "not_running": differing(context.settings),
         "problems": problems,
     }
     context.answer(understood, *_lines(understood))

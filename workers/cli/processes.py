@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -189,40 +189,8 @@ def down(context: CommandContext) -> None:
     context.answer({"success": True, "stopped": stopped}, said)
 
 
-FIXED = (
-    "storage.database.url",
-    "storage.database.controlUrl",
-    "storage.database.adminUrl",
-    "storage.broker.url",
-    "storage.broker.valkeyUrl",
-)
-"""Keys that only another start takes over: all processes must see the same servers at any time."""
 RELOAD_SECONDS = 90.0
 """In which one process ends what it is at and begins anew, and several times over."""
-
-
-def differing(context: CommandContext, file: Mapping[str, str] | None = None) -> list[str]:
-    """What the file says and what runs does not do yet, a line for each key or new source; nothing if nothing runs.
-
-    `file` is what the settings are in force as, for those who ask again and again.
-    """
-    from workers.processes import supervisor
-    from workers.settings.rendering import in_force
-
-    state = supervisor.read_state(context.settings.data) or {}
-    runs, file = state.get("configuration"), file or in_force(context.settings)
-    if "supervisor" not in supervisor.living_processes(state) or not isinstance(runs, dict):
-        return []
-    keys = [k for k in {**runs, **file} if k not in {"file", "sources"} and runs.get(k) != file.get(k)]
-    there = {".".join(key.split(".")[:2]) for key in runs}, {".".join(key.split(".")[:2]) for key in file}
-    lines = {}
-    for key in keys:
-        section = ".".join(key.split(".")[:2])
-        if key.startswith("sources.") and section not in there[0] & there[1]:
-            lines[section] = f"{section}: {'new' if section in there[1] else 'taken out'}"
-        else:
-            lines[key] = f"{key}: {file.get(key, 'nothing')} (what runs has {runs.get(key, 'nothing')})"
-    return list({**lines, **({"secrets": "a password or key"} if "secrets" in keys else {})}.values())
 
 
 @command()
@@ -231,12 +199,13 @@ def reload(context: CommandContext) -> None:
 
     Nothing is lost: each ends what it is at. Those that answer people come last, one after the other.
     """
+    from workers.admin.supervised import FIXED, differing
     from workers.embedded.locating import uses_embedded
     from workers.processes import supervisor
     from workers.settings.rendering import in_force
 
     file = in_force(context.settings)
-    data, changed = context.settings.data, differing(context, file)
+    data, changed = context.settings.data, differing(context.settings, file)
     boss = supervisor.running(data).get("supervisor")
     if boss is None:
         fix = "larder up --detach"
@@ -256,7 +225,7 @@ def reload(context: CommandContext) -> None:
         while left != []:
             time.sleep(0.2)
             state = supervisor.read_state(data) or {}
-            now: Any = None if differing(context, file) else state.get("outdated")
+            now: Any = None if differing(context.settings, file) else state.get("outdated")
             if now != left:
                 left, last = now, time.monotonic()
                 warn(*([f"{', '.join(left)} begin anew"] if left else []))

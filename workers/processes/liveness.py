@@ -5,6 +5,7 @@ Light: container health checks run it every few seconds.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -57,3 +58,28 @@ def is_same_process(pid: int, noted: float) -> bool:
     """Whether that process lives and began when it was noted."""
     began = process_start(pid)
     return bool(began) and abs(began - noted) < ALIKE_SECONDS
+
+
+def read_state(data: Path) -> dict[str, object] | None:
+    """What `up` wrote in this folder; None if it does not run, or the folder is a copy of one where it does."""
+    with suppress(OSError, ValueError):
+        found = json.loads((data / "state.json").read_text(encoding="utf-8"))
+        ours = isinstance(found, dict) and found.get("folder") in (None, data.stat().st_ino)
+        return found if ours else None
+    return None
+
+
+def running(data: Path) -> dict[str, int]:
+    """Living processes of the data folder by name, one that is beginning too; a reused process id does not count."""
+    return living_processes(read_state(data) or {})
+
+
+def living_processes(state: dict[str, object]) -> dict[str, int]:
+    """The same of a state that was read."""
+    found = {}
+    entries = state.get("processes")
+    for entry in entries if isinstance(entries, list) else []:
+        with suppress(KeyError, TypeError):  # a state that nobody of ours wrote
+            if is_same_process(entry["pid"], entry["started"]):
+                found[entry["name"]] = entry["pid"]
+    return found

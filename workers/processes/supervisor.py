@@ -27,12 +27,14 @@ from workers import embedded
 from workers.embedded import Credentials, write_private
 from workers.embedded.locating import uses_embedded
 from workers.processes import liveness, logs
-from workers.processes.liveness import is_same_process, process_start
+from workers.processes.liveness import process_start
 from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Addresses
 from workers.settings import Settings, load
 from workers.settings.environment import WITHHELD, lookup, unused_secrets
 from workers.settings.rendering import in_force
+
+read_state, running, living_processes = liveness.read_state, liveness.running, liveness.living_processes
 
 STOP_SECONDS = 45.0
 """Soft shutdown of a worker takes up to 30 seconds."""
@@ -437,15 +439,6 @@ def refuse_second(data: Path) -> LarderError:
     return LarderError(f"already running with {data}", fix="larder down, or another folder with --data")
 
 
-def read_state(data: Path) -> dict[str, object] | None:
-    """What `up` wrote in this folder; None if it does not run, or the folder is a copy of one where it does."""
-    with suppress(OSError, ValueError):
-        found = json.loads((data / "state.json").read_text(encoding="utf-8"))
-        ours = isinstance(found, dict) and found.get("folder") in (None, data.stat().st_ino)
-        return found if ours else None
-    return None
-
-
 def without_secrets_of(state: Mapping[str, Any]) -> dict[str, Any]:
     """The state as it may be shown: passwords, keys, and what would let somebody guess them, are masked."""
     shown = dict(state)
@@ -455,22 +448,6 @@ def without_secrets_of(state: Mapping[str, Any]) -> dict[str, Any]:
         shown[key] = without_secrets(str(state[key]))
     shown["configuration"] = {**(state.get("configuration") or {}), "secrets": MASK}
     return shown
-
-
-def running(data: Path) -> dict[str, int]:
-    """Living processes of the data folder by name, one that is beginning too; a reused process id does not count."""
-    return living_processes(read_state(data) or {})
-
-
-def living_processes(state: dict[str, object]) -> dict[str, int]:
-    """The same of a state that was read."""
-    found = {}
-    entries = state.get("processes")
-    for entry in entries if isinstance(entries, list) else []:
-        with suppress(KeyError, TypeError):  # a state that nobody of ours wrote
-            if is_same_process(entry["pid"], entry["started"]):
-                found[entry["name"]] = entry["pid"]
-    return found
 
 
 def _end_children(data: Path) -> None:

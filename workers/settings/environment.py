@@ -29,6 +29,11 @@ WITHHELD = "LARDER_WITHHELD"
 """Names, with commas between them, the variables of secrets that a process does not use and was not given."""
 
 
+def is_supervised() -> bool:
+    """Whether `larder up` started this process, or a fork of one."""
+    return WITHHELD in os.environ
+
+
 class Override(NamedTuple):
     """An environment variable and the key it overrides."""
 

@@ -172,7 +172,15 @@ def in_force(settings: Settings) -> dict[str, str]:
 
     read("", effective(settings)[ROOT])
     secrets = "\0".join(sorted(secrets_in(settings.rag)))
-    return found | {"storage.data": str(settings.data), "secrets": sha256(secrets.encode()).hexdigest()}
+    digests = {"secrets": sha256(secrets.encode()).hexdigest(), "file_digest": file_digest(settings)}
+    return found | {"storage.data": str(settings.data), **digests}
+
+
+def file_digest(settings: Settings) -> str:
+    """Differs for another text of the configuration file; empty if there is none."""
+    with suppress(OSError):
+        return sha256(settings.path.read_bytes()).hexdigest() if settings.path else ""
+    return ""
 
 
 def show(settings: Settings) -> str:

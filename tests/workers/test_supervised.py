@@ -1,0 +1,97 @@
+"""What status and doctor say of the `larder up` of this machine: a changed file, and a supervisor that was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workers.admin import status, supervised
+from workers.admin.doctor.doctor import examine
+from workers.processes.liveness import process_start
+from workers.runtime import Runtime
+from workers.settings import load
+from workers.settings.environment import WITHHELD
+from workers.settings.rendering import in_force
+
+SOURCES = "rag: {{embedding: {{provider: hashing}}, sources: [{{name: {}, type: text, paths: ['*.txt']}}]}}"
+
+
+@pytest.fixture
+def file(parts: Runtime) -> Path:
+    path = parts.settings.path
+    assert path is not None
+    path.write_text(SOURCES.format("letters"), encoding="utf-8")
+    return path
+
+
+def write_state(parts: Runtime, **pids: int) -> None:
+    """As `larder up` does with the configuration of this moment."""
+    assert parts.settings.path is not None
+    parts.settings.data.mkdir(parents=True, exist_ok=True)
+    entries = [
+        {"name": name.replace("_", "-"), "pid": pid, "started": process_start(pid)}
+        for name, pid in pids.items()
+    ]
+    settings = load(parts.settings.path, {"LARDER_DATA": str(parts.settings.data)})
+    state = {"processes": entries, "configuration": {"file": "", **in_force(settings)}}
+    (parts.settings.data / "state.json").write_text(json.dumps(state))
+
+
+def looked(parts: Runtime) -> Runtime:
+    """The same with the file as it is now, as a command reads it."""
+    assert parts.settings.path is not None
+    settings = load(parts.settings.path, {"LARDER_DATA": str(parts.settings.data)})
+    return Runtime(settings, parts.addresses)
+
+
+def told(parts: Runtime, check: str) -> dict[str, Any]:
+    wanted = (one for one in status.status(looked(parts))["next"] if one["check"] == check)
+    return next(wanted, {})
+
+
+def test_a_source_renamed_in_the_file(parts: Runtime, file: Path) -> None:
+    write_state(parts, supervisor=os.getpid())
+    assert not told(parts, "configuration")
+    file.write_text(SOURCES.format("notes"), encoding="utf-8")
+    finding = told(parts, "configuration")
+    assert "sources.notes: new" in finding["detail"]
+    assert "sources.letters: taken out" in finding["detail"]
+    assert finding["fix"] == "larder reload"
+    assert [one.status for one in examine(looked(parts)) if one.check == "configuration"] == ["warning"]
+
+
+def test_a_comment_is_no_change_and_another_server_is_no_reload(parts: Runtime, file: Path) -> None:
+    write_state(parts, supervisor=os.getpid())
+    text = file.read_text(encoding="utf-8")
+    file.write_text(f"# reviewed\n{text}", encoding="utf-8")
+    assert not told(parts, "configuration")
+    file.write_text(text[:-1] + ", storage: {broker: {url: 'redis://127.0.0.1:1/0'}}}", encoding="utf-8")
+    assert told(parts, "configuration")["fix"].startswith("larder down")
+
+
+def test_what_larder_up_has_started_compares_nothing(
+    parts: Runtime, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_state(parts, supervisor=os.getpid())
+    file.write_text(SOURCES.format("notes"), encoding="utf-8")
+    monkeypatch.setenv(WITHHELD, "GEMINI_API_KEY")
+    assert supervised.changed_since_start(looked(parts).settings) == []
+
+
+def test_a_supervisor_that_was_killed(parts: Runtime, file: Path) -> None:
+    del file
+    killed = subprocess.Popen(["sleep", "600"])
+    write_state(parts, supervisor=killed.pid, worker_embed=os.getpid(), postgres=os.getpid())
+    assert not told(parts, "workers")
+    killed.kill()
+    killed.wait()
+    finding = next(one for one in examine(looked(parts)) if one.check == "workers")
+    assert finding.status == "error"
+    assert "`larder up` was killed, and nobody looks after worker-embed" in finding.detail
+    assert "postgres" not in finding.detail
+    assert "larder up --detach" in finding.fix

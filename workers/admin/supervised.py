@@ -1,0 +1,61 @@
+"""What `larder up` runs on this machine: whether it does what the file says, and is looked after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from workers.processes import liveness
+from workers.settings import Settings
+from workers.settings.environment import is_supervised
+from workers.settings.rendering import file_digest, in_force
+
+FIXED = (
+    "storage.database.url",
+    "storage.database.controlUrl",
+    "storage.database.adminUrl",
+    "storage.broker.url",
+    "storage.broker.valkeyUrl",
+)
+"""Keys that only another start takes over: all processes must see the same servers at any time."""
+
+
+def differing(settings: Settings, file: Mapping[str, str] | None = None) -> list[str]:
+    """What the file says and what runs does not do yet, a line for each key or new source; nothing if nothing runs.
+
+    `file` is what the settings are in force as, for those who ask again and again.
+    """
+    state = liveness.read_state(settings.data) or {}
+    runs, file = state.get("configuration"), file or in_force(settings)
+    if "supervisor" not in liveness.living_processes(state) or not isinstance(runs, dict):
+        return []
+    keys = [
+        k
+        for k in {**runs, **file}
+        if k not in {"file", "file_digest", "sources"} and runs.get(k) != file.get(k)
+    ]
+    there = {".".join(key.split(".")[:2]) for key in runs}, {".".join(key.split(".")[:2]) for key in file}
+    lines = {}
+    for key in keys:
+        section = ".".join(key.split(".")[:2])
+        if key.startswith("sources.") and section not in there[0] & there[1]:
+            lines[section] = f"{section}: {'new' if section in there[1] else 'taken out'}"
+        else:
+            lines[key] = f"{key}: {file.get(key, 'nothing')} (what runs has {runs.get(key, 'nothing')})"
+    return list({**lines, **({"secrets": "a password or key"} if "secrets" in keys else {})}.values())
+
+
+def changed_since_start(settings: Settings) -> list[str]:
+    """The same for who looks often: nothing unless the file is another than that which `larder up` has read.
+
+    The processes of `larder up` themselves have other variables than a terminal, and cannot tell.
+    """
+    runs = (liveness.read_state(settings.data) or {}).get("configuration")
+    if is_supervised() or not isinstance(runs, dict):
+        return []
+    return [] if runs.get("file_digest") == file_digest(settings) else differing(settings)
+
+
+def unwatched_processes(settings: Settings) -> list[str]:
+    """Names of processes whose `larder up` was killed: nobody starts them again."""
+    living = liveness.running(settings.data)
+    return [] if "supervisor" in living else sorted(living.keys() - {"postgres", "valkey"})
