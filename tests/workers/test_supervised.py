@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from workers.admin import status, supervised
 from workers.admin.doctor.doctor import examine
+from workers.admin.judgement import Diagnosis
 from workers.processes.liveness import process_start
 from workers.runtime import Runtime
 from workers.settings import load
@@ -42,16 +45,23 @@ def write_state(parts: Runtime, **pids: int) -> None:
     (parts.settings.data / "state.json").write_text(json.dumps(state))
 
 
-def looked(parts: Runtime) -> Runtime:
+@contextmanager
+def looked(parts: Runtime) -> Iterator[Runtime]:
     """The same with the file as it is now, as a command reads it."""
     assert parts.settings.path is not None
     settings = load(parts.settings.path, {"LARDER_DATA": str(parts.settings.data)})
-    return Runtime(settings, parts.addresses)
+    with closing(Runtime(settings, parts.addresses)) as command:
+        yield command
 
 
 def told(parts: Runtime, check: str) -> dict[str, Any]:
-    wanted = (one for one in status.status(looked(parts))["next"] if one["check"] == check)
-    return next(wanted, {})
+    with looked(parts) as command:
+        return next((one for one in status.status(command)["next"] if one["check"] == check), {})
+
+
+def diagnosed(parts: Runtime, check: str) -> Diagnosis:
+    with looked(parts) as command:
+        return next(one for one in examine(command) if one.check == check)
 
 
 def test_a_source_renamed_in_the_file(parts: Runtime, file: Path) -> None:
@@ -62,7 +72,7 @@ def test_a_source_renamed_in_the_file(parts: Runtime, file: Path) -> None:
     assert "sources.notes: new" in finding["detail"]
     assert "sources.letters: taken out" in finding["detail"]
     assert finding["fix"] == "larder reload"
-    assert [one.status for one in examine(looked(parts)) if one.check == "configuration"] == ["warning"]
+    assert diagnosed(parts, "configuration").status == "warning"
 
 
 def test_a_comment_is_no_change_and_another_server_is_no_reload(parts: Runtime, file: Path) -> None:
@@ -80,7 +90,8 @@ def test_what_larder_up_has_started_compares_nothing(
     write_state(parts, supervisor=os.getpid())
     file.write_text(SOURCES.format("notes"), encoding="utf-8")
     monkeypatch.setenv(WITHHELD, "GEMINI_API_KEY")
-    assert supervised.changed_since_start(looked(parts).settings) == []
+    with looked(parts) as command:
+        assert supervised.changed_since_start(command.settings) == []
 
 
 def test_a_supervisor_that_was_killed(parts: Runtime, file: Path) -> None:
@@ -90,7 +101,7 @@ def test_a_supervisor_that_was_killed(parts: Runtime, file: Path) -> None:
     assert not told(parts, "workers")
     killed.kill()
     killed.wait()
-    finding = next(one for one in examine(looked(parts)) if one.check == "workers")
+    finding = diagnosed(parts, "workers")
     assert finding.status == "error"
     assert "`larder up` was killed, and nobody looks after worker-embed" in finding.detail
     assert "postgres" not in finding.detail
