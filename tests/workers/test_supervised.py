@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 
+from pipeline.errors import ConfigurationError
+from tests.forked import environment, run
 from workers.admin import status, supervised
 from workers.admin.doctor.doctor import examine
 from workers.admin.judgement import Diagnosis
+from workers.processes import liveness
 from workers.processes.liveness import process_start
 from workers.runtime import Runtime
 from workers.settings import load
@@ -106,3 +109,48 @@ def test_a_supervisor_that_was_killed(parts: Runtime, file: Path) -> None:
     assert "`larder up` was killed, and nobody looks after worker-embed" in finding.detail
     assert "postgres" not in finding.detail
     assert "larder up --detach" in finding.fix
+
+
+@contextmanager
+def as_another_user(folder: Path) -> Iterator[None]:
+    """Nobody who may read this folder; root may read any."""
+    folder.chmod(0)
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65_534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+        folder.chmod(0o700)
+
+
+def test_the_folder_of_the_signs_of_life_is_another_users(parts: Runtime, tmp_path: Path) -> None:
+    folder = tmp_path / "theirs" / "heartbeat"
+    folder.mkdir(parents=True)
+    with looked(parts) as command:
+        command.heartbeat_folder = folder
+        with as_another_user(folder.parent):
+            found = {one.check: one for one in examine(command)}
+            with pytest.raises(ConfigurationError, match=f"written to {folder}") as refused:
+                liveness.prepare_folder(folder)
+    assert f"{folder} cannot be read: Permission denied" in found["heartbeats"].detail
+    assert "LARDER_HEARTBEAT_DIR" in found["heartbeats"].fix
+    assert "LARDER_HEARTBEAT_DIR" in refused.value.fix
+    assert found["database"].status == "ok"
+    assert "disk" in found, "it goes on with the others"
+
+
+def test_a_worker_that_may_not_write_there_says_so(parts: Runtime, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    where = parts.addresses
+    variables = {
+        "LARDER_DATABASE_URL": where.database,
+        "LARDER_BROKER_URL": where.broker,
+        "LARDER_HEARTBEAT_DIR": str(tmp_path / "file" / "heartbeat"),
+    }
+    ran = run(("worker", "embed"), cwd=tmp_path, env=environment(**variables), seconds=60)
+    assert (ran.returncode, "Traceback" in ran.stderr) == (2, False), ran.stderr
+    assert "signs of life cannot be written to" in ran.stderr
+    assert "LARDER_HEARTBEAT_DIR" in ran.stderr

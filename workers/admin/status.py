@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -125,10 +126,10 @@ def local_facts(parts: Runtime) -> Json:
 
 def disk_free(parts: Runtime) -> int:
     """Bytes where the data lie, or will."""
-    folder = parts.settings.data
-    while not folder.exists():
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
+    for folder in (parts.settings.data, *parts.settings.data.parents):
+        with suppress(OSError):  # it is not there yet, or another user's
+            return shutil.disk_usage(folder).free
+    return 0
 
 
 WATCH_SECONDS = 5.0

@@ -6,21 +6,47 @@ Light: container health checks run it every few seconds.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from errno import EACCES
 from pathlib import Path
 
 import psutil
+
+from pipeline.errors import ConfigurationError
 
 DEAF_SECONDS = 30.0
 """A heartbeat older than this means a process that must be restarted."""
 
 
+FOLDER = "LARDER_HEARTBEAT_DIR"
+"""Names the folder of the signs of life."""
+
+
 def heartbeat_folder(data: Path, environ: Mapping[str, str]) -> Path:
     """Where processes give signs of life: LARDER_HEARTBEAT_DIR in containers, else below the data folder."""
-    named = environ.get("LARDER_HEARTBEAT_DIR")
+    named = environ.get(FOLDER)
     return Path(named) if named else data / "heartbeat"
+
+
+FIX = f"name a folder that this user may write to in {FOLDER}"
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make the folder of the signs of life, before anything is begun that would have none.
+
+    Raises:
+        ConfigurationError: this user may not write there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(EACCES, os.strerror(EACCES))
+    except OSError as error:
+        message = f"signs of life cannot be written to {folder}: {error.strerror}"
+        raise ConfigurationError(message, fix=FIX) from None
 
 
 def touch(folder: Path, name: str) -> None:

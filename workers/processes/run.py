@@ -43,7 +43,7 @@ from workers.enrichment import job
 from workers.processes import logs, metrics, tracing
 from workers.processes.broker_outage import LedgerPoller
 from workers.processes.heartbeat import Heartbeat, Listening
-from workers.processes.liveness import heartbeat_folder
+from workers.processes.liveness import heartbeat_folder, prepare_folder
 from workers.processes.supervisor import flower_login
 from workers.queue import broker
 from workers.queue.app import app, configure, install_transport
@@ -83,6 +83,7 @@ def _after_fork(**_: Any) -> None:
 def _prepare(parts: Runtime) -> None:
     """What worker and beat have in common: where they beat, and logs that Celery leaves alone."""
     parts.heartbeat_folder = heartbeat_folder(parts.settings.data, os.environ)
+    prepare_folder(parts.heartbeat_folder)
     if shared := os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
         parts.metrics_folder = Path(shared)
     setup_logging.connect(lambda **_: logs.configure_from(parts.settings), weak=False)

@@ -287,7 +287,7 @@ class Check(NamedTuple):
 
     name: str
     look: Callable[[Runtime], Diagnosis]
-    """Raises errors of ours only; each becomes a finding."""
+    """What it raises, an error of ours or of this machine, becomes a finding."""
     repair: Callable[[Runtime], object] | None = None
     """Repeatable, and harmless where nothing is wrong."""
     needs_database: bool = True
@@ -398,6 +398,9 @@ def _looked(parts: Runtime, check: Check) -> Diagnosis:
         return check.look(parts)
     except LarderError as failed:
         return error(failed.message, failed.fix or "see the log of the database server")
+    except OSError as failed:
+        detail = f"this cannot be looked at: {failed.filename or ''} {failed.strerror or failed}"
+        return error(detail, "run it as the user of the workers, or see what this user may do there")
 
 
 def report(found: Sequence[Diagnosis]) -> Json:

@@ -204,7 +204,11 @@ def heartbeats(parts: Runtime) -> Diagnosis:
     """Processes on this machine that live also listen."""
     from workers.processes import supervisor
 
-    ages = liveness.ages(parts.heartbeat_folder)
+    try:
+        ages = liveness.ages(parts.heartbeat_folder)
+    except OSError as failed:
+        detail = f"the signs of life in {parts.heartbeat_folder} cannot be read: {failed.strerror}"
+        return warning(detail, f"run it as the user of the workers, or {liveness.FIX}")
     alive = set(supervisor.running(parts.settings.data))
     deaf = {name: age for name, age in ages.items() if name in alive and age > liveness.DEAF_SECONDS}
     if deaf:
