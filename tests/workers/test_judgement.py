@@ -39,6 +39,7 @@ def calm(**changes: Any) -> dict[str, Any]:
         "broker_shared_with": "",
         "configuration_changes": [],
         "unwatched": [],
+        "missing_folders": {},
         "database": "ok",
         "unserved": {},
         "database_seconds": 0.001,

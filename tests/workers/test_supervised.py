@@ -111,6 +111,19 @@ def test_a_supervisor_that_was_killed(parts: Runtime, file: Path) -> None:
     assert "larder up --detach" in finding.fix
 
 
+def test_a_folder_that_vanished_is_named_before_the_next_sync(parts: Runtime, file: Path) -> None:
+    section = SOURCES.format("letters").replace("'*.txt'", "'in/box/**/*.txt', 'a.txt'")
+    file.write_text(section, encoding="utf-8")
+    (file.parent / "in/box").mkdir(parents=True)
+    (file.parent / "a.txt").touch()
+    write_state(parts, supervisor=os.getpid())
+    with looked(parts) as command:
+        assert not status.status(command)["missing_folders"]
+    (file.parent / "in/box").rmdir()
+    finding = told(parts, "sources")
+    assert finding["detail"] == f"a folder of letters is not there: {file.parent / 'in/box'}"
+
+
 @contextmanager
 def as_another_user(folder: Path) -> Iterator[None]:
     """Nobody who may read this folder; root may read any."""

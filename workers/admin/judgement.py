@@ -9,12 +9,12 @@ from itertools import chain
 from operator import itemgetter
 from typing import Literal
 
-from pipeline.documents import Json, first_names, plural
+from pipeline.documents import Json
 from pipeline.enrichment.degradation import HealthOptions
 from pipeline.ingest.sync import CONFIGURED_OTHERWISE
 from pipeline.ledger import overview
 from pipeline.ledger.sources import UPLOADED
-from pipeline.plain_text import plural
+from pipeline.plain_text import first_names, plural
 from workers.admin.supervised import FIXED
 from workers.admin.sync_now import START, UNSERVED_SECONDS, served_queues
 from workers.processes.liveness import DEAF_SECONDS
@@ -135,6 +135,9 @@ def _supervised(status: Json) -> Iterator[Diagnosis]:
     if alone := status["unwatched"]:
         detail = f"`larder up` was killed, and nobody looks after {', '.join(alone)}"
         yield error(detail, "larder up --detach, which starts them anew", "workers")
+    for name, folder in status["missing_folders"].items():
+        detail = f"a folder of {name} is not there: {folder}"
+        yield warning(detail, "mount it, or take it out of the source's paths", "sources")
     if changes := status["configuration_changes"]:
         fixed = any(line.startswith(FIXED) for line in changes)
         fix = "larder down, then larder up --detach" if fixed else "larder reload"

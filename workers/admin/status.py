@@ -25,7 +25,7 @@ from pipeline.search.chunk_store import active_index
 from pipeline.search.retriever import indexed_since
 from workers.admin import reindex
 from workers.admin.judgement import next_steps
-from workers.admin.supervised import changed_since_start, unwatched_processes
+from workers.admin.supervised import changed_since_start, missing_folders, unwatched_processes
 from workers.control import steps, sync
 from workers.limits.limiters import ProviderState
 from workers.processes.liveness import DEAF_SECONDS
@@ -121,6 +121,7 @@ def local_facts(parts: Runtime) -> Json:
     return {
         "configuration_changes": changed_since_start(parts.settings),
         "unwatched": unwatched_processes(parts.settings),
+        "missing_folders": missing_folders(parts.settings),
     }
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import takewhile
+from pathlib import Path
 
+from connectors import FileOptions
 from workers.processes import liveness
 from workers.settings import Settings
 from workers.settings.environment import is_supervised
@@ -59,3 +62,22 @@ def unwatched_processes(settings: Settings) -> list[str]:
     """Names of processes whose `larder up` was killed: nobody starts them again."""
     living = liveness.running(settings.data)
     return [] if "supervisor" in living else sorted(living.keys() - {"postgres", "valkey"})
+
+
+def missing_folders(settings: Settings) -> dict[str, str]:
+    """Source -> its folder that is not there, where `larder up` of this machine is to read it."""
+    if "supervisor" not in liveness.running(settings.data):
+        return {}
+    sources = [one for one in settings.rag.sources if one.enabled and isinstance(one, FileOptions)]
+    roots = ((one.name, settings.resolve(one.root), one.paths) for one in sources)
+    folders = (
+        (name, folder)
+        for name, root, patterns in roots
+        for folder in (root, *(root / _without_wildcards(pattern) for pattern in patterns))
+    )
+    return {name: str(folder) for name, folder in folders if not folder.exists()}
+
+
+def _without_wildcards(pattern: str) -> Path:
+    """The folder that a pattern names before its first wildcard, or the file."""
+    return Path(*takewhile(lambda part: not set(part) & set("*?[{"), Path(pattern).parts))

@@ -45,7 +45,7 @@ AWAY_SECONDS = 20.0
 UNSERVED_SECONDS = 60.0
 """In which a worker that is being restarted is back."""
 RESTART_POLL_SECONDS = 0.5
-START = "larder up --detach, but `larder worker QUEUE` where they are started by hand or in containers"
+START = "larder up --detach; where workers run in containers or were started by hand, `larder worker QUEUE` for each"
 KEPT = "it is kept and goes on by itself when the broker is back: larder doctor, larder status"
 LONG_SECONDS = 900.0
 """A command does not sit out a longer wait of embedding; the work goes on without it."""

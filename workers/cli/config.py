@@ -8,6 +8,7 @@ from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import parse_qsl
 
 import typer
 from rich.console import RenderableType
@@ -184,6 +185,12 @@ def _attempts(parts: Runtime) -> dict[str, Callable[[], object]]:
     attempts |= {
         f"{key}: ": partial(check_parameters, url.get_secret_value()) for key, url in urls.items() if url
     }
+    urls |= {"storage.broker.url": storage.broker.url, "storage.broker.valkeyUrl": storage.broker.valkey_url}
+    attempts |= {
+        f"{key}: its TLS: ": partial(_check_tls_files, url.get_secret_value())
+        for key, url in urls.items()
+        if url
+    }
     if not uses_embedded(settings):
         attempts["storage: "] = partial(addresses, settings)
     if security.encrypt and not uses_embedded(settings):  # these have a key of their own
@@ -192,6 +199,21 @@ def _attempts(parts: Runtime) -> dict[str, Callable[[], object]]:
         attempts["security.encrypt: "] = partial(keys.seal, sealed)
     attempts |= {"embedding: ": lambda: parts.embedder, "": lambda: search.synonyms_of(parts)}
     return attempts
+
+
+_TLS_FILES = {
+    *("sslrootcert", "sslcert", "sslkey", "sslcrl"),
+    *("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "cafile", "certfile", "keyfile"),
+}
+"""Options of an address of PostgreSQL, Valkey or RabbitMQ that name a file."""
+
+
+def _check_tls_files(url: str) -> None:
+    for name, value in parse_qsl(url.partition("?")[2]):
+        if name in _TLS_FILES and value != "system" and not Path(value).is_file():
+            raise ConfigurationError(
+                f"{name} names {value}, and there is no such file", fix="correct its path"
+            )
 
 
 def _refusals(attempts: Mapping[str, Callable[[], object]]) -> list[str]:

@@ -61,9 +61,7 @@ def up(
     r = settings.rag
     ports = {"flower.port": 0 if no_flower else r.flower.port, "api.port": 0 if no_api else r.api.port}
     for key, wanted in ports.items():
-        if wanted and embedded.is_taken(wanted):
-            fix = f"stop it, or set {key} to another port, or to 0 for any"
-            raise ConfigurationError(f"{key} is {wanted}, and another program listens there", fix=fix)
+        _refuse_taken(key, wanted)
     if detach:
         try:
             _tell(context, _detach(context, no_api=no_api, no_flower=no_flower), secrets=show_secrets)
@@ -96,6 +94,14 @@ def up(
         )
         if boss.ended_by == signal.SIGINT:
             raise typer.Exit(INTERRUPTED)
+
+
+def _refuse_taken(key: str, port: int) -> None:
+    from workers import embedded
+
+    if port and embedded.is_taken(port):
+        fix = f"stop it, or set {key} to another port, or to 0 for any"
+        raise ConfigurationError(f"{key} is {port}, and another program listens there", fix=fix)
 
 
 def _detach(context: CommandContext, *, no_api: bool, no_flower: bool) -> dict[str, Any]:
@@ -356,7 +362,9 @@ def api(
 
     _log_as_configured(context)
     s = context.settings.rag.api
-    processes.run_api(context.parts, host or s.host, port or s.port or 8000)
+    port = port or s.port or 8000
+    _refuse_taken("api.port", port)
+    processes.run_api(context.parts, host or s.host, port)
 
 
 @command()
@@ -431,7 +439,9 @@ def flower(
     from workers.processes import run as processes
 
     _log_as_configured(context)
-    processes.run_flower(context.parts, port or context.settings.rag.flower.port or 5555, address, os.environ)
+    port = port or context.settings.rag.flower.port or 5555
+    _refuse_taken("flower.port", port)
+    processes.run_flower(context.parts, port, address, os.environ)
 
 
 @command()

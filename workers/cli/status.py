@@ -194,7 +194,9 @@ def _figures(found: Json) -> Iterator[tuple[str, str]]:
     failed = f", [red]{e['failed']} failed[/]" if e["failed"] else ""
     yield "step 4", f"{e['waiting']} waiting, {e['running']} running{failed}{waiting}"
     yield "queues", _queues(found)
-    yield "workers", ", ".join(map(_worker, found["workers"])) or "none running"
+    gone = {queue: seconds for queue, seconds in found["unserved"].items() if seconds is not None}
+    silent = (f"[yellow]none serves {q} since {duration_text(seconds)}[/]" for q, seconds in gone.items())
+    yield "workers", ", ".join([*map(_worker, found["workers"]), *silent]) or "none running"
     yield "index", _index(found["index"]) if found["index"] else "none yet"
     if found["partial"]:
         yield "partial", f"[yellow]{Partial(**found['partial'])}[/]: found by words alone"

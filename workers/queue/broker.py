@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import ssl
 import sys
 from bisect import bisect
@@ -173,7 +174,9 @@ def facts(url: str) -> BrokerFacts | None:
 
 
 SILENT = f"accepts connections and does not answer within {SECONDS:g} seconds"
+PLAIN = "speaks no TLS at that port, which its address (rediss) wants"
 REFUSALS: Mapping[str, str] = {
+    PLAIN: "write redis:// instead of rediss:// into LARDER_BROKER_URL, or name the port at which it speaks TLS",
     "needs a password, and its address has none": "write redis://:PASSWORD@HOST:6379/0 into LARDER_BROKER_URL",
     "refuses the password": "correct user and password in LARDER_BROKER_URL",
     "has no virtual host of that name for its user": "correct the part behind the host in LARDER_BROKER_URL",
@@ -223,6 +226,17 @@ def _host_in(url: str) -> str:
     return ""
 
 
+def _speaks_plainly(url: str) -> bool:
+    """Whether a Valkey without TLS, which says nothing to who begins with it, is behind that address."""
+    parts = urlsplit(url)
+    place = parts.hostname or "", parts.port or 6379
+    with suppress(OSError), socket.create_connection(place, SECONDS) as line:
+        line.settimeout(SECONDS)
+        line.sendall(b"PING\r\n")
+        return line.recv(1) in {b"+", b"-"}
+    return False
+
+
 def connect_problem(url: str) -> str:
     """Why the broker cannot be used, as the end of a sentence; empty if it can. It names no more than the host."""
     try:
@@ -230,7 +244,7 @@ def connect_problem(url: str) -> str:
             client.ping()
             client.exists("control")  # a ping needs no rights on keys
     except (redis.TimeoutError, TimeoutError):
-        return SILENT
+        return PLAIN if url.startswith("rediss:") and _speaks_plainly(url) else SILENT
     except (redis.RedisError, OSError, ValueError) as error:
         kind = type(error).__name__
         if url.startswith(("rediss:", "amqps:")) and "No such file" in str(error):
@@ -244,7 +258,7 @@ def connect_problem(url: str) -> str:
 def advice_on(why: str) -> str:
     """Advice on a problem of `connect_problem`."""
     if why == SILENT:
-        return "check whether it is stopped (T in `ps`), out of memory, cut off, or without TLS (rediss)"
+        return "check whether it is stopped (T in `ps`), out of memory or cut off"
     return REFUSALS.get(why, "start it, or correct LARDER_BROKER_URL")
 
 

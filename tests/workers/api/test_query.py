@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 from fastapi.testclient import TestClient
 
+from pipeline.enrichment.degradation import Health
 from pipeline.ledger import project_id, tenant_id
 from tests.workers.api.conftest import ACME, Ask, served
 from workers.api import app
@@ -180,6 +182,17 @@ def test_health_needs_no_token(api: TestClient) -> None:
     assert health["store"] == health["broker"] == "ok"
     assert api.get("/health/live").json() == {"status": "ok"}
     assert "larder_degradation_level" in api.get("/metrics").text
+
+
+def test_health_finds_out_by_itself_that_the_database_is_well_again(api: TestClient, parts: Runtime) -> None:
+    now = time.monotonic()
+    parts.health = Health(clock=lambda: now)
+    for _ in range(parts.health.options.failures_in_a_row):
+        parts.health.record("store", ok=False)
+    assert api.get("/health/rag").json()["degradation_level"] == 4
+    now += 2 * parts.health.options.calm_seconds
+    api.get("/health/rag")
+    assert api.get("/health/rag").json()["degradation_level"] == 0
 
 
 WORD_PARTS = {f"{name}_score" for name in ("keyword", "overlap", "title", "covered")} | {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -250,6 +251,32 @@ def test_files_that_searches_need_are_looked_at(run: Run) -> None:
     assert checked.exit_code == 0
     assert "warning searches go without the reranker: " in checked.stdout
     assert "has no model.onnx" in checked.stdout
+
+
+def test_files_that_addresses_name_are_looked_at(run: Run) -> None:
+    Path("ca.pem").touch()
+    storage = (
+        "rag: {{storage: {{database: {{url: 'postgresql://a:b@there/x?sslmode=verify-full&sslrootcert={}'}}"
+    )
+    storage += ", broker: {{url: 'rediss://there/0?ssl_ca_certs={}'}}}}}}"
+    write(storage.format("no.pem", "none.pem"))
+    checked = run("check")
+    assert checked.exit_code == 2
+    assert "storage.database.url: its TLS: sslrootcert names no.pem" in checked.stderr
+    assert "storage.broker.url: its TLS: ssl_ca_certs names none.pem" in checked.stderr
+    write(storage.format("system", "ca.pem"))
+    assert "TLS" not in run("check").stderr
+
+
+@pytest.mark.parametrize("door", ["api", "flower"])
+def test_a_port_that_is_taken_is_named_with_its_key(run: Run, door: str) -> None:
+    del run
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        addresses = {"LARDER_DATABASE_URL": "postgresql://there/x", "LARDER_BROKER_URL": "redis://there/0"}
+        refused = CliRunner().invoke(commands.app, [door, "--port", str(port)], env=addresses)
+    assert refused.exit_code == 2
+    assert f"{door}.port is {port}, and another program listens there" in refused.stderr
 
 
 def test_what_runs_differently_is_told_and_taken_over(run: Run) -> None:

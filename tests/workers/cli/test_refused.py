@@ -209,6 +209,7 @@ def test_a_broker_that_refuses_says_what(servers: embedded.Servers, reader: str,
         as_user(servers.broker_url, ""): "needs a password, and its address has none",
         servers.broker_url.removesuffix("/0") + "/4711": "has no database of that number",
         reader: "refuses its user what workers do",
+        f"rediss{servers.broker_url.removeprefix('redis')}": broker.PLAIN,
     }
     for url, why in said.items():
         assert broker.connect_problem(url) == why

@@ -170,6 +170,10 @@ def picture(sources: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
         "disk_free": 10**10,
         "broker": "ok",
         "broker_error": "",
+        "broker_shared_with": "",
+        "configuration_changes": [],
+        "unwatched": [],
+        "missing_folders": {},
         "next": [],
         **changes,
     }
@@ -191,6 +195,12 @@ def drawn(found: dict[str, Any], width: int = 80) -> tuple[list[str], str]:
     with coloured.capture() as second:
         coloured.print(status.screen(found))
     return first.get().rstrip("\n").split("\n"), second.get()
+
+
+def test_a_worker_that_was_stopped_is_not_simply_gone() -> None:
+    """Within the grace there is nothing to do, and something to see."""
+    lines, _ = drawn(picture([source("docs")], unserved={"enrich": 12.0, "embed": None}))
+    assert f"none serves enrich since {duration_text(12.0)}" in " ".join(" ".join(lines).split())
 
 
 RED, YELLOW = "\x1b[31m", "\x1b[33m"

@@ -44,17 +44,21 @@ FLOWER_SECONDS = 3.0
 
 def database(parts: Runtime) -> Diagnosis:
     """Both roles can connect, and are answered in time."""
+    where, variable = parts.addresses, ""
+    logins = {where.database: "LARDER_DATABASE_URL: "}
     try:
-        for url in (parts.addresses.database, parts.addresses.control):
+        for url in dict.fromkeys((where.database, where.control)):
+            variable = logins.get(url, "LARDER_CONTROL_DATABASE_URL: ")
             ping(url)
+        variable = ""
         with parts.database.tenant(parts.settings.tenant_id) as connection:
             overview.server_version(connection)
         with parts.database.control() as connection:
             seconds = overview.round_trip(connection)
             version = overview.server_version(connection)
     except StoreUnavailable as failed:
-        where = urlsplit(parts.addresses.database)
-        address = f"{where.hostname}:{where.port or 5432}"
+        server = urlsplit(parts.addresses.database)
+        address = f"{server.hostname}:{server.port or 5432}"
         fix = f"look whether PostgreSQL runs and listens at {address}, or correct LARDER_DATABASE_URL"
         if isinstance(failed, StoreRefused):
             fix = failed.fix
@@ -62,7 +66,7 @@ def database(parts: Runtime) -> Diagnosis:
             fix = (
                 f"is PostgreSQL at {address} stopped (T in `ps`: kill -CONT PID), out of memory, or cut off?"
             )
-        return error(failed.message, fix)
+        return error(variable + failed.message, fix)
     if seconds > SLOW_SECONDS:
         return warning(
             f"PostgreSQL {version} takes {seconds:.1f} s for each answer, so it is asked nothing more;"
