@@ -40,6 +40,7 @@ def calm(**changes: Any) -> dict[str, Any]:
         "configuration_changes": [],
         "unwatched": [],
         "missing_folders": {},
+        "unconfigured": [],
         "database": "ok",
         "unserved": {},
         "database_seconds": 0.001,

@@ -14,9 +14,10 @@ import pytest
 
 from pipeline.errors import ConfigurationError
 from tests.forked import environment, run
-from workers.admin import status, supervised
+from workers.admin import operations, status, supervised
 from workers.admin.doctor.doctor import examine
 from workers.admin.judgement import Diagnosis
+from workers.control import sync
 from workers.processes import liveness
 from workers.processes.liveness import process_start
 from workers.runtime import Runtime
@@ -122,6 +123,22 @@ def test_a_folder_that_vanished_is_named_before_the_next_sync(parts: Runtime, fi
     (file.parent / "in/box").rmdir()
     finding = told(parts, "sources")
     assert finding["detail"] == f"a folder of letters is not there: {file.parent / 'in/box'}"
+
+
+def test_a_tenant_that_was_a_slip_is_named(parts: Runtime, file: Path) -> None:
+    """`tenant: defualt`, taken over and put right: what it made stays, and nobody would find it."""
+    section = SOURCES.format("letters").replace("{embedding", "{tenant: TENANT, embedding", 1)
+    for tenant in ("defualt", "default"):
+        file.write_text(section.replace("TENANT", tenant), encoding="utf-8")
+        write_state(parts, supervisor=os.getpid())
+        with looked(parts) as command:
+            sync.register(command)
+    with looked(parts) as command:
+        assert status.status(command)["unconfigured"] == ["defualt/letters"]
+        assert any("forget defualt/letters" in one["fix"] for one in status.status(command)["next"])
+        forgotten = operations.forgettable(command, ["defualt/letters"])
+        operations.forget(command, forgotten)
+        assert not status.status(command)["unconfigured"]
 
 
 @contextmanager

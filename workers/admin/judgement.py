@@ -198,6 +198,9 @@ def _content(status: Json) -> Iterator[Diagnosis]:
     for s in (s for s in present if s["type"] != UPLOADED and count_rejected(s)):
         detail = f"{count_rejected(s)} of {s['name']} could not be taken in"
         yield warning(detail, f"mend what `larder runs {s['name']}` names", "sources")
+    if alone := status["unconfigured"]:
+        detail = f"{first_names(alone, MOST_CHANGES)} belong to a tenant that the configuration does not have"
+        yield warning(detail, f"larder sources forget {alone[0]}, or name the tenant", "sources")
     for s in (s for s in sources if s.get("renamed_to")):
         name, twin, count = s["name"], s["renamed_to"], plural(s["documents"], "document")
         detail = f"{name} is no longer configured, and its {count} come twice, as those of {twin}"

@@ -23,10 +23,10 @@ from pipeline.ledger import dead, embedding_use, overview, runs, sources, upkeep
 from pipeline.search.cache import partial_of_all
 from pipeline.search.chunk_store import active_index
 from pipeline.search.retriever import indexed_since
-from workers.admin import reindex
+from workers.admin import reindex, supervised
 from workers.admin.judgement import next_steps
-from workers.admin.supervised import changed_since_start, missing_folders, unwatched_processes
 from workers.control import steps, sync
+from workers.control.sync import configured_sources
 from workers.limits.limiters import ProviderState
 from workers.processes.liveness import DEAF_SECONDS
 from workers.queue import broker
@@ -77,6 +77,7 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
             "disk_free": disk_free(parts),
         }
         database = database_id(connection)
+        found["unconfigured"] = unconfigured(parts, connection)
     found["backlog"]["queues"] = queues = broker.lengths(parts.addresses.broker, QUEUES)
     # A silent broker takes its time for each question.
     found["backlog"]["set_aside"] = (
@@ -108,6 +109,7 @@ def without_database(parts: Runtime, error: LarderError) -> Json:
         "degradation_level": STORE_DOWN_LEVEL,
         "broker_shared_with": "",
         **local_facts(parts),
+        "unconfigured": [],
         "database": "refused" if isinstance(error, StoreRefused) else "error",
         **broker_facts(parts, queues),
         "disk_free": disk_free(parts),
@@ -119,10 +121,24 @@ def without_database(parts: Runtime, error: LarderError) -> Json:
 def local_facts(parts: Runtime) -> Json:
     """What is to be said of the `larder up` of this machine."""
     return {
-        "configuration_changes": changed_since_start(parts.settings),
-        "unwatched": unwatched_processes(parts.settings),
-        "missing_folders": missing_folders(parts.settings),
+        "configuration_changes": supervised.changed_since_start(parts.settings),
+        "unwatched": supervised.unwatched_processes(parts.settings),
+        "missing_folders": supervised.missing_folders(parts.settings),
     }
+
+
+def unconfigured(parts: Runtime, connection: Connection) -> list[str]:
+    """Sources of tenants that `larder up` no longer has, as after a slip in the name of one: nothing reads them."""
+    if not supervised.runs_tenant(parts.settings):
+        return []
+    configured = configured_sources(parts.settings)
+    tenants = {one.tenant_id for one in configured.values()} | {parts.settings.tenant_id}
+    names = sources.tenant_names(connection)
+    return [
+        f"{names[row.tenant_id]}/{row.name}"
+        for row in sources.listed(connection)
+        if row.origin == "file" and row.removed_at is None and row.tenant_id not in tenants
+    ]
 
 
 def disk_free(parts: Runtime) -> int:

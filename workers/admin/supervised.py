@@ -10,7 +10,7 @@ from connectors import FileOptions
 from workers.processes import liveness
 from workers.settings import Settings
 from workers.settings.environment import is_supervised
-from workers.settings.rendering import file_digest, in_force
+from workers.settings.rendering import file_digest, in_force, text_of
 
 FIXED = (
     "storage.database.url",
@@ -81,3 +81,11 @@ def missing_folders(settings: Settings) -> dict[str, str]:
 def _without_wildcards(pattern: str) -> Path:
     """The folder that a pattern names before its first wildcard, or the file."""
     return Path(*takewhile(lambda part: not set(part) & set("*?[{"), Path(pattern).parts))
+
+
+def runs_tenant(settings: Settings) -> bool:
+    """Whether `larder up` runs here as these settings say, and not for another tenant that a terminal has named."""
+    state = liveness.read_state(settings.data) or {}
+    runs = state.get("configuration")
+    same = isinstance(runs, dict) and runs.get("tenant") == text_of(settings.tenant)
+    return same and "supervisor" in liveness.living_processes(state) and not changed_since_start(settings)

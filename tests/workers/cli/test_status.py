@@ -174,6 +174,7 @@ def picture(sources: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
         "configuration_changes": [],
         "unwatched": [],
         "missing_folders": {},
+        "unconfigured": [],
         "next": [],
         **changes,
     }
