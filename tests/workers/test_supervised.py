@@ -172,6 +172,18 @@ def test_the_folder_of_the_signs_of_life_is_another_users(parts: Runtime, tmp_pa
     assert "disk" in found, "it goes on with the others"
 
 
+def test_passwords_of_another_users_flower_are_not_called_absent(tmp_path: Path) -> None:
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    liveness.refuse_foreign_state(folder)
+    (folder / "state.json").touch()
+    with (
+        as_another_user(folder),
+        pytest.raises(ConfigurationError, match=r"state\.json cannot be read: Permission denied"),
+    ):
+        liveness.refuse_foreign_state(folder)
+
+
 def test_a_worker_that_may_not_write_there_says_so(parts: Runtime, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     where = parts.addresses

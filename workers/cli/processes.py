@@ -428,6 +428,7 @@ def flower(
         context.looks = True
         from workers.processes import supervisor
 
+        liveness.refuse_foreign_state(context.settings.data)
         state = supervisor.read_state(context.settings.data) or {}
         if "flower" not in supervisor.living_processes(state):
             what = f"no Flower of yours runs with {context.settings.data}"

@@ -95,6 +95,23 @@ def read_state(data: Path) -> dict[str, object] | None:
     return None
 
 
+def refuse_foreign_state(data: Path) -> None:
+    """See that what `up` wrote in this folder, if it did, may be read by this user.
+
+    Raises:
+        ConfigurationError: it is another's, and tells passwords.
+    """
+    try:
+        (data / "state.json").read_bytes()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        message = (
+            f"{data / 'state.json'} cannot be read: {error.strerror}; it is for the user of `larder up` only"
+        )
+        raise ConfigurationError(message, fix="ask as that user, who may be root: sudo") from None
+
+
 def running(data: Path) -> dict[str, int]:
     """Living processes of the data folder by name, one that is beginning too; a reused process id does not count."""
     return living_processes(read_state(data) or {})

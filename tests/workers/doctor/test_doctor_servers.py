@@ -104,7 +104,7 @@ def test_without_a_database_the_rest_is_still_looked_at(
     found = doctor.report(doctor.examine(elsewhere(database=nowhere, control=nowhere), repair=True))
     assert found["ok"] is False
     assert found["version"] == version("larder")
-    rest = ["broker", "heartbeats", "flower", "model", "reranker", "sources", "disk"]
+    rest = ["configuration", "broker", "heartbeats", "flower", "model", "reranker", "sources", "disk"]
     assert [f["check"] for f in found["findings"]] == ["database", *rest]
     assert "does not answer" in found["findings"][0]["detail"]
 
