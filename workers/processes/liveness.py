@@ -75,7 +75,12 @@ def process_start(pid: int) -> float:
     no living process would be known again.
     """
     with suppress(psutil.Error):
-        began = float(psutil.Process(pid).create_time())
+        process = psutil.Process(pid)
+        if (
+            process.status() == psutil.STATUS_ZOMBIE
+        ):  # it has ended, and in a container nobody may ever take its code
+            return 0.0
+        began = float(process.create_time())
         return began - psutil.boot_time() if psutil.LINUX else began
     return 0.0
 
