@@ -47,6 +47,7 @@ from pipeline.enrichment.found import (
     FoundDocument,
     likely_documents,
     likely_duplicates,
+    likest,
 )
 from pipeline.enrichment.request import SECTIONS, EnrichmentRequest
 from pipeline.enrichment.text import (
@@ -65,7 +66,7 @@ from pipeline.search.question import key_of
 from pipeline.search.records import duplicate_of, validity_note
 
 MOST_SUGGESTIONS = 5
-CLOSE = 80
+CLOSE = 95
 """Similarity from which an item is close enough to borrow a criterion from."""
 SHARED = 2
 """Words at least that a borrowed criterion has in common with this item."""
@@ -76,7 +77,7 @@ ALIKE = 0.35
 """A criterion that has so much in common with one of this item says the same in other words."""
 DESCRIBED = 0.75
 """Of the words of this item's title: a passage that has so many may describe what the item asks for."""
-SURE = 60
+SURE = 86
 """Similarity from which an item or a document is close enough to ask something of this one."""
 SHORT = 150
 """Characters of a quotation inside of a suggestion."""
@@ -341,11 +342,16 @@ class Enricher:
             ]
             answers[kind] = replace(found, hits=hits)
         question = stems(request.question)
-        best = {
-            kind: likely_documents(found, kind, question)[: read[kind]] for kind, found in answers.items()
-        }
         level = max(found.degradation_level for found in answers.values())
         texts: Mapping[UUID, DocumentText] = {}
+        kin: Mapping[UUID, float] = {}
+        hits = [hit for found in answers.values() for hit in found.hits]
+        with suppress(StoreUnavailable):  # the hits came from a cache: each alone has to do
+            kin = self.texts.kin(likest(hits, question), hits)
+        best = {
+            kind: likely_documents(found, kind, question, kin)[: read[kind]]
+            for kind, found in answers.items()
+        }
         try:
             texts = self.texts.of(
                 {one.hit.document.id for ones in best.values() for one in ones}, wanted.filter
