@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import nlargest
 from types import MappingProxyType
@@ -42,6 +42,11 @@ _USUAL_KIN = 0.42
 """The similarity to the likest other document where it is not known."""
 _RARE = 0.4
 """`Explanation.overlap` of a document that has a word or two which hardly any other has."""
+COPY = 0.8
+"""Of the words of two passages in documents of one title: from here on one document is a copy of the other."""
+_OLD_PLACE = re.compile(
+    r"(?:^|/)(?:versioned|archived?|old|legacy|v(?:ersion)?[-_ ]?\d)(?![a-z])", re.IGNORECASE
+)
 OUTDATED = -0.5
 """What a document loses, in log-odds, that no longer holds."""
 
@@ -155,7 +160,32 @@ def likely_documents(
     ranked.sort(key=lambda one: -one.probability)
     # What no longer holds must not keep out what took its place.
     holds = next((one.probability for one in ranked if not one.hit.outdated), 0.0)
-    return [one for one in ranked if one.probability >= max(model.least, holds - model.behind)]
+    shown = [one for one in ranked if one.probability >= max(model.least, holds - model.behind)]
+    return shown if kind is Kind.WORK else _without_copies(shown)
+
+
+def _without_copies(ranked: Iterable[LikelyDocument]) -> list[LikelyDocument]:
+    """One for each text: of copies, such as those of several versions, the current one in the place of the likest."""
+    kept: list[LikelyDocument] = []
+    for one in ranked:
+        place = next((n for n, other in enumerate(kept) if _is_copy(one.hit, other.hit)), None)
+        if place is None:
+            kept.append(one)
+        elif _current(one.hit) > _current(kept[place].hit):
+            kept[place] = replace(kept[place], hit=one.hit)
+    return kept
+
+
+def _is_copy(one: Hit, other: Hit) -> bool:
+    titles = {single_line(hit.document.title).casefold() for hit in (one, other)}
+    return len(titles) == 1 and word_similarity(stems(one.chunk.content), stems(other.chunk.content)) >= COPY
+
+
+def _current(hit: Hit) -> tuple[bool, bool, float]:
+    """What orders copies: whether it holds, stands in no folder of an old version, and when it was changed."""
+    path = str(hit.document.metadata.get("source_path") or hit.document.url)
+    changed = hit.document.updated_at
+    return not hit.outdated, not _OLD_PLACE.search(path), changed.timestamp() if changed else 0.0
 
 
 def likely_duplicates(ranked: Sequence[LikelyDocument], title: str) -> list[LikelyDocument]:

@@ -205,6 +205,24 @@ def test_what_is_alike_to_the_likest_other_document_is_likelier(kind: Kind) -> N
     assert numbers(found)[:1] == [1]
 
 
+@pytest.mark.parametrize("kind", [Kind.DECISION, Kind.REFERENCE])
+def test_copies_of_one_text_are_one_line_that_names_the_current_one(kind: Kind) -> None:
+    text = "Images come from the registry of the team and have a signature of it."
+    told = [explained(0.9 - n / 100) for n in range(4)]
+    old = hit(1, text, title="Images", kind=kind, told=told[0], source_path="docs/version-2.8/images.md")
+    now = hit(2, f"{text} Always.", title="images ", kind=kind, told=told[1], source_path="docs/images.md")
+    other = hit(3, "Nobody keeps a key in a file.", title="Images", kind=kind, told=told[2])
+    named = hit(4, text, title="Registry", kind=kind, told=told[3])
+    found = ask(old, now, other, named, kind=kind)
+    assert numbers(found) == [2, 3, 4]
+    assert found[0].probability == ask(old, other, named, now, kind=kind)[0].probability
+    ended = replace(now, outdated="superseded by 9")
+    assert numbers(ask(old, ended, kind=kind)) == [1]
+    assert numbers(
+        ask(*(replace(one, document=replace(one.document, kind=Kind.WORK)) for one in (old, now)))
+    ) == [1, 2]
+
+
 def test_likeness_to_others_is_read_of_the_store(shop: Workshop) -> None:
     request = SearchRequest(text="export invoices", k=CANDIDATES, explain=True)
     hits = enricher(stocked(shop)).search(request).hits
