@@ -32,6 +32,7 @@ from pipeline.enrichment.extraction import (
     decision_of,
     effort_of,
     effort_of_similar,
+    follow_up,
     learnings,
     rationale_of,
     reasons_of_rejection,
@@ -238,18 +239,20 @@ def _documents(
             yield Suggestion(kind="document", ref=found.external_id, text=text, citations=doc.citations[:1])
 
 
-def risks_of(work: Sequence[FoundDocument], cited: Citations) -> list[tuple[FoundDocument, RiskHint]]:
-    """What went wrong with similar work, the gravest first; usually nothing."""
+def risks_of(
+    work: Sequence[FoundDocument], cited: Citations, close: Sequence[FoundDocument] = ()
+) -> list[tuple[FoundDocument, RiskHint]]:
+    """What went wrong with similar work or undid it, also of what is `close`; the gravest first, usually nothing."""
     made = []
     for found in work:
-        for kind, severity, what in _wrong(found) if found.similarity >= SURE else ():
+        for kind, severity, what in _wrong(found, close) if found.similarity >= SURE else ():
             (number,) = cited.cite(found, _shown_for(found))
             message = f"“{found.title}” ({found.external_id}) {what}."
             made.append((found, RiskHint(type=kind, severity=severity, message=message, citation=number)))
     return sorted(made, key=lambda one: ("HIGH", "MEDIUM", "LOW").index(one[1].severity))
 
 
-def _wrong(found: FoundDocument) -> Iterator[tuple[str, str, str]]:
+def _wrong(found: FoundDocument, close: Sequence[FoundDocument]) -> Iterator[tuple[str, str, str]]:
     """Type, severity and what happened."""
     times = found.document.metadata.get("reopened")
     if type(times) is int and times > 0:
@@ -263,6 +266,8 @@ def _wrong(found: FoundDocument) -> Iterator[tuple[str, str, str]]:
         ended = str(found.outcome or found.status)
         rejected = re.search(r"reject|declin|invalid|abgelehnt|rejet", ended, re.IGNORECASE)
         yield "rejected" if rejected else "abandoned", "MEDIUM", f"was not done ({ended})"
+    if what := follow_up(found, close):
+        yield "followed", "MEDIUM", what
 
 
 def _shown_for(found: FoundDocument) -> Sentence:
@@ -399,7 +404,7 @@ class _Answer:
             for one in close[:MOST_DUPLICATE_RANK]
             if one.document.id in twins
         ]
-        risks = risks_of(work, self.cited)
+        risks = risks_of(work, self.cited, close)
         suggestions = suggestions_of(self.request, close, past, docs, duplicates, risks, self.cited)
         return EnrichedContext(
             similar_work=similar,
