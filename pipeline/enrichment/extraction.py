@@ -47,7 +47,7 @@ _UNDOES = re.compile(
 _LINK = re.compile(r"^ *[-*+] +([^:\n]{3,30}: .+)$", re.MULTILINE)
 _FOLLOWS = re.compile(
     r"(?:(?:reverted|undone|broken|regressed|superseded) by|causes?d?|regressions?|follow(?:ed)?[ -]?ups?)\b[^:]{0,20}:"
-    r"|(?:successor|related|child)\W+bug\b",
+    r"|(?:successor|child)\W+bug\b",
     re.IGNORECASE,
 )
 """How a link begins that leads to a bug that an item had, or to what undid it."""

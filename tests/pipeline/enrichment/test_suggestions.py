@@ -270,7 +270,8 @@ def test_what_went_wrong_with_similar_work_is_a_hint(
             "Successor: Bug 12: Export loses cents",
         ),
         ("Successor: PBI-12: Import", ""),
-        ("Parent: Bug 12: Export loses cents", ""),
+        ("Related: Bug 12: Export loses cents", ""),
+        ("Child: Bug 12: Export loses cents", "Child: Bug 12: Export loses cents"),
     ],
 )
 def test_a_bug_or_an_undoing_that_its_links_name_is_a_hint(link: str, named: str) -> None:
