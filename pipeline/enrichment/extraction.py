@@ -11,7 +11,7 @@ from itertools import chain
 from statistics import median
 from typing import Any, NamedTuple
 
-from pipeline.documents import DECISION_STATUSES, is_same_title
+from pipeline.documents import DECISION_STATUSES
 from pipeline.enrichment.context import UNKNOWN, SimilarEffort
 from pipeline.enrichment.found import FoundDocument
 from pipeline.enrichment.text import (
@@ -28,6 +28,7 @@ from pipeline.enrichment.text import (
     truncated_sentence,
     without_marks,
 )
+from pipeline.plain_text import is_same_title
 from pipeline.search.records import StoredDocument
 
 ENOUGH = 0.6

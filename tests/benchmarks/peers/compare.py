@@ -83,7 +83,7 @@ class Server:
         servers = embedded.ensure(folder)
         self.process = psutil.Process(servers.postgres_pid)
         address = urlsplit(servers.database_url)
-        password = embedded.Credentials.of(folder).postgres
+        password = embedded.Credentials.of_folder(folder).postgres
         self._address = address._replace(netloc=f"postgres:{password}@127.0.0.1:{address.port}")
 
     def url(self, database: str) -> str:
