@@ -120,6 +120,9 @@ class IndexedDocument:
     document_id: UUID
     version: int
     chunks: int
+    written: int = 0
+    """Of the chunks, those that are new or changed."""
+    kept: int = 0
     centroid: Any = None
 
 
@@ -130,7 +133,7 @@ _NOTE = Transfer(
     select * from {incoming} order by document_id
     on conflict (tenant_id, index_id, document_id) do update set
         version = excluded.version, chunk_count = excluded.chunk_count, centroid = excluded.centroid,
-        dead_version = null, last_error = null, attempts = 0, crash_count = 0, enqueued_at = null,
+        dead_version = null, last_error = null, attempts = 0, waits = 0, crash_count = 0, enqueued_at = null,
         lease_token = null, lease_until = null
     where x.version <= excluded.version""",
 )

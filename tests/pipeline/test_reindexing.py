@@ -180,7 +180,7 @@ def test_a_deleted_document_is_gone_from_every_index(shelf: Shelf, moment: str) 
         delete()
     maker = Deleting if moment == "during" else HashingEmbedder
     for one in due:
-        shelf.filler(embedder=lambda _tenant: maker(OTHER)).fill(one.tenant_id, one.items)
+        shelf.filler(embedder=lambda: maker(OTHER)).fill(one.tenant_id, one.items)
     if moment == "after":
         delete()
     assert set(shelf.contents()) == {"b"}
@@ -196,10 +196,10 @@ def test_a_hidden_document_needs_no_work_in_any_index(shelf: Shelf) -> None:
 
 
 def test_a_slice_of_time_that_is_over_leaves_the_rest_for_the_next_message(shelf: Shelf) -> None:
-    again = shelf.fill(embedder=lambda _tenant: HashingEmbedder(OTHER, batch_size=1), slice_seconds=0)
+    again = shelf.fill(embedder=lambda: HashingEmbedder(OTHER, batch_size=1), slice_seconds=0)
     assert again
     for _ in range(8):
-        again = shelf.fill(embedder=lambda _tenant: HashingEmbedder(OTHER, batch_size=1), slice_seconds=0)
+        again = shelf.fill(embedder=lambda: HashingEmbedder(OTHER, batch_size=1), slice_seconds=0)
     assert (again, shelf.progress().missing) == ([], 0)
     assert shelf.shop.value("select max(crash_count) from index_document") == 0
 
@@ -219,7 +219,7 @@ def test_a_dead_document_is_copied_in_the_version_that_is_searchable(alone: Work
 def test_two_fillers_and_a_doubled_message_write_each_chunk_once(shelf: Shelf) -> None:
     due = shelf.due()
     for one in [*due, *due]:
-        assert shelf.filler().fill(one.tenant_id, one.items) == []
+        assert shelf.filler().fill(one.tenant_id, one.items).again == []
     assert shelf.progress().chunks == 5
     assert shelf.shop.value("select count(*) from chunk where index_id = :i", i=shelf.index.id) == 5
 
@@ -241,6 +241,6 @@ def test_an_index_that_is_dropped_meanwhile_takes_all_that_was_noted_with_it(she
     with shelf.shop.database.control() as connection:
         drop_index(connection, shelf.index)
     for one in due:
-        assert shelf.filler().fill(one.tenant_id, one.items) == []
+        assert shelf.filler().fill(one.tenant_id, one.items).again == []
     assert shelf.shop.value("select count(*) from index_document where index_id = :i", i=shelf.index.id) == 0
     assert shelf.shop.dead_letters() == []
