@@ -356,6 +356,7 @@ class Indexer(TextEmbedder):
         If an index of another model was made active meanwhile, these go back and are embedded for that one.
         """
         with self.database.tenant(claim.tenant_id, durable=False) as connection:
+            search_indexes.lock_active(connection)
             index = self.index(connection)
             if index.model != self.model:
                 return work.put_back(connection, claim, ids, Stage.CHUNKED)

@@ -338,7 +338,7 @@ def choose_fills(connection: Connection, index: int, limits: Limits, *, chunks: 
         return []
     room = FILLS_IN_FLIGHT - flying
     rows = list(connection.execute(_SEND_FILLS, {"index": index, "room": room}))
-    if (left := room - len(rows)) and search_indexes.compare(connection, index, most=left):
+    if (left := room - len(rows)) and search_indexes.enqueue_existing(connection, index):
         rows += connection.execute(_SEND_FILLS, {"index": index, "room": left})
     sizes = {row.id: max(1, row.chunk_count) for row in rows}
     groups: dict[tuple[UUID, UUID | None], list[Item]] = defaultdict(list)

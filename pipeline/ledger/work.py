@@ -184,7 +184,6 @@ def still_ours(connection: Connection, claimed: Claim) -> list[UUID]:
     deletes a document deletes its rows of all indexes before its chunks: nothing is written behind its back.
     """
     if claimed.index is not None:
-        search_indexes.lock_active(connection)
         lock_documents(connection, claimed.ids)
     rows = rows_of(claimed.index)
     return [getattr(row, rows.document) for row in connection.execute(rows.lock, claimed.mine(claimed.ids))]

@@ -188,7 +188,7 @@ def test_figures_are_those_of_the_rows_whatever_happens_to_them(
     agree()
 
 
-def test_an_index_gets_what_became_searchable_without_comparing_all_again(shop: Workshop) -> None:
+def test_an_index_gets_what_became_searchable_without_another_look_at_all(shop: Workshop) -> None:
     shop.admit(document("a", "one"), document("b", "two"))
     shop.index()
     shelf = Shelf(shop)
@@ -201,7 +201,7 @@ def test_an_index_gets_what_became_searchable_without_comparing_all_again(shop: 
     assert {item.document_id for item in due.items} == {shop.id("b"), shop.id("c")}
 
 
-def test_what_nobody_noted_is_found_when_all_are_compared(
+def test_what_nobody_noted_is_found_when_all_are_checked(
     shop: Workshop, omniscient: psycopg.Connection[Any]
 ) -> None:
     shop.admit(document("a", "one"))
@@ -214,22 +214,24 @@ def test_what_nobody_noted_is_found_when_all_are_compared(
     )
     assert shelf.due() == []
     with shop.database.control() as connection:
-        search_indexes.restart_comparison(connection, shelf.index.id)
+        search_indexes.restart_check(connection, shelf.index.id)
     assert len(shelf.due()) == 1
 
 
-def test_documents_are_compared_some_at_a_time(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_are_noted_for_a_new_index_some_at_a_time(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shop.admit(*(document(name, f"The text of {name}.") for name in "abcde"))
     shop.index()
     shelf = Shelf(shop)
-    monkeypatch.setattr(due_work, "FILLS_IN_FLIGHT", 2)
-    found: set[Any] = set()
+    monkeypatch.setattr(search_indexes, "_ENQUEUE", text(str(search_indexes._ENQUEUE).replace("5000", "2")))
+    found: list[int] = []
     for _ in range(4):
-        for one in shelf.due():
+        due = shelf.due()
+        found.append(sum(len(one.items) for one in due))
+        for one in due:
             shelf.filler().fill(one.tenant_id, one.items)
-            found |= {item.document_id for item in one.items}
-    assert len(found) == 5
-    assert shelf.progress().missing == 0
+    assert (found, shelf.progress().missing) == ([2, 2, 1, 0], 0)
 
 
 def test_whatever_names_a_document_is_found_by_it(omniscient: psycopg.Connection[Any]) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import text
 
 from pipeline.chunking.strategies import Chunker
 from pipeline.documents import Listing, Page
@@ -245,20 +244,17 @@ def test_a_switch_beside_a_worker_is_no_deadlock(alone: Workshop, others: Others
     assert {row["chunk_count"] for row in alone.sql("select chunk_count from document")} == {7}
 
 
-def test_what_was_being_finished_when_an_index_began_is_found_soon(alone: Workshop) -> None:
-    """It saw no other index that would want it, and was not to be seen when all were compared."""
+def test_an_index_that_begins_beside_a_write_gets_the_document_too(alone: Workshop, others: Others) -> None:
+    """Whoever writes saw no other index to note it for, and a look at all would not see it yet."""
     alone.admit(document("a"))
-    through(alone, "upsert")
-    claimed = alone.claim(stage=Stage.EMBEDDED)
-    with alone.database.tenant(alone.tenant) as connection:
-        done = IndexedDocument(document_id=alone.id("a"), version=1, chunks=0)
-        assert work.finish(connection, claimed, [done]) == 1
-        shelf = Shelf(alone)
-        assert shelf.due() == []
-    assert shelf.progress().missing == 1
-    with alone.database.control() as connection:
-        connection.execute(text("update search_index set walked_at = walked_at - interval '1 minute'"))
-    assert [len(due.items) for due in shelf.due()] == [1]
+    indexer, items = through(alone, "upsert"), alone.items()
+    others.gate("before update on document for each row when (new.state = 'done')")
+    written = others.begin(lambda: indexer.upsert(alone.tenant, items))
+    begun = others.begin(lambda: Shelf(alone), waiting=2)
+    assert not begun.done()
+    others.open()
+    written.result(30)
+    assert [len(due.items) for due in begun.result(30).due()] == [1]
 
 
 def test_a_run_is_opened_while_its_source_is_cleared(alone: Workshop, others: Others) -> None:
