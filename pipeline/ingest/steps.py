@@ -404,7 +404,7 @@ class Indexer(TextEmbedder):
             connection: Connection, claim: work.Claim
         ) -> tuple[dict[UUID, list[Chunk]], dict[UUID, str]]:
             copied = work_in_progress.copied_chunks(connection, claim, self.strategy)
-            return copied, work_in_progress.bodies(connection, claim)
+            return copied, work_in_progress.bodies(connection, claim, claim.documents.keys() - copied.keys())
 
         return self._claimed(
             tenant, Stage.FETCHED, items, read, lambda claim, found: self._filled(claim, *found)
@@ -412,7 +412,7 @@ class Indexer(TextEmbedder):
 
     def _filled(self, claim: work.Claim, copied: dict[UUID, list[Chunk]], bodies: Mapping[UUID, str]) -> Step:
         """Chunks are copied or cut anew; where neither is possible, a newer version comes soon."""
-        pieces = copied | self._cut(claim, [i for i in claim.ids if i in bodies and i not in copied], bodies)
+        pieces = copied | self._cut(claim, [i for i in claim.ids if i in bodies], bodies)
         texts = {bytes.fromhex(c.hash): c.embedding_text for chunks in pieces.values() for c in chunks}
         hashes = {i: [bytes.fromhex(c.hash) for c in chunks] for i, chunks in pieces.items()}
         gone = [i for i in claim.ids if i not in copied and i not in bodies]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -60,13 +60,13 @@ class Staged:
         return all(v is not None for v in self.vectors)
 
 
-def bodies(connection: Connection, claim: Claim) -> dict[UUID, str]:
-    """The text of each claimed document in its version, as far as it is there."""
+def bodies(connection: Connection, claim: Claim, ids: Collection[UUID] | None = None) -> dict[UUID, str]:
+    """The text of each claimed document, or of those of `ids`, in its version, as far as it is there."""
     statement = text("""
         select b.document_id, b.body from document_body b
         join unnest(cast(:ids as uuid[]), cast(:versions as integer[])) as d(id, version)
             on d.id = b.document_id and d.version = b.version""")
-    return {row.document_id: row.body for row in connection.execute(statement, _versions(claim))}
+    return {row.document_id: row.body for row in connection.execute(statement, _versions(claim, ids))}
 
 
 def copied_chunks(connection: Connection, claim: Claim, strategy: str) -> dict[UUID, list[Chunk]]:
@@ -98,8 +98,9 @@ def copied_chunks(connection: Connection, claim: Claim, strategy: str) -> dict[U
     return {i: chunks[i] for i, count in counts.items() if len(chunks[i]) == count}
 
 
-def _versions(claim: Claim) -> dict[str, Any]:
-    return {"ids": claim.ids, "versions": [claim.documents[i].version for i in claim.ids]}
+def _versions(claim: Claim, ids: Collection[UUID] | None = None) -> dict[str, Any]:
+    some = claim.ids if ids is None else list(ids)
+    return {"ids": some, "versions": [claim.documents[i].version for i in some]}
 
 
 def cut(chunker: Chunker, stored: StoredDocument, body: str | None) -> list[Chunk]:
