@@ -183,6 +183,9 @@ def test_trouble_of_the_provider_never_makes_a_dead_letter(shelf: Shelf, error: 
     assert shelf.shop.dead_letters() == []
     assert shelf.progress().last_error is not None
     assert shelf.due() == [], "it waits"
+    tried = "select distinct attempts, waits from index_document where index_id = :i"
+    assert shelf.shop.sql(tried, i=shelf.index.id) == [{"attempts": 0, "waits": 1}]
+    assert shelf.shop.sql("select * from embedding_hold") == [], "it holds up no other index"
     shelf.shop.sql("update index_document set due_at = now()")
     shelf.fill()
     assert (shelf.progress().missing, shelf.progress().last_error) == (0, None)

@@ -13,6 +13,7 @@ from pipeline.chunking.strategies import open_chunker
 from pipeline.documents import Page
 from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
+from pipeline.ledger import search_indexes
 from pipeline.ledger.search_indexes import drop_index
 from pipeline.search.chunk_store import active_index
 from tests.pipeline.picky import Interrupted
@@ -213,6 +214,31 @@ def test_a_dead_document_is_copied_in_the_version_that_is_searchable(alone: Work
     shelf = Shelf(alone, strategy="fixed")
     shelf.fill()
     assert shelf.contents()["a"] == shelf.contents(first(shelf))["a"]
+    assert shelf.progress().missing == 0
+
+
+def test_a_copy_that_is_not_whole_is_cut_anew(shelf: Shelf) -> None:
+    shop, old = shelf.shop, first(shelf)
+    before = shelf.contents(old)
+    shop.sql(
+        "delete from chunk where index_id = :i and document_id = :id and ord = 1", i=old.id, id=shop.id("a")
+    )
+    shelf.fill()
+    assert shelf.contents() == before
+
+
+def test_an_index_that_is_being_built_is_written_later(shelf: Shelf) -> None:
+    """Else the worker would wait for it, and all behind it."""
+    with shelf.shop.database.control() as connection:
+        search_indexes.request_builds(connection)
+        build = search_indexes.claim_build(connection, shelf.index.id, lease=60)
+    shelf.fill()
+    assert (shelf.contents(), shelf.due()) == ({}, [])
+    assert build is not None
+    with shelf.shop.database.control() as connection:
+        search_indexes.finish_build(connection, build)
+    shelf.shop.sql("update index_document set due_at = now()")
+    shelf.fill()
     assert shelf.progress().missing == 0
 
 

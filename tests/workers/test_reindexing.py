@@ -12,10 +12,11 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from pipeline.errors import ConfigurationError
+from pipeline.embedding import Embedder
+from pipeline.errors import ConfigurationError, EmbedderRefused
 from pipeline.ledger import Item, Stage, due_work, work
 from pipeline.search import SearchRequest
-from pipeline.search.chunk_store import indexes
+from pipeline.search.chunk_store import SearchIndex, indexes
 from tests.workers.indexed import Build, index, write_pages
 from workers import search
 from workers.admin import explain, operations, reindex
@@ -236,6 +237,19 @@ def test_clear_empties_every_index(parts: Runtime, omniscient: SQL) -> None:
     assert operations.clear(parts, parts.settings.tenant_id, "docs")["documents"] == 3
     for table in ("chunk", "index_document"):
         assert omniscient.execute(f"select count(*) from {table}").fetchone() == (0,)
+
+
+def test_a_new_model_that_is_refused_holds_up_nothing_else(
+    parts: Runtime, omniscient: SQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_parts: Runtime, _index: SearchIndex) -> Embedder:
+        raise EmbedderRefused("the key is wrong")
+
+    reindex.begin(parts)
+    monkeypatch.setattr(Runtime, "embedder_of", refused)
+    fill(parts)
+    assert "the key is wrong" in reindex.status(parts)["indexes"][0]["last_error"]
+    assert omniscient.execute("select count(*) from embedding_hold").fetchone() == (0,)
 
 
 def test_explain_tells_what_each_index_holds(parts: Runtime) -> None:
