@@ -12,9 +12,10 @@ import pytest
 
 from pipeline.chunking.splitting import ChunkingOptions
 from pipeline.chunking.strategies import open_chunker
+from pipeline.documents import Chunk, Document
 from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
-from pipeline.errors import EmbedderRefused, EmbedderUnavailable, LarderError, TextRejected
+from pipeline.errors import DocumentDamaged, EmbedderRefused, EmbedderUnavailable, LarderError, TextRejected
 from pipeline.ingest import work_in_progress
 from pipeline.ingest.steps import Decision
 from pipeline.ingest.text_embedding import EmbeddingTerms
@@ -126,6 +127,24 @@ def test_a_text_that_is_refused_is_a_dead_letter_of_the_new_index_and_can_be_rep
     shelf.fill()
     assert set(shelf.contents()) == {"a", "b"}
     assert shop.dead_letters() == []
+
+
+def test_a_failure_that_may_pass_is_tried_again_and_then_given_up_on(alone: Workshop) -> None:
+    class Failing:
+        version = "failing-1"
+
+        def chunk(self, document: Document) -> list[Chunk]:
+            raise DocumentDamaged(f"rows of {document.external_id} cannot be read")
+
+    alone.admit(document("a"))
+    alone.index()
+    shelf = Shelf(alone, strategy="fixed")
+    for attempts, letters in ((1, 0), (2, 1)):
+        shelf.fill(chunker_of=lambda _name, _type: Failing())
+        tried = alone.value("select attempts from index_document where index_id = :i", i=shelf.index.id)
+        assert (tried, len(alone.dead_letters())) == (attempts, letters)
+        alone.sql("update index_document set due_at = now()")
+    assert shelf.due() == []
 
 
 def test_a_late_message_about_one_that_was_given_up_on_fills_nothing(shelf: Shelf) -> None:

@@ -13,6 +13,7 @@ from pipeline.chunking.strategies import open_chunker
 from pipeline.documents import Page
 from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
+from pipeline.ingest import work_in_progress
 from pipeline.ledger import search_indexes
 from pipeline.ledger.search_indexes import drop_index
 from pipeline.search.chunk_store import active_index
@@ -215,6 +216,17 @@ def test_a_dead_document_is_copied_in_the_version_that_is_searchable(alone: Work
     shelf.fill()
     assert shelf.contents()["a"] == shelf.contents(first(shelf))["a"]
     assert shelf.progress().missing == 0
+
+
+def test_chunks_of_a_newer_version_are_not_taken_for_those_of_the_claimed_one(shelf: Shelf) -> None:
+    shop = shelf.shop
+    assert shelf.due()
+    claim = shelf.claim([shop.id("a"), shop.id("b")])
+    shop.admit(document("a", paragraphs(3, "new")))
+    shop.index()
+    with shop.database.tenant(shop.tenant) as connection:
+        copied = work_in_progress.copied_chunks(connection, claim, "")
+    assert copied.keys() == {shop.id("b")}
 
 
 def test_a_copy_that_is_not_whole_is_cut_anew(shelf: Shelf) -> None:
