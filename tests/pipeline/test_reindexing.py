@@ -229,6 +229,17 @@ def test_chunks_of_a_newer_version_are_not_taken_for_those_of_the_claimed_one(sh
     assert copied.keys() == {shop.id("b")}
 
 
+def test_an_older_version_that_comes_late_is_not_noted(shelf: Shelf) -> None:
+    shop, one = shelf.shop, shelf.shop.id("a")
+    shelf.fill()
+    with shop.database.tenant(shop.tenant) as connection:
+        for version in (3, 2):
+            there = search_indexes.IndexedDocument(document_id=one, version=version, chunks=version)
+            search_indexes.record_indexed(connection, shop.tenant, shelf.index.id, [there])
+    noted = "select version, chunk_count from index_document where index_id = :i and document_id = :id"
+    assert shop.sql(noted, i=shelf.index.id, id=one) == [{"version": 3, "chunk_count": 3}]
+
+
 def test_a_copy_that_is_not_whole_is_cut_anew(shelf: Shelf) -> None:
     shop, old = shelf.shop, first(shelf)
     before = shelf.contents(old)
