@@ -44,7 +44,7 @@ def begin_index(connection: Connection, wanted: WantedIndex, *, chunker: str) ->
     The caller looks whether it is the one that was wanted. What is being written to the active one at this moment is
     waited for: who writes later sees this one, and notes what it lacks.
     """
-    connection.execute(text("select pg_advisory_xact_lock(hashtext('larder.switch'))"))
+    _lock_indexes(connection)
     cut = wanted.strategy or chunker
     pipeline = f"{cut}|{wanted.model}:{wanted.dimensions}"
     statement = text(
@@ -53,6 +53,13 @@ def begin_index(connection: Connection, wanted: WantedIndex, *, chunker: str) ->
     values = {**vars(wanted), "chunker": cut, "pipeline": pipeline}
     made = connection.execute(statement, values).scalar_one()
     return next(index for index in indexes(connection) if index.id == made)
+
+
+def _lock_indexes(connection: Connection) -> None:
+    """Until this transaction ends nothing is built or written, and what was being written is committed."""
+    # In this order: a build takes minutes, and no write must wait behind whoever waits for it.
+    for name in ("larder.search_index", "larder.switch"):
+        connection.execute(text("select pg_advisory_xact_lock(hashtext(:name))"), {"name": name})
 
 
 def lock_active(connection: Connection) -> None:
@@ -65,7 +72,7 @@ def activate(connection: Connection, new: SearchIndex, old: SearchIndex) -> None
 
     Work that waits was cut for the old index; if the new one is cut in another way, it begins anew.
     """
-    connection.execute(text("select pg_advisory_xact_lock(hashtext('larder.switch'))"))
+    _lock_indexes(connection)
     connection.execute(text("select activate_search_index(:i)"), {"i": new.id})
     if new.strategy != old.strategy:
         statement = text("""

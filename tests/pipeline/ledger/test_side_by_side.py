@@ -257,6 +257,18 @@ def test_an_index_that_begins_beside_a_write_gets_the_document_too(alone: Worksh
     assert [len(due.items) for due in begun.result(30).due()] == [1]
 
 
+def test_an_index_that_waits_for_a_build_to_begin_stops_no_write(alone: Workshop, others: Others) -> None:
+    alone.admit(document("a"))
+    alone.index()
+    others.sql.execute("select pg_advisory_lock_shared(hashtext('larder.search_index'))")  # as a build has it
+    begun = others.begin(lambda: Shelf(alone))
+    alone.admit(document("a", "Edited words."))
+    alone.index()
+    assert (begun.done(), alone.contents("a")) == (False, ["Edited words."])
+    others.sql.execute("select pg_advisory_unlock_shared(hashtext('larder.search_index'))")
+    assert begun.result(30).index.status == "building"
+
+
 def test_a_run_is_opened_while_its_source_is_cleared(alone: Workshop, others: Others) -> None:
     """The pump opens it: for as long as that takes, nobody else would have a turn."""
     alone.admit(document("a"))
