@@ -21,6 +21,7 @@ from tests.fakes.tcp_proxy import TcpProxy
 from tests.workers.indexed import index
 from tests.workers.installed import installed
 from workers import embedded, search
+from workers.admin import questions
 from workers.cli.search import SearchOptions
 from workers.client import Client
 from workers.control import sync
@@ -347,7 +348,7 @@ def test_a_search_is_restricted_to_projects_where_some_are_named(parts: Runtime)
         request = SearchRequest(
             text="pay an open invoice by card",
             k=20,
-            filter=wanted.filter(parts, parts.settings.tenant_id),
+            filter=questions.filter_of(parts, vars(wanted)),
         )
         return {
             hit.document.title.split()[0]

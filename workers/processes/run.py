@@ -43,6 +43,7 @@ from workers.processes import logs, metrics, tracing
 from workers.processes.broker_outage import LedgerPoller
 from workers.processes.heartbeat import Heartbeat, Listening
 from workers.processes.liveness import heartbeat_folder
+from workers.processes.local_socket import STARTED_AS
 from workers.processes.supervisor import flower_login
 from workers.queue import broker
 from workers.queue.app import app, configure, install_transport
@@ -221,9 +222,12 @@ def run_api(parts: Runtime, host: str, port: int) -> None:
     """Answer over HTTP until a signal comes; requests under way are finished then."""
     import uvicorn  # by this process alone
 
+    from workers.api import local
     from workers.api.app import Protocol, create_app
 
     _prepare(parts)
+    if started_as := os.environ.get(STARTED_AS):
+        local.start(parts, started_as)
     uvicorn.run(
         create_app(parts),
         host=host,

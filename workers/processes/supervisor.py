@@ -28,6 +28,7 @@ from workers.embedded import Credentials, write_private
 from workers.embedded.locating import uses_embedded
 from workers.processes import liveness, logs
 from workers.processes.liveness import is_same_process, process_start
+from workers.processes.local_socket import STARTED_AS, program_version, variables_digest
 from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Addresses
 from workers.settings import Settings, load
@@ -40,9 +41,8 @@ LONGEST_PAUSE = 30.0
 STEADY_SECONDS = 60.0
 """A process that lived this long starts with a clean record."""
 SERVERS = ("database", "broker", "valkey")
-WITHOUT_HEARTBEAT = ("commands", "flower")
-"""Of these it is only known whether they live. They are no forks: what they count is not counted with the others, which
-is decided where it is loaded."""
+FLOWER = "flower"
+"""Has no heartbeat. It is no fork: it does not count with the others, which is decided where that is loaded."""
 FLOWER_AUTH = "LARDER_FLOWER_AUTH"
 LARDER = [sys.executable, "-m", "workers.cli"]
 _TOLD_BY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -95,6 +95,8 @@ class Supervisor:
     """The embedded servers, as they were found last: name -> process number."""
     trouble: str = ""
     """What kept the last look from its end."""
+    program: list[object] = field(default_factory=program_version)
+    """The files that forks of this process run."""
     ended_by: int = 0
     """The signal that ended `run`."""
 
@@ -111,8 +113,6 @@ class Supervisor:
     def _commands(self) -> dict[str, list[str]]:
         """Name -> how it is started."""
         wanted = {f"worker-{q}": ["worker", q] for q in self.queues} | {"beat": ["beat"]}
-        if not self.lends:
-            wanted["commands"] = ["serve"]
         if self.api_port is not None:
             wanted["api"] = ["api", "--port", str(self.api_port)]
         if self.flower_port is not None:
@@ -131,8 +131,6 @@ class Supervisor:
         shutil.rmtree(self.data / "metrics", ignore_errors=True)  # process numbers come again
         (self.data / "metrics").mkdir(parents=True)
         try:
-            if not self.lends:
-                embedded.stop_server(self.data / "commands", signal.SIGTERM, 5)  # we have one of our own
             for child in self.children:
                 self._start(child)
             self.write_state()
@@ -222,7 +220,7 @@ class Supervisor:
             elif child.told == process.pid:
                 if time.monotonic() - child.told_at > STOP_SECONDS:
                     kill_tree(process.pid)
-            elif ended(process) is None and (child.name in ages or child.name in WITHOUT_HEARTBEAT):
+            elif ended(process) is None and (child.name in ages or child.name == FLOWER):
                 self.outdated.remove(child)
 
     def _tell_end(self, child: Child, pid: int, code: int, lived: float) -> None:
@@ -235,7 +233,7 @@ class Supervisor:
         log = self.data / "logs" / f"{child.name}.log"
         (self.data / "heartbeat" / f"{child.name}.heartbeat").unlink(missing_ok=True)
         environment = self.environment(child.name)
-        if self.fork and child.name not in WITHOUT_HEARTBEAT:
+        if self.fork and child.name != FLOWER:
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("ab") as output:
                 child.process = self._forked(self.fork, child, environment, output.fileno())
@@ -306,8 +304,11 @@ class Supervisor:
             "REMAP_SIGTERM": "SIGQUIT",  # short tasks finish, long ones are put back at once
             "PROMETHEUS_MULTIPROC_DIR": str(self.data / "metrics"),
         }
-        if name == "flower":
-            # It has metrics of its own, which tell the names of tasks and workers; `larder up` has set this for itself.
+        if name == "api":
+            env[STARTED_AS] = json.dumps(
+                [self.program, variables_digest(self.settings.variables, os.environ)]
+            )
+        if name == FLOWER:  # it has metrics of its own, which tell the names of tasks and workers
             del env["PROMETHEUS_MULTIPROC_DIR"]
         if self.settings.path:
             env["LARDER_CONFIG"] = str(self.settings.path)
