@@ -268,7 +268,7 @@ def run_flower(parts: Runtime, port: int, address: str, environ: Mapping[str, st
     options += ["--tasks_columns=name,state,received,runtime,worker,args"]
     options += [f"--db={folder / 'flower.db'}", "--state_save_interval=60000"]
     # Each container that is replaced was a worker of another name.
-    options += [f"--max_tasks={parts.rag.flower.max_tasks}", "--purge_offline_workers=3600"]
+    options += ["--max_tasks=10000", "--purge_offline_workers=3600"]
     if prefix:
         options.append(f"--url_prefix={prefix}")
     signal.signal(signal.SIGINT, _interrupt_once)
