@@ -198,7 +198,7 @@ class Client(StoryMethods):
         request = request_of(text, **options)
         if self._caller:
             return to_json(self._parts, self.tenant, search_as(self._parts, self._caller, request, projects))
-        wanted = tuple(sorted({project_id(self.tenant, name) for name in projects}))
+        wanted = tuple(sorted({project_id(self.tenant, name) for name in projects})) if projects else ALL
         request = replace(request, filter=replace(request.filter, projects=wanted))
         found = search(self._parts, self.tenant, request, by=current_user())
         return to_json(self._parts, self.tenant, found)

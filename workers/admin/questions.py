@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 from pipeline.documents import Json, Kind, SourceType
 from pipeline.enrichment.text import passage
 from pipeline.errors import ConfigurationError, StoreError
-from pipeline.ledger import project_id, sources
+from pipeline.ledger import ALL, project_id, sources
 from pipeline.search import Hit, SearchRequest
 from pipeline.search.records import Filter, validity_note
 from workers import search as searching
@@ -102,11 +102,11 @@ def filter_of(parts: Runtime, options: Json) -> Filter:
         kinds=_each("--kind", options["kind"], _kind),
         tags=_each("--tag", options["tag"], str),
         sources=_each("--source", options["source"], str),
-        projects=tuple(sorted({project_id(tenant, name) for name in names})),
+        projects=tuple(sorted({project_id(tenant, name) for name in names})) if names else ALL,
         since=begin,
         until=end,
         texts=_each("--metadata", options["metadata"], _pair),
-        security_levels=_each("--security-level", options["security_level"], str),
+        security_levels=_each("--security-level", options["security_level"], str) or ALL,
         exclude=_each("--exclude", options["exclude"], _id),
     )
 

@@ -27,7 +27,7 @@ from pipeline.enrichment.degradation import (
     answer,
 )
 from pipeline.errors import ConfigurationError, LarderError, LeaseLost, SearchError
-from pipeline.ledger import jobs, project_id, renewed, visible_projects
+from pipeline.ledger import SHARED, jobs, project_id, renewed, visible_projects
 from pipeline.search import SearchRequest
 from workers.control import steps
 from workers.processes import metrics, tracing
@@ -147,7 +147,7 @@ def enricher(parts: Runtime, tenant: UUID, project: UUID | None = None) -> Enric
         ours = project or project_id(tenant, name)
         projects = visible_projects(tenant, ours, asked.projects)
         # What names no project is in the one that all share, where the item itself may be.
-        own = visible_projects(tenant, ours) or ()
+        own = {ours, project_id(tenant, SHARED)}
 
         def at(level: DegradationLevel) -> EnrichedContext | None:
             found = made[level].enrich(asked, projects=projects, project=ours, own=own)
