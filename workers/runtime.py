@@ -75,8 +75,11 @@ def current_user() -> str:
 class Runtime:
     """Parts are built on first use, so that each process holds only what its work needs."""
 
-    def __init__(self, settings: Settings, addresses: Addresses) -> None:
+    def __init__(self, settings: Settings, addresses: Addresses, *, database: Database | None = None) -> None:
+        """`database` is that of whoever shares its connections; by default it has its own."""
         self.settings = settings
+        if database is not None:
+            self.database = database
         self.rag = settings.rag
         tracing.configure(self.rag.monitoring.tracing)
         self._embedders: dict[str, Embedder] = {}

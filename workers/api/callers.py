@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Annotated, Any
-from weakref import WeakKeyDictionary
 
 from anyio import CancelScope
 from fastapi import Depends, Request
@@ -25,6 +24,7 @@ from pipeline.access import READ, Caller
 from pipeline.errors import RateLimited, SourceUnavailable, TokenRefused
 from pipeline.ledger import storable
 from workers.admin.tokens import TokenUnproved, Verifier
+from workers.limits.rest import Rest
 from workers.runtime import Runtime
 
 
@@ -78,9 +78,8 @@ _queued: Counter[str] = Counter()
 WINDOW = 60.0
 """Seconds in which wrong tokens are counted together."""
 MOST_KEPT = 10_000
-UNCOUNTED_SECONDS = 10.0
-"""A broker that could not be asked is left alone for a while: a frozen one costs each request its three seconds."""
-_uncounted_until: WeakKeyDictionary[Runtime, float] = WeakKeyDictionary()
+UNCOUNTED = Rest(10.0)
+"""Of brokers by address: a frozen one costs each request its three seconds."""
 
 
 class Attempts:
@@ -179,14 +178,14 @@ async def counted(parts: Runtime, caller: Caller, *, waits: bool = False) -> Asy
     most = MOST_WAITING if waits else a.at_once
     limits = RequestLimits(per_minute=a.requests_per_minute, at_once=most, of_people=True)
     ticket = ""  # without the broker nobody counts, and searches go on
-    if time.monotonic() >= _uncounted_until.get(parts, 0.0):
+    if not UNCOUNTED.holds(parts.addresses.valkey):
         try:
             ticket = await _ticket(parts.request_limiter, key, limits, 0.0 if waits else QUEUE_SECONDS)
         except RateLimited as error:
             may = f"it may ask {a.requests_per_minute} a minute, and {most} of them may be under way"
             raise _too_many(f"too many requests with this token: {may}", error.retry_after) from None
         except SourceUnavailable:
-            _uncounted_until[parts] = time.monotonic() + UNCOUNTED_SECONDS
+            UNCOUNTED.begin(parts.addresses.valkey)
     try:
         yield
     finally:

@@ -28,6 +28,7 @@ from pipeline.errors import (
 from workers.client import Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob
 from workers.enrichment.answers import job_uuid
 from workers.enrichment.story_jobs import AcceptedStories, summary
+from workers.runtime import Runtime
 from workers.settings import from_mapping, load
 
 TRIES = 4
@@ -282,9 +283,8 @@ class RAGService(Client):
         settings = from_mapping(config, environ) if isinstance(config, Mapping) else load(config, environ)
         parts = open_runtime(settings)
         made = cls.of(settings, parts.addresses.database, parts.addresses.broker)
-        parts.__dict__["database"] = made._database  # noqa: SLF001 (its own)
-        made.__dict__["_parts"] = parts
-        _ = parts.embedder
+        made._opened = Runtime(settings, parts.addresses, database=made._database)  # noqa: SLF001 (its own)
+        _ = made._opened.embedder  # noqa: SLF001 (ditto)
         with made._store():  # noqa: SLF001 (its own; is there a database?)
             return made
 

@@ -9,6 +9,7 @@ from uuid import UUID
 from pipeline.database.engine import Database
 from pipeline.ingest.steps import Step
 from pipeline.ledger import Item, Stage, fills, jobs, runs, work
+from workers.limits.rest import Rest
 from workers.processes import metrics
 from workers.queue import broker
 from workers.queue.celeryconfig import ROUTES
@@ -27,10 +28,8 @@ LISTS = {
 
 RING_SECONDS = 1.0
 """The pump is rung no more often by what happens all the time."""
-REST_SECONDS = 5.0
-"""A broker that was waited for in vain is left alone for a while: one run of the pump sends hundreds of messages."""
-_resting_until: dict[str, float] = {}
-"""Address of a broker -> when it is tried again."""
+_rest = Rest()
+"""Of brokers by address: one run of the pump sends hundreds of messages."""
 _rung_at: dict[str, float] = {}
 """Address of a broker -> when the pump was rung there last."""
 
@@ -51,7 +50,7 @@ def send(
     from workers.queue.app import app
 
     address = str(app.conf.broker_url)
-    if time.monotonic() >= _resting_until.get(address, float("-inf")):
+    if not _rest.holds(address):
         try:
             app.send_task(
                 name,
@@ -64,7 +63,7 @@ def send(
                 argsrepr=repr(list(args)),
             )
         except (OperationalError, OSError):
-            _resting_until[address] = time.monotonic() + REST_SECONDS
+            _rest.begin(address)
         else:
             return True
     metrics.UNSENT.inc()
