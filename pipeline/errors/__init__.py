@@ -86,6 +86,12 @@ class LarderError(Exception):
         return f"{self.message} ({self.fix})" if self.fix else self.message
 
 
+def pause_after(failures: int, *, first: float = 1.0, most: float) -> float:
+    """Seconds to wait after so many failures in a row: `first`, doubled with each further one, at most `most`."""
+    # Failures are not limited in number, and a number has an end.
+    return min(most, first * 2.0 ** min(max(0, failures - 1), 60))
+
+
 def causes_of(error: BaseException) -> Iterator[BaseException]:
     """The error and all that it wraps, each once."""
     todo, seen = [error], set()

@@ -23,6 +23,7 @@ from pipeline.errors import (
     SearchError,
     StoreUnavailable,
     TokenRefused,
+    pause_after,
     retry_after,
 )
 from workers.client import Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob
@@ -305,7 +306,9 @@ def _accepted(found: Json) -> AcceptedStories:
 def _pause(state: RetryCallState) -> float:
     error = state.outcome.exception() if state.outcome else None
     asked = getattr(error, "retry_after", None)
-    return min(LONGEST_PAUSE, float(asked) if asked is not None else 0.5 * 2.0**state.attempt_number)
+    if asked is not None:
+        return min(LONGEST_PAUSE, float(asked))
+    return pause_after(state.attempt_number, most=LONGEST_PAUSE)
 
 
 def _problem(answer: httpx2.Response) -> LarderError:

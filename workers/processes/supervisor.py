@@ -22,7 +22,7 @@ import psutil
 from sqlalchemy.engine import make_url
 
 from connectors.sections import MASK, secret_value, without_secrets
-from pipeline.errors import ConfigurationError, LarderError
+from pipeline.errors import ConfigurationError, LarderError, pause_after
 from workers import embedded
 from workers.embedded import Credentials, write_private
 from workers.embedded.locating import uses_embedded
@@ -41,8 +41,7 @@ LONGEST_PAUSE = 30.0
 STEADY_SECONDS = 60.0
 """A process that lived this long starts with a clean record."""
 SERVERS = ("database", "broker", "valkey")
-FLOWER = "flower"
-"""Has no heartbeat. It is no fork: it does not count with the others, which is decided where that is loaded."""
+FLOWER = "flower"  # no heartbeat, and no fork: what it counts is not counted with the rest
 FLOWER_AUTH = "LARDER_FLOWER_AUTH"
 LARDER = [sys.executable, "-m", "workers.cli"]
 _TOLD_BY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -96,7 +95,6 @@ class Supervisor:
     trouble: str = ""
     """What kept the last look from its end."""
     program: list[object] = field(default_factory=program_version)
-    """The files that forks of this process run."""
     ended_by: int = 0
     """The signal that ended `run`."""
 
@@ -179,7 +177,9 @@ class Supervisor:
                 asked = child.process.pid == child.told
                 child.failures = 0 if asked or lived > STEADY_SECONDS else child.failures + 1
                 late = child.failures - FREE_RESTARTS
-                child.next_start = time.monotonic() + (min(LONGEST_PAUSE, 2.0**late) if late > 0 else 0)
+                child.next_start = time.monotonic() + (
+                    pause_after(late, first=2.0, most=LONGEST_PAUSE) if late > 0 else 0
+                )
                 child.process = None
         limits = self.settings.rag.monitoring.logging
         for path in (self.data / "logs").glob("*.log"):
