@@ -62,6 +62,7 @@ from pipeline.enrichment.text import (
     word_similarity,
 )
 from pipeline.errors import StoreUnavailable
+from pipeline.ledger import ALL, All
 from pipeline.search import SearchRequest, SearchResults
 from pipeline.search.question import key_of
 from pipeline.search.records import duplicate_of, validity_note
@@ -306,13 +307,13 @@ class Enricher:
         self,
         request: EnrichmentRequest,
         *,
-        projects: Sequence[UUID] | None = None,
+        projects: tuple[UUID, ...] | All = ALL,
         project: UUID | None = None,
         own: Collection[UUID] = (),
     ) -> EnrichedContext:
         """The context of a PBI out of these projects, without the PBI's own documents.
 
-        `projects` None looks into all of the tenant's. Marks are those for the PBI of `project`. An item of its id is
+        Marks are those for the PBI of `project`. An item of its id is
         the PBI itself in the projects `own` alone, in any if there are none.
 
         Raises:
@@ -324,7 +325,7 @@ class Enricher:
             itself = [one for one, called in known.items() if request.is_itself(*called)]
         wanted = SearchRequest(
             text=request.question,
-            filter=replace(request.filter, exclude=tuple(sorted(itself)), projects=tuple(projects or ())),
+            filter=replace(request.filter, exclude=tuple(sorted(itself)), projects=projects),
             explain=True,
             feedback_key=key_of(request.question, request.id, project),
         )
@@ -335,7 +336,7 @@ class Enricher:
             Kind.REFERENCE: most[Kind.REFERENCE],
         }
         answers = {kind: SearchResults() for kind in SECTIONS}
-        for kind in (kind for kind in SECTIONS if most[kind] and (projects is None or projects)):
+        for kind in (kind for kind in SECTIONS if most[kind]):
             of_kind = replace(wanted.filter, kinds=(kind,))
             found = self.search(replace(wanted, k=max(CANDIDATES, read[kind]), filter=of_kind))
             # Left out before the likest is compared with the others: of a cache it may be the PBI itself.

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection, text
 
 from pipeline.database.engine import Database
+from pipeline.ledger import ALL
 from pipeline.search import statement, term_statistics
 from pipeline.search.chunk_store import INDEX_COLUMNS, SearchIndex
 from pipeline.search.records import Filter, Partial
@@ -222,7 +223,7 @@ def partial_for(
     database: Database, tenant_id: UUID, snapshot: IndexSnapshot | None, wanted: Filter
 ) -> Partial | None:
     """As it may be told to who asks so: what is loaded and kept from them is neither counted nor mentioned."""
-    if snapshot is None or snapshot.partial is None or not (wanted.security_levels or wanted.readers):
+    if snapshot is None or snapshot.partial is None or wanted.security_levels == wanted.readers == ALL:
         return snapshot.partial if snapshot else None
     rights = Filter(projects=wanted.projects, security_levels=wanted.security_levels, readers=wanted.readers)
     names = statement.names_of(rights)

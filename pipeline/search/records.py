@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from uuid import UUID
 
 from pipeline.documents import DECISION_STATUSES, DEFAULT_LANGUAGE, Chunk, Json, Kind, SourceType
 from pipeline.embedding import Vectors
 from pipeline.embedding.known_models import model_of
+from pipeline.ledger import ALL, All
 from pipeline.search.feedback import Marks
 from pipeline.search.question import Synonyms
 
@@ -58,7 +59,10 @@ class Replaced:
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """All conditions hold at once; an empty one asks nothing. Applied before ranking, in both arms."""
+    """All conditions hold at once. Applied before ranking, in both arms.
+
+    Of what a caller may see, ALL lets everything through and an empty one nothing; any other empty one asks nothing.
+    """
 
     source_types: tuple[SourceType, ...] = ()
     kinds: tuple[Kind, ...] = ()
@@ -68,7 +72,7 @@ class Filter:
     until: datetime | None = None
     """On `updated_at`, else `created_at`; `until` is exclusive."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    projects: tuple[UUID, ...] = ()
+    projects: tuple[UUID, ...] | All = ALL
     """The document is of one of these."""
     exclude: tuple[UUID, ...] = ()
     """Documents left out, such as the query's own."""
@@ -76,12 +80,14 @@ class Filter:
     """Names of configured sources; the document comes from one of them."""
     texts: tuple[tuple[str, str], ...] = ()
     """Metadata as a person writes it: the value in words, be it a text, a number or one of a list."""
-    only: tuple[UUID, ...] = ()
+    only: tuple[UUID, ...] | All = ALL
     """No other documents than these."""
-    security_levels: tuple[str, ...] = ()
+    security_levels: tuple[str, ...] | All = ALL
     """The document's is one of these: what the caller may see."""
-    readers: tuple[str, ...] = ()
-    """Each layer of the document's `acl` names one of these; empty: whoever asks sees all."""
+    readers: tuple[str, ...] | All = ALL
+    """Each layer of the document's `acl` names one of these; ALL: whoever asks sees all."""
+    BOUNDS: ClassVar[frozenset[str]] = frozenset({"projects", "only", "security_levels", "readers"})
+    """Parts of which an empty one lets nothing through."""
 
 
 MEASURED_THRESHOLDS: Mapping[str, float] = {

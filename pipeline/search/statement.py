@@ -18,6 +18,7 @@ import json
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
+from pipeline.ledger import ALL
 from pipeline.search.feedback import OF_DOCUMENT
 from pipeline.search.records import Filter
 
@@ -193,7 +194,7 @@ CONDITIONS = {
     "security_levels": """d.security_level = any(%(security_levels)s)
         and coalesce(d.served_level, d.security_level) = any(%(security_levels)s)""",
     # The same; a layer that is no list is open to nobody.
-    "readers": """(d.acl = '[]' and d.served_acl is null or not exists (
+    "readers": """cast(%(readers)s as text[]) <> '{}' and (d.acl = '[]' and d.served_acl is null or not exists (
         select from jsonb_array_elements(d.acl || coalesce(d.served_acl, '[]')) l
         where not (jsonb_typeof(l.value) = 'array' and jsonb_exists_any(l.value, cast(%(readers)s as text[])))))""",
     "sources": "d.source_id in (select id from source where name = any(%(sources)s))",
@@ -205,7 +206,11 @@ CHUNKS_ALONE = {"exclude"}
 
 def names_of(wanted: Filter) -> tuple[str, ...]:
     """What the filter asks for; nothing if it lets all through."""
-    return tuple(name for name, value in vars(wanted).items() if value not in ((), None, {}))
+    return tuple(
+        name
+        for name, value in vars(wanted).items()
+        if (value != ALL if name in Filter.BOUNDS else value not in ((), None, {}))
+    )
 
 
 def of_documents(names: tuple[str, ...]) -> tuple[str, ...]:

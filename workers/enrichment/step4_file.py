@@ -283,7 +283,7 @@ def notices(parts: Runtime, backlog: BacklogFile, scope: ProjectScope) -> list[s
         held = sources.projects(connection)
     for name in own:
         where = visible_projects(tenant, project_id(tenant, name), scope.projects)
-        others = [] if where is None else [held[ident] for ident in held if ident not in where]
+        others = [] if where == ALL else [held[ident] for ident in held if ident not in where]
         if others:
             said.append(
                 f"project {name}: documents of other projects ({first_names(others, MOST_NAMED)}) are left out;"

@@ -15,7 +15,6 @@ import psutil
 import pytest
 
 from tests.conftest import Site
-from workers import embedded
 
 CONFIG = "rag: {embedding: {provider: hashing}}"
 
@@ -39,7 +38,6 @@ class Terminal:
                 env={
                     **clean,
                     "NO_COLOR": "1",
-                    "LARDER_ALONE": "1",  # no process of an earlier command answers
                     "PYTHONPATH": str(Path(__file__).parents[3]),
                     "TMPDIR": str(self.temporary),
                 },
@@ -201,11 +199,8 @@ def test_a_command_that_is_killed_leaves_no_workers_behind(terminal: Terminal) -
 
 
 def test_up_in_the_foreground(terminal: Terminal) -> None:
-    left = subprocess.Popen(["sleep", "600"])  # in the place of one that a command left for those after it
-    embedded.note_process(terminal.site.data / "commands", left.pid)
     terminal.type("up", "--no-flower")
     terminal.wait_for(lambda: "state " in terminal.said.read_text())
-    assert left.wait(0) == -signal.SIGTERM, "two would ask for the same door"
     code, lines = terminal.interrupt()
     assert code == 130
     assert lines[-1].startswith("stopping: within half a minute")
