@@ -19,11 +19,11 @@ from connectors.documents.values import BoundedLoader
 from pipeline.access import ADMIN, Caller
 from pipeline.database.encryption import SEALED
 from pipeline.documents import Json, Kind, SourceType
+from pipeline.documents.plain_text import first_names
 from pipeline.errors import ConfigurationError, LarderError, NotFound, RequestRejected
-from pipeline.http_rules import web_address
+from pipeline.errors.http_rules import web_address
 from pipeline.ledger import ALL, SHARED, documents, project_id, sources, storable, upkeep
 from pipeline.ledger.audit import MOST_QUERY
-from pipeline.plain_text import first_names
 from pipeline.reranking import Reranker
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
 from pipeline.search.cache import sees_all

@@ -12,10 +12,10 @@ from typing import Any
 
 from pipeline.chunking.prose import prose_of
 from pipeline.documents import Json, Kind, SourceType
+from pipeline.documents.plain_text import composed, is_same_title, json_type_name, plain_keys
 from pipeline.enrichment.text import single_line
 from pipeline.errors import RequestRejected
 from pipeline.ledger import ALL, All
-from pipeline.plain_text import composed, is_same_title, json_type_name, plain_keys
 from pipeline.search.records import Filter
 
 SECTIONS: Mapping[Kind, str] = {

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from pipeline.plain_text import composed
+from pipeline.documents.plain_text import composed
 from pipeline.search.words import searchable
 
 MOST_READ = 20_000

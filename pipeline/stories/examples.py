@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.documents import Json
+from pipeline.documents.plain_text import without_controls
 from pipeline.embedding.calls import TextsRejected, embed_query_checked
 from pipeline.errors import LarderError
-from pipeline.plain_text import without_controls
 from pipeline.stories.embedding import compose_embedding_text, generate_embeddings_batch
 from pipeline.stories.memory import MAX_EXAMPLES, THRESHOLD, K, StoryMemory, current, in_use
 from pipeline.stories.store import (

@@ -10,10 +10,10 @@ from operator import itemgetter
 from typing import Literal
 
 from pipeline.documents import Json
+from pipeline.documents.plain_text import first_names, plural
 from pipeline.enrichment.degradation import HealthOptions
 from pipeline.ingest.sync import CONFIGURED_OTHERWISE
 from pipeline.ledger.sources import UPLOADED
-from pipeline.plain_text import first_names, plural
 from workers.admin.source_words import count_rejected, left_out_in_words, nothing_stored
 from workers.admin.supervised import FIXED
 from workers.admin.sync_now import START, UNSERVED_SECONDS, served_queues

@@ -13,10 +13,10 @@ from sqlalchemy import Connection
 
 from pipeline.database import encryption
 from pipeline.documents import Finding, Json
+from pipeline.documents.plain_text import plural
 from pipeline.errors import ConfigurationError, LarderError
 from pipeline.ledger import audit, dead, documents, jobs, overview
 from pipeline.ledger import sources as ledger
-from pipeline.plain_text import plural
 from workers.admin.sync_now import configured_sources_named, undoable
 from workers.control import maintenance, sync
 from workers.control.sync import configured_sources, open_source, source_of_row, start_run

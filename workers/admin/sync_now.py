@@ -18,6 +18,7 @@ from uuid import UUID
 from connectors.files.contents import EXCLUDED, look_into
 from connectors.files.options import ENDINGS
 from pipeline.documents import Json
+from pipeline.documents.plain_text import plural
 from pipeline.errors import (
     BudgetSpent,
     ConfigurationError,
@@ -28,7 +29,6 @@ from pipeline.errors import (
 )
 from pipeline.ingest.sync import CONFIGURED_OTHERWISE, START_AGAIN
 from pipeline.ledger import admission, audit, embedding_use, overview, runs, sources
-from pipeline.plain_text import plural
 from workers.admin.source_words import left_out_in_words
 from workers.control import sync
 from workers.control.sync import Configured, configured_source, configured_sources, open_source, start_run

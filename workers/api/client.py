@@ -14,6 +14,7 @@ import httpx2
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
 from pipeline.documents import Json
+from pipeline.documents.plain_text import plural
 from pipeline.errors import (
     Forbidden,
     LarderError,
@@ -25,8 +26,7 @@ from pipeline.errors import (
     TokenRefused,
     pause_after,
 )
-from pipeline.http_rules import retry_after
-from pipeline.plain_text import plural
+from pipeline.errors.http_rules import retry_after
 from workers.client import Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob
 from workers.enrichment.answers import job_uuid
 from workers.enrichment.story_jobs import AcceptedStories, summary

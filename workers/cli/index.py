@@ -13,8 +13,8 @@ from rich.text import Text
 from typer import Argument, Option
 
 from pipeline.documents import Json
+from pipeline.documents.plain_text import plural
 from pipeline.errors import ConfigurationError
-from pipeline.plain_text import plural
 from workers.cli.context import (
     FAILED,
     LONG_ANSWER_TIMEOUT,

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import typer
 from typer import Argument, Option
 
+from pipeline.documents.plain_text import plural
 from pipeline.errors import ConfigurationError, StoreUnavailable
-from pipeline.plain_text import plural
 from workers.cli import run_in_fork
 from workers.cli.context import FAILED, CommandContext, RightsOptions, command, resumable
 from workers.cli.tables import warn

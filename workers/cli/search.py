@@ -15,8 +15,8 @@ from rich.text import Text
 from typer import Argument, Option
 
 from pipeline.documents import Json, Kind, SourceType
+from pipeline.documents.plain_text import plural
 from pipeline.errors import ConfigurationError, LarderError
-from pipeline.plain_text import plural
 from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, CommandContext, RightsOptions, command
 from workers.cli.tables import hanging, table
 

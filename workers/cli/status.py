@@ -16,8 +16,8 @@ from rich.text import Text
 from typer import Option
 
 from pipeline.documents import Json
+from pipeline.documents.plain_text import first_names, plural
 from pipeline.errors import ConfigurationError
-from pipeline.plain_text import first_names, plural
 from workers.admin.source_words import count_rejected, left_out_in_words, nothing_stored
 from workers.cli.context import FAILED, CommandContext, command
 from workers.cli.tables import duration_text, first_lines, item_and_reason, rate_and_time_left, table, warn
