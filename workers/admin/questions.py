@@ -38,21 +38,26 @@ def search(
     """`document`, which `--json` prints, and what a screen shows besides."""
     tenant = parts.settings.tenant_id
     request = request_of(parts, tell, text, options, explain=explain)
-    found = searching.search(parts, tenant, request, by=current_user())
+    results = searching.search(parts, tenant, request, by=current_user())
     parts.audit_log.flush()  # before the answer: whoever reads it may leave in the middle, and end us with that
-    document = searching.to_json(parts, tenant, found, local=True)
-    is_empty = bool(found.model) and not found.hits and not searching.holds_documents(parts, tenant)
-    if found.hits and explain:
-        cut = searching.are_truncated(parts, [hit.chunk.embedding_text for hit in found.hits]) or []
-        for result, is_cut in zip(document["results"], cut, strict=False):
-            result["explanation"]["cut"] = is_cut
+    document = searching.to_json(parts, tenant, results, local=True)
+    is_empty = bool(results.model) and not results.hits and not searching.holds_documents(parts, tenant)
+    if explain:
+        _mark_truncated(parts, results.hits, document["results"])
     return {
         "document": document,
-        "hits": [_shown(hit, text, passage_length) for hit in found.hits],
-        "model": found.model,
-        "partial": str(found.partial) if found.partial else "",
+        "hits": [_shown(hit, text, passage_length) for hit in results.hits],
+        "model": results.model,
+        "partial": str(results.partial or ""),
         "empty_tenant": parts.settings.tenant if is_empty else "",
     }
+
+
+def _mark_truncated(parts: Runtime, hits: Sequence[Hit], explained: Sequence[Json]) -> None:
+    """Note in each explanation whether the model read the whole text."""
+    truncated = searching.are_truncated(parts, [hit.chunk.embedding_text for hit in hits]) if hits else None
+    for result, is_truncated in zip(explained, truncated or (), strict=False):
+        result["explanation"]["cut"] = is_truncated
 
 
 def _shown(hit: Hit, question: str, length: int) -> Json:
@@ -85,15 +90,8 @@ def request_of(
 
 def filter_of(parts: Runtime, options: Json) -> Filter:
     """Which documents are asked for; raises as `request_of` does."""
-    now, zone, tenant = datetime.now(UTC), ZoneInfo(parts.rag.timezone), parts.settings.tenant_id
-    since, until = options["since"], options["until"]
-    begin = moment("--since", since, now, zone) if since else None
-    end = moment("--until", until, now, zone, end=True) if until else None
-    if begin and end and begin >= end:
-        raise ConfigurationError(
-            f"--since {since} is not before --until {until}: nothing lies between them",
-            fix="change one of them",
-        )
+    tenant = parts.settings.tenant_id
+    since, until = _period(ZoneInfo(parts.rag.timezone), options["since"], options["until"])
     if options["source"]:
         _refuse_unknown(parts, tenant, options["source"])
     names = searching.names_in(options["project"] or ())
@@ -103,12 +101,24 @@ def filter_of(parts: Runtime, options: Json) -> Filter:
         tags=_each("--tag", options["tag"], str),
         sources=_each("--source", options["source"], str),
         projects=tuple(sorted({project_id(tenant, name) for name in names})) if names else ALL,
-        since=begin,
-        until=end,
+        since=since,
+        until=until,
         texts=_each("--metadata", options["metadata"], _pair),
         security_levels=_each("--security-level", options["security_level"], str) or ALL,
         exclude=_each("--exclude", options["exclude"], _id),
     )
+
+
+def _period(zone: ZoneInfo, since: str | None, until: str | None) -> tuple[datetime | None, datetime | None]:
+    now = datetime.now(UTC)
+    begin = moment("--since", since, now, zone) if since else None
+    end = moment("--until", until, now, zone, end=True) if until else None
+    if begin and end and begin >= end:
+        raise ConfigurationError(
+            f"--since {since} is not before --until {until}: nothing lies between them",
+            fix="change one of them",
+        )
+    return begin, end
 
 
 def _refuse_unknown(parts: Runtime, tenant: UUID, names: Iterable[str]) -> None:

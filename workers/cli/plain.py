@@ -35,21 +35,25 @@ def run_plain(args: Sequence[str]) -> int | None:
 
 def plain_values(command: Callable[..., None], args: Sequence[str]) -> dict[str, Any] | None:
     """The arguments of a command by name; None for what only the parser reads, or refuses."""
-    values, wanted, options = _parameters(command)
+    values, positional, options = _parameters(command)
     words = iter(args)
     for word in words:
         if word in options:
             name, kind = options[word]
-            text = "" if kind is bool else next(words, "-")
-            convert = _CONVERT.get(kind)
-            if convert is None or text.startswith("-") or (value := convert(text)) is None:
+            value = _option_value(kind, "" if kind is bool else next(words, "-"))
+            if value is None:
                 return None
             values[name] = [*(values[name] or ()), value] if kind == list[str] else value
-        elif wanted and not word.startswith("-"):
-            values[wanted.pop(0)] = word
+        elif positional and not word.startswith("-"):
+            values[positional.pop(0)] = word
         else:
             return None
-    return None if wanted else values
+    return None if positional else values
+
+
+def _option_value(kind: Any, text: str) -> Any:
+    convert = _CONVERT.get(kind)
+    return None if convert is None or text.startswith("-") else convert(text)
 
 
 def _whole(text: str) -> int | None:
@@ -68,11 +72,11 @@ _CONVERT: dict[Any, Callable[[str], Any]] = {
 
 def _parameters(command: Callable[..., None]) -> tuple[dict[str, Any], list[str], dict[str, tuple[str, Any]]]:
     """The defaults, the names of arguments, and the name and type of each option."""
-    values, wanted, options = {}, [], {}
+    values, positional, options = {}, [], {}
     for parameter in signature(command).parameters.values():
         kind, info = get_args(parameter.annotation)[:2]
         if parameter.default is Parameter.empty:
-            wanted.append(parameter.name)
+            positional.append(parameter.name)
             continue
         values[parameter.name] = parameter.default
         kinds = (
@@ -82,4 +86,4 @@ def _parameters(command: Callable[..., None]) -> tuple[dict[str, Any], list[str]
         named = [name for name in (info.default, *(info.param_decls or ())) if isinstance(name, str)]
         for name in named or [f"--{parameter.name.replace('_', '-')}"]:
             options[name] = (parameter.name, kinds[0])
-    return values, wanted, options
+    return values, positional, options
