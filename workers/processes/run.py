@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import gc
 import logging
 import os
@@ -287,7 +288,14 @@ def run_flower(parts: Runtime, port: int, address: str, environ: Mapping[str, st
     if prefix:
         options.append(f"--url_prefix={prefix}")
     signal.signal(signal.SIGINT, _interrupt_once)
-    app.start(["flower", f"--address={address}", f"--port={port}", *options])
+    try:
+        app.start(["flower", f"--address={address}", f"--port={port}", *options])
+    except (SystemExit, KeyboardInterrupt) as ended:
+        if ended.args not in ((), (0,), (None,)):
+            raise
+    # Python would wait for its threads first, and those look for a broker that may be away for long.
+    atexit._run_exitfuncs()  # noqa: SLF001 (Flower keeps its tasks by one)
+    os._exit(0)
 
 
 def _interrupt_once(_signal: int, _frame: object) -> NoReturn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -29,7 +30,7 @@ class Terminal:
         self.temporary.mkdir()
         self.process: subprocess.Popen[bytes] | None = None
 
-    def type(self, *args: str) -> None:
+    def type(self, *args: str, **variables: str) -> None:
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("LARDER_", "RAG_"))}
         with self.said.open("wb") as output:
             self.process = subprocess.Popen(
@@ -40,6 +41,7 @@ class Terminal:
                     "NO_COLOR": "1",
                     "PYTHONPATH": str(Path(__file__).parents[3]),
                     "TMPDIR": str(self.temporary),
+                    **variables,
                 },
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -213,3 +215,20 @@ def test_up_detached_takes_back_what_it_has_begun(terminal: Terminal) -> None:
     terminal.wait_for(lambda: len(ours(terminal.site)) > 2)
     assert terminal.interrupt() == (130, ["stopping what has been started"])
     assert not ours(terminal.site)
+
+
+def test_flower_whose_broker_says_nothing(terminal: Terminal) -> None:
+    """Its threads wait for the broker, and its end for none of them."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = embedded.free_port()
+        broker = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+        database = "postgresql://larder_app:x@127.0.0.1:1/larder"
+        servers = {"LARDER_DATABASE_URL": database, "LARDER_BROKER_URL": broker}
+        terminal.type("flower", "--port", str(port), **servers)
+        assert terminal.process is not None
+        terminal.wait_for(lambda: embedded.is_taken(port))
+        silent.settimeout(30)
+        with silent.accept()[0]:  # a thread has begun to wait
+            terminal.process.terminate()
+            assert terminal.process.wait(8) == 0
+    assert [*terminal.site.data.glob("flower.db*")], "what it saved at its end"
