@@ -26,7 +26,7 @@ LEAST_DISK_BYTES = 1_000_000_000
 LATE_SECONDS = 600.0
 """Due work that waits longer needs a person."""
 MOST_CHANGES = 3
-"""Of the configuration that are named."""
+"""Most changes of the configuration that a finding names."""
 CANARY_SECONDS = 300.0
 """Every queue does a task a minute; five missed ones mean that it does none."""
 
@@ -40,27 +40,27 @@ class Diagnosis:
     """Only an error makes the doctor fail."""
     detail: str
     fix: str = ""
-    """What to do; empty if nothing is wrong."""
+    """Advice; empty if nothing is wrong."""
     repaired: bool = False
 
 
 def fine(detail: str) -> Diagnosis:
-    """Nothing is wrong."""
+    """Finding that all is well."""
     return Diagnosis(status="ok", detail=detail)
 
 
 def warning(detail: str, fix: str, check: str = "") -> Diagnosis:
-    """Works, and somebody should know."""
+    """Finding of something that works but needs attention."""
     return Diagnosis(status="warning", detail=detail, fix=fix, check=check)
 
 
 def error(detail: str, fix: str, check: str = "") -> Diagnosis:
-    """Does not work, or data are wrong."""
+    """Finding of something that does not work, or of wrong data."""
     return Diagnosis(status="error", detail=detail, fix=fix, check=check)
 
 
 def judge(status: Json) -> list[Diagnosis]:
-    """All that is wrong by the document of `larder status --json`: errors first, the most urgent of each first."""
+    """Findings by the document of `larder status --json`: errors first, the most urgent of each first."""
     looks = (
         (_servers, _supervised)
         if status["database"] != "ok"
@@ -90,14 +90,14 @@ def _workers(status: Json) -> Iterator[Diagnosis]:
     if (pending or being_synced) and (indexing := sorted(set(INDEXING) & set(lacking))):
         documents = plural(pending, "document waits", "documents wait")
         waits.append((documents if pending else f"syncs of {', '.join(being_synced)} wait", indexing))
-    for what, queues in waits:
-        yield error(f"{what} and no worker serves {', '.join(queues)}", START, "workers")
+    for waiting, queues in waits:
+        yield error(f"{waiting} and no worker serves {', '.join(queues)}", START, "workers")
     named = set(chain(*(queues for _, queues in waits)))
-    gone = {q: s for q in lacking if (s := status["unserved"].get(q) or 0.0) > UNSERVED_SECONDS}
-    if gone.keys() - named:
+    unserved = {q: s for q in lacking if (s := status["unserved"].get(q) or 0.0) > UNSERVED_SECONDS}
+    if unserved.keys() - named:
         judged = error if served or waits else warning
-        since = plural(round(min(gone.values()) / 60), "minute")
-        yield judged(f"no worker has served {', '.join(gone)} for {since}", START, "workers")
+        since = plural(round(min(unserved.values()) / 60), "minute")
+        yield judged(f"no worker has served {', '.join(unserved)} for {since}", START, "workers")
     elif not (served or waits) and any(s["next_sync"] for s in _scheduled(status)):
         yield warning("no worker is running, so no schedule is kept", START, "workers")
     for w in status["workers"]:
@@ -117,9 +117,11 @@ def _servers(status: Json) -> Iterator[Diagnosis]:
         detail = f"{free / 1e6:,.0f} MB are free where the data lie, and nothing works without"
         yield error(detail, "make room", "disk")
     if status["database"] != "ok":
-        told = status["error"]
+        failure = status["error"]
         yield error(
-            told["message"], told["fix"] if status["database"] == "refused" else "larder doctor", "database"
+            failure["message"],
+            failure["fix"] if status["database"] == "refused" else "larder doctor",
+            "database",
         )
     elif (seconds := status["database_seconds"]) > HealthOptions.slow_seconds:
         fix = "look at its load and its network"
@@ -163,7 +165,7 @@ def _work(status: Json) -> Iterator[Diagnosis]:
 
 
 def count_rejected(source: Json) -> int:
-    """How many items of a source could not be taken in, as far as they are named."""
+    """Number of items of a source that could not be taken in, as far as they are named."""
     return sum(problem["outcome"] == "failed" for problem in source["problems"])
 
 
@@ -185,9 +187,9 @@ def _content(status: Json) -> Iterator[Diagnosis]:
             yield error(f"{s['name']} waits, for {message}", fix, "sources")
             continue
         yield warning(f"{s['name']} cannot be read", f"larder sources check {s['name']}", "sources")
-    if held := [s for s in sources if s["held"]]:
-        waits = ", ".join(f"{s['held']} of {s['name']}" for s in held)
-        fix = f"if they are meant: larder sources release {held[0]['name']}"
+    if with_pending := [s for s in sources if s["held"]]:
+        waits = ", ".join(f"{s['held']} of {s['name']}" for s in with_pending)
+        fix = f"if they are meant: larder sources release {with_pending[0]['name']}"
         yield warning(f"deletions wait for approval: {waits}", fix, "deletions to approve")
     # Whoever sent what could not be taken was told.
     for s in (s for s in sources if s["type"] != UPLOADED and nothing_stored(s)):
@@ -210,10 +212,10 @@ def _content(status: Json) -> Iterator[Diagnosis]:
 def _attention(status: Json) -> Iterator[Diagnosis]:
     sources = status["sources"]
     letters, failed = sum(s["dead"] for s in sources), status["enrichment"]["failed"]
-    told = [plural(letters, "dead letter")] * bool(letters)
-    told += [f"{plural(failed, 'job')} of user stories failed"] * bool(failed)
-    if told:
-        yield warning(" and ".join(told), "larder dead list", "dead letters")
+    problems = [plural(letters, "dead letter")] * bool(letters)
+    problems += [f"{plural(failed, 'job')} of user stories failed"] * bool(failed)
+    if problems:
+        yield warning(" and ".join(problems), "larder dead list", "dead letters")
     if not sources:
         yield warning(
             "no source has been synced yet",

@@ -92,7 +92,7 @@ def list_dead(
     keys = ("id", "source", "item", "stage", "reason", "at", "resolution")
     rows = [{**one, "at": minute(one["at"])} for one in found[:MOST_SHOWN]]
     for job in jobs[:MOST_SHOWN]:
-        shown = {"id": job["id"][: operations.SHOWN], "item": "user stories", "at": minute(job["at"])}
+        shown = {"id": job["id"][: operations.ID_CHARACTERS], "item": "user stories", "at": minute(job["at"])}
         rows.append({**dict.fromkeys(keys), "reason": job["reason"], **shown})
     listed = table((*keys[:-1], "settled"), ([row[key] or "" for key in keys] for row in rows))
     more = len(found) + len(jobs) - len(rows)
