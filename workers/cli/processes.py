@@ -86,7 +86,7 @@ def up(
         api = None if no_api else r.api.port or embedded.usual_port(settings.data / "api")
         _load(context.parts, ("worker", "api")[: 1 + (api is not None)], LOADED_BY_UP)
         boss = supervisor.Supervisor(
-            settings=settings, where=where, flower_port=port, api_port=api, fork=run_in_fork
+            settings=settings, addresses=where, flower_port=port, api_port=api, fork=run_in_fork
         )
         boss.run(
             lambda: _tell(context, supervisor.read_state(settings.data) or {}, secrets=show_secrets),
@@ -293,7 +293,7 @@ LOADED_BY_SERVE = (
 """What forks of the supervisor, and of the process that serves commands, would load themselves."""
 
 
-def _load(parts: Runtime, commands: Iterable[str], modules: Iterable[str]) -> None:
+def _load(runtime: Runtime, commands: Iterable[str], modules: Iterable[str]) -> None:
     """Load what these commands need, and the model, for all forks of this process."""
     from workers.cli.commands import loaded
     from workers.runtime import preload
@@ -302,7 +302,7 @@ def _load(parts: Runtime, commands: Iterable[str], modules: Iterable[str]) -> No
         loaded(name)
     for module in modules:
         import_module(module)
-    preload(parts)
+    preload(runtime)
 
 
 @command(answer_timeout=None, without={"as_json"})
@@ -328,7 +328,7 @@ def lend(context: CommandContext, queues: Annotated[list[str], Argument()]) -> N
     _load(context.parts, ("worker", "beat"), LOADED_BY_UP)
     settings = context.settings
     boss = supervisor.Supervisor(
-        settings=settings, where=addresses(settings), queues=queues, lends=True, fork=run_in_fork
+        settings=settings, addresses=addresses(settings), queues=queues, lends=True, fork=run_in_fork
     )
 
     def end_with_input() -> None:

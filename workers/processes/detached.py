@@ -17,23 +17,23 @@ from workers.runtime import Addresses
 from workers.settings import Settings
 
 ALONE = "LARDER_ALONE"
-"""Set to anything, it has no command leave a process for those that come after it."""
+"""Variable that keeps commands from leaving a process for later ones, whatever its value."""
 
 
 def start_temporary_workers(settings: Settings, queues: Sequence[str]) -> psutil.Popen:
     """A process that runs workers and beat until it is told to end, or its input, which is ours, is closed."""
     (settings.data / "metrics").mkdir(exist_ok=True)
-    given = {
+    variables = {
         "LARDER_DATA": str(settings.data),
         "LARDER_TENANT": settings.tenant,
         "LARDER_PROJECT": settings.project,
         "LARDER_CONFIG": str(settings.path or ""),
         "PROMETHEUS_MULTIPROC_DIR": str(settings.data / "metrics"),
     }
-    return _larder(settings, ["lend", *queues], env=os.environ | given, stdin=subprocess.PIPE)
+    return _larder(settings, ["lend", *queues], env=os.environ | variables, stdin=subprocess.PIPE)
 
 
-def leave_serving(settings: Settings, where: Addresses) -> None:
+def leave_serving(settings: Settings, addresses: Addresses) -> None:
     """Start a process that runs the next commands of terminals, as `larder up` has one: they need not load anything.
 
     Only beside embedded servers, which stay as well when a command that started them ends; and only one. Where it
@@ -47,7 +47,7 @@ def leave_serving(settings: Settings, where: Addresses) -> None:
         needed = embedded.running(data / "postgres") and data.stat().st_uid == os.getuid()
         if not needed or embedded.running(folder) or "supervisor" in supervisor.running(data):
             return
-        environment = supervisor.Supervisor(settings=settings, where=where).environment("commands")
+        environment = supervisor.Supervisor(settings=settings, addresses=addresses).environment("commands")
         del environment["PROMETHEUS_MULTIPROC_DIR"]
         process = _larder(settings, ["serve", "--for-now"], env=environment)
         try:
@@ -57,6 +57,6 @@ def leave_serving(settings: Settings, where: Addresses) -> None:
             raise
 
 
-def _larder(settings: Settings, args: Sequence[str], **how: Any) -> psutil.Popen:
+def _larder(settings: Settings, args: Sequence[str], **options: Any) -> psutil.Popen:
     log = settings.data / "logs" / "supervisor.log"
-    return embedded.start_detached([*supervisor.LARDER, *args], log, cwd=settings.folder, **how)
+    return embedded.start_detached([*supervisor.LARDER, *args], log, cwd=settings.folder, **options)
