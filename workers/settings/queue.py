@@ -1,4 +1,4 @@
-"""How work is shared out, leased, retried and kept."""
+"""Settings of leases, retries, limits and retention of work."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ORDER = (
     ("soft_time_limit", "time_limit", ""),
     ("retry_base_seconds", "retry_max_seconds", ""),
 )
-"""What must be less than what, and why."""
+"""Key that must be less, key that must be more, and why."""
 
 
 class QueueSettings(ConfigSection):
@@ -52,9 +52,9 @@ class QueueSettings(ConfigSection):
     """
 
     lease_seconds: Number = Field(default=120, ge=1, le=86_400)
-    """How long a silent worker keeps its work."""
+    """Seconds that a silent worker keeps its work."""
     resend_seconds: Number | None = Field(default=None, ge=1, le=86_400)
-    """When work that was sent is sent again. Empty: twice leaseSeconds."""
+    """Seconds after which work that was sent is sent again. Empty: twice leaseSeconds."""
     max_in_flight: Whole = Field(default=2000, ge=1, le=1_000_000)
     """Most documents sent and not finished."""
     batch_documents: Whole = Field(default=128, ge=1, le=1000)

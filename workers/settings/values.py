@@ -19,12 +19,12 @@ from pipeline.documents import LANGUAGES
 _Options = TypeVar("_Options")
 
 
-def options_from(kind: type[_Options], section: BaseModel, **own: Any) -> _Options:
-    """The options of a part: what a section of the settings has under the same names, and `own`; empty is left out."""
-    given = {name: getattr(section, name, None) for name in signature(kind).parameters} | own
-    if isinstance(key := given.get("api_key"), SecretStr):
-        given["api_key"] = key.get_secret_value()
-    return kind(**{name: value for name, value in given.items() if value is not None})
+def options_from(kind: type[_Options], section: BaseModel, **overrides: Any) -> _Options:
+    """Options with the values that a section has under the same names, and `overrides`; empty ones are left out."""
+    values = {name: getattr(section, name, None) for name in signature(kind).parameters} | overrides
+    if isinstance(key := values.get("api_key"), SecretStr):
+        values["api_key"] = key.get_secret_value()
+    return kind(**{name: value for name, value in values.items() if value is not None})
 
 
 def _cron(value: str) -> str:
@@ -64,20 +64,20 @@ def _scheme(*allowed: str) -> AfterValidator:
 def _known_options(value: SecretStr) -> SecretStr:
     """Refuse what no client of Redis knows: each fails at it with a traceback, and only when it connects."""
     url = urlsplit(value.get_secret_value())
-    given = [name for name, _ in parse_qsl(url.query, keep_blank_values=True)]
-    if given and url.scheme.startswith("redis"):
+    names = [name for name, _ in parse_qsl(url.query, keep_blank_values=True)]
+    if names and url.scheme.startswith("redis"):
         from redis import connection
 
         clients = (
             getattr(connection, name) for name in ("AbstractConnection", "Connection", "SSLConnection")
         )
-        known = {
+        supported = {
             "virtual_host",
             "max_connections",
             *(name for c in clients for name in signature(c).parameters),
         }
-        if unknown := next((name for name in given if name not in known), None):
-            near = next(iter(get_close_matches(unknown, known, 1)), "db")
+        if unknown := next((name for name in names if name not in supported), None):
+            near = next(iter(get_close_matches(unknown, supported, 1)), "db")
             raise refusal(f"an address without the option {unknown!r}", f"did you mean {near}?")
     return value
 
