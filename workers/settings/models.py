@@ -183,7 +183,8 @@ class OAuthSettings(ConfigSection):
     provider: Annotated[str, OneOf(("google", "github", "gitlab", "okta"))] | None = None
     """google, github, gitlab, okta. Empty: one name and password."""
     server: WebUrl | None = Field(default=None, examples=["https://example.okta.com/oauth2/default"])
-    """The provider's address: of Okta with the path before `/v1`, or of your own GitHub or GitLab. Empty: the public one."""
+    """Address of the provider: of Okta with the path before `/v1`, or of your own GitHub or GitLab. Empty: the address
+    that all use."""
     key: Text | None = Field(default=None, examples=["0oa1b2c3"])
     """The id under which it knows Flower."""
     secret: Secret | None = Field(default=None, examples=["${FLOWER_OAUTH_SECRET}"])
