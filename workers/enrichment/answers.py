@@ -31,17 +31,17 @@ class UnknownJob(NotFound):
     """There is no such enrichment, or no longer."""
 
 
-def job_uuid(given: UUID | str) -> UUID:
+def job_uuid(job_id: UUID | str) -> UUID:
     """The id of a job.
 
     Raises:
         UnknownJob: it is none.
     """
     try:
-        return UUID(str(given))
+        return UUID(str(job_id))
     except ValueError:
-        what = f"{truncated(str(given))!r} is no id of an enrichment"
-        raise UnknownJob(what, fix="give the id that submit gave") from None
+        message = f"{truncated(str(job_id))!r} is no id of an enrichment"
+        raise UnknownJob(message, fix="give the id that submit gave") from None
 
 
 def may_read(caller: Caller, job: JobRow) -> bool:
@@ -50,12 +50,12 @@ def may_read(caller: Caller, job: JobRow) -> bool:
         rights = EnrichmentRequest.from_json(job.request).filter
     except RequestRejected:  # a job of an action
         return False
-    theirs = caller.search_filter
+    caller_filter = caller.search_filter
     return (
         caller.may_see(job.project_id)
-        and set(rights.security_levels or LEVELS) <= set(theirs.security_levels)
+        and set(rights.security_levels or LEVELS) <= set(caller_filter.security_levels)
         and bool(rights.readers)
-        and set(rights.readers) <= set(theirs.readers)
+        and set(rights.readers) <= set(caller_filter.readers)
         and all(caller.may_see(project_id(caller.tenant, name)) for name in job.request.get("projects", ()))
     )
 

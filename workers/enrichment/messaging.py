@@ -31,7 +31,7 @@ class _Watched:
     tenant: UUID
     wakes: list[Callable[[], object]] = field(default_factory=list)
     state: str | None = None
-    """As it was seen last."""
+    """State that was seen last."""
 
 
 class JobNotifications:
@@ -107,10 +107,10 @@ class JobNotifications:
 
     def _wake(self, job_id: UUID, state: str | None = None) -> None:
         with self._lock:
-            found = self._waiting.get(job_id)
-            if found is not None and (state is None or state != found.state):
-                found.state = state or found.state
-                for wake in found.wakes:
+            watched = self._waiting.get(job_id)
+            if watched is not None and (state is None or state != watched.state):
+                watched.state = state or watched.state
+                for wake in watched.wakes:
                     with suppress(RuntimeError):  # its event loop is closed; the others are still to be woken
                         wake()
 
@@ -123,17 +123,17 @@ class JobNotifications:
         for tenant, job_ids in by_tenant.items():
             with suppress(LarderError):
                 with self._database.tenant(tenant) as connection:
-                    found = jobs.states(connection, job_ids)
+                    states = jobs.states(connection, job_ids)
                 for job_id in job_ids:
-                    self._wake(job_id, found.get(job_id, "gone"))
+                    self._wake(job_id, states.get(job_id, "gone"))
 
 
 QUEUE = "enrich"
 _SCHEMES = ("redis://", "rediss://", "redis+socket://", "amqp://", "amqps://")
 SECONDS = 3.0
-"""Longer is not worth waiting for: the pump sends what could not be sent."""
+"""Seconds to send a message: the pump sends what could not be sent."""
 REST_SECONDS = 5.0
-"""A broker that is away is left alone for a while, so that many askers do not wait for it one by one."""
+"""Seconds for which a broker that is away is left alone, so that many askers do not wait for it one by one."""
 OPTIONS = {
     "socket_timeout": SECONDS,
     "socket_connect_timeout": SECONDS,
@@ -150,7 +150,7 @@ class JobPublisher:
     """One connection to the broker, opened with the first message, for all threads of a process."""
 
     def __init__(self, broker_url: str) -> None:
-        """Nothing is connected yet.
+        """Check the address; nothing is connected yet.
 
         Raises:
             ConfigurationError: it is no address of a Valkey, Redis or RabbitMQ; another broker would take messages
