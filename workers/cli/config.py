@@ -55,7 +55,7 @@ def init(
 
 
 def _look(data: Path | None) -> tuple[Json, list[tuple[str, Json]]]:
-    """What this folder and the environment hold, and (comment, section) of each source for it."""
+    """Facts about this folder and the environment, and (comment, section) of each source for the file."""
     from connectors import DecisionRules
     from connectors.files.contents import look_into
     from connectors.files.survey import Survey
@@ -76,10 +76,10 @@ def _look(data: Path | None) -> tuple[Json, list[tuple[str, Json]]]:
             sources.append((f"as {', '.join(service.set_)} say", dict(service.section)))
             facts.append({**service.section, "files": None, "endings": {}, "purpose": kind})
     left_out = [{"reason": reason, **vars(one)} for reason, one in contents.left_out.items()]
-    if others := contents.other_endings:
-        endings = [f"{ending} {n}" for ending, n in others.most_common(5)]
+    if other_endings := contents.other_endings:
+        endings = [f"{ending} {n}" for ending, n in other_endings.most_common(5)]
         reason = "files that are no documents"
-        left_out.append({"reason": reason, "count": others.total(), "examples": endings})
+        left_out.append({"reason": reason, "count": other_endings.total(), "examples": endings})
     lines = [{"type": k, "variables": s.set_, "reason": s.reason} for k, s in services.items()]
     return {"sources": facts, "left_out": left_out, "services": lines, "complete": contents.complete}, sources
 
@@ -116,9 +116,9 @@ def _surveyed(path: Path, facts: Json, *, full: bool) -> Iterator[RenderableType
 def show(context: CommandContext) -> None:
     """Print the values in force, environment included, with secrets masked."""
     from workers.settings.rendering import effective
-    from workers.settings.rendering import show as shown
+    from workers.settings.rendering import show as render
 
-    context.answer(effective(context.settings), shown(context.settings).rstrip("\n"))
+    context.answer(effective(context.settings), render(context.settings).rstrip("\n"))
 
 
 @command(app, "check", looks=True)
@@ -129,10 +129,10 @@ def check(context: CommandContext) -> None:
     from workers.runtime import Addresses, Runtime
 
     settings = context.settings
-    parts = Runtime(settings, Addresses())
-    problems = _refusals(_attempts(parts))
+    runtime = Runtime(settings, Addresses())
+    problems = _refusals(_attempts(runtime))
     # Searches go on without it, so it keeps nobody from starting.
-    reranker = _refusals({"searches go without the reranker: ": lambda: parts.reranker})
+    reranker = _refusals({"searches go without the reranker: ": lambda: runtime.reranker})
     understood: Json = {
         "success": not problems,
         "file": str(settings.path) if settings.path else None,
@@ -162,8 +162,8 @@ def check(context: CommandContext) -> None:
         raise typer.Exit(WRONG)
 
 
-def _attempts(parts: Runtime) -> dict[str, Callable[[], object]]:
-    """What is tried of a configuration, by how its refusal begins; no server is asked."""
+def _attempts(runtime: Runtime) -> dict[str, Callable[[], object]]:
+    """Attempts to use a configuration, by how a refusal begins; no server is asked."""
     from connectors.sections import secret_value
     from pipeline.database.driver_errors import check_parameters
     from pipeline.database.encryption import Keyring
@@ -171,9 +171,9 @@ def _attempts(parts: Runtime) -> dict[str, Callable[[], object]]:
     from workers.control.sync import configured_sources, open_source
     from workers.embedded.locating import addresses, uses_embedded
 
-    settings = parts.settings
+    settings = runtime.settings
     attempts: dict[str, Callable[[], object]] = {
-        f"source {one.settings.name}: ": partial(open_source, parts, one.settings)
+        f"source {one.settings.name}: ": partial(open_source, runtime, one.settings)
         for one in configured_sources(settings).values()
     }
     storage, security = settings.rag.storage, settings.rag.security
@@ -197,7 +197,7 @@ def _attempts(parts: Runtime) -> dict[str, Callable[[], object]]:
         sealed = dict.fromkeys(security.encrypt, "")
         keys = Keyring(keys=secret_value(security.encryption_keys), fields=security.encrypt)
         attempts["security.encrypt: "] = partial(keys.seal, sealed)
-    attempts |= {"embedding: ": lambda: parts.embedder, "": lambda: search.synonyms_of(parts)}
+    attempts |= {"embedding: ": lambda: runtime.embedder, "": lambda: search.synonyms_of(runtime)}
     return attempts
 
 
@@ -217,7 +217,7 @@ def _check_tls_files(url: str) -> None:
 
 
 def _refusals(attempts: Mapping[str, Callable[[], object]]) -> list[str]:
-    """What cannot be made as configured, and why."""
+    """Refusals of the attempts that fail, with their reasons."""
     refusals = []
     for name, attempt in attempts.items():
         try:
