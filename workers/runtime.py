@@ -89,10 +89,10 @@ class Runtime:
         self.answer_timeout: float | None = None
         """Seconds of silence after which the database counts as gone; set by commands that a person waits for."""
         self.start_timeout = 0.0
-        """Seconds in which they wait for a database that is being started."""
+        """Seconds in which such commands wait for a database that is being started."""
 
     def forget_connections(self) -> None:
-        """After a fork: drop the parent's connections without closing them under its feet."""
+        """Drop the parent's connections after a fork, without closing them under its feet."""
         if "database" in self.__dict__:
             self.database.forget_connections()
             del self.__dict__["database"]
@@ -107,7 +107,7 @@ class Runtime:
 
     @cached_property
     def database(self) -> Database:
-        """Connections are opened on first use, in the process that uses them."""
+        """The database; connections are opened on first use, in the process that uses them."""
         return Database(
             self.addresses.database,
             self.addresses.control,
@@ -181,7 +181,7 @@ class Runtime:
 
     @cached_property
     def model(self) -> str:
-        """The name its vectors are kept under; known without loading it."""
+        """Name of the configured model, under which its vectors are kept; known without loading it."""
         return vector_key(self.embedding_options)
 
     def embedder_of(self, index: SearchIndex) -> Embedder:

@@ -111,9 +111,9 @@ def enrich(tenant: str, job: str, **_later: object) -> None:
 
 
 @app.task(name=ASK, bind=True)  # type: ignore[untyped-decorator]
-def ask(self: Any, /, *args: object, **kwargs: Any) -> None:
+def ask(self: Any, /, *what: object, **kwargs: Any) -> None:
     """Answer a Celery app without this package, which finds the answer as the result of its message."""
-    remote_actions.store_answer(runtime.current(), self.request.id, args, kwargs)
+    remote_actions.store_answer(runtime.current(), self.request.id, what, kwargs)
 
 
 @app.task(name="larder.embedding.create")  # type: ignore[untyped-decorator]
@@ -130,7 +130,7 @@ def vector_store(tenant: str, job: str, **_later: object) -> None:
 
 @app.task(name="larder.vector.query")  # type: ignore[untyped-decorator]
 def vector_query(tenant: str, job: str, **_later: object) -> None:
-    """Find what a remote call asks for."""
+    """Answer a remote call's query of a collection."""
     enriching.run_action(runtime.current(), UUID(tenant), UUID(job), "vector_query")
 
 

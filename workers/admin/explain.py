@@ -20,7 +20,7 @@ from workers import search
 from workers.runtime import Runtime, current_user
 
 MOST_NAMED = 20
-"""Documents listed if a name fits several."""
+"""Most documents that are listed if a name fits several."""
 
 
 class SeveralDocuments(LarderError):
@@ -114,7 +114,7 @@ def why(runtime: Runtime, tenant: UUID, facts: Json, request: SearchRequest) -> 
 
 
 def why_visible(caller: Caller, facts: Json) -> Json:
-    """Which rules let a caller find a document, or keep it from them; `facts` are those of `find`.
+    """Rules by which a caller may find a document, or not; `facts` are those of `find`.
 
     `{"visible", "rules": [{"rule", "passes", "detail"}]}`, with a rule for each layer of its `acl`.
     """

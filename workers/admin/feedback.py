@@ -170,7 +170,7 @@ def _looked_up(
 def _questions_of_item(
     connection: Connection, item: str, visible: Visible | None
 ) -> Iterator[list[Question]]:
-    """The items of this id: those that Step 4 was asked about, then indexed ones, then those judged before."""
+    """Questions about items of this id: those that Step 4 was asked about, then indexed, then judged before."""
 
     def about(title: str, content: Json, project: UUID, name: str | None) -> Question:
         key, named = key_of("", item, project), name or str(project)

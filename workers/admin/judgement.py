@@ -22,13 +22,13 @@ from workers.queue import broker
 from workers.queue.celeryconfig import INDEXING, QUEUES
 
 LEAST_DISK_BYTES = 1_000_000_000
-"""With less room PostgreSQL may stop at any moment."""
+"""Free bytes below which PostgreSQL may stop at any moment."""
 LATE_SECONDS = 600.0
-"""Due work that waits longer needs a person."""
+"""Seconds after which waiting due work needs a person."""
 MOST_CHANGES = 3
 """Most changes of the configuration that a finding names."""
 CANARY_SECONDS = 300.0
-"""Every queue does a task a minute; five missed ones mean that it does none."""
+"""Age in seconds of a canary that shows a stuck queue: every queue does one a minute."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +76,11 @@ def next_steps(status: Json) -> list[Json]:
 
 
 INSTALLATION = frozenset({"workers", "disk", "database", "broker", "embedding"})
-"""Checks whose findings name no source: those of a tenant may read them who operate it."""
+"""Checks whose findings name no source: whoever operates a tenant may read them."""
 
 
 def _workers(status: Json) -> Iterator[Diagnosis]:
-    """Every queue is served; if none is and nothing waits, nothing may have been started on purpose."""
+    """Findings about workers; if none runs and nothing waits, there may be none on purpose."""
     served, sources = served_queues(status["workers"]), status["sources"]
     lacking = [queue for queue in QUEUES if queue not in served]
     pending, waits = status["backlog"]["pending"], []
@@ -228,7 +228,7 @@ def _attention(status: Json) -> Iterator[Diagnosis]:
 
 
 def _scheduled(status: Json) -> list[Json]:
-    """Sources that are synced by themselves, or might be."""
+    """Sources that have a schedule, or may have one."""
     return [s for s in status["sources"] if not (s["paused"] or s["removed"] or s["type"] == UPLOADED)]
 
 

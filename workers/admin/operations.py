@@ -265,7 +265,7 @@ def dead_letters(
 
 
 def dead_letters_by_id(runtime: Runtime, ids: Sequence[int]) -> list[dead.DeadLetter]:
-    """The letters of these numbers.
+    """The dead letters of these numbers.
 
     Raises:
         ConfigurationError: there is no letter of one of the numbers.
@@ -281,7 +281,7 @@ def dead_letters_by_id(runtime: Runtime, ids: Sequence[int]) -> list[dead.DeadLe
 
 
 def history(runtime: Runtime, letter: dead.DeadLetter) -> list[dead.DeadLetter]:
-    """Every letter about the same document, newest first."""
+    """All dead letters about the document of this one, newest first."""
     with runtime.database.control() as connection:
         return dead.of_document(connection, letter.document_id)
 
@@ -322,13 +322,13 @@ def drop(runtime: Runtime, chosen: Sequence[dead.DeadLetter]) -> Json:
 
 
 def failed_jobs(runtime: Runtime) -> list[Json]:
-    """Jobs that nobody waits for and that failed, as `jobs.failed` tells them; newest first."""
+    """Failed jobs that no caller waits for, as `jobs.failed` gives them; newest first."""
     with runtime.database.control() as connection:
         return jobs.failed(connection)
 
 
 def dead_letters_and_jobs(runtime: Runtime, ids: Sequence[str]) -> tuple[list[dead.DeadLetter], list[Json]]:
-    """The letters of these numbers and the failed jobs of these ids, of which the first characters will do.
+    """The dead letters of these numbers and the failed jobs whose ids begin like this.
 
     Raises:
         ConfigurationError: there is none of one of them.
@@ -350,7 +350,7 @@ def settle_jobs(
     action: str,
     settle: Callable[[Connection, Sequence[str]], list[str]],
 ) -> list[str]:
-    """`jobs.replay` or `jobs.drop` for these; the ids of those that were still failed."""
+    """Replay or drop failed jobs, by `jobs.replay` or `jobs.drop`; the ids of those that were still failed."""
     done = []
     for tenant in {job["tenant_id"] for job in chosen}:
         with runtime.database.tenant(tenant) as connection:
@@ -364,7 +364,7 @@ def settle_jobs(
 
 
 def _by_tenant(chosen: Sequence[dead.DeadLetter]) -> Iterator[tuple[UUID, dict[UUID, str]]]:
-    """Tenant, and its documents with their names."""
+    """Tenants with their documents, id -> name."""
     for tenant in {letter.tenant_id for letter in chosen}:
         yield tenant, {one.document_id: one.item for one in chosen if one.tenant_id == tenant}
 

@@ -320,7 +320,7 @@ def drop(runtime: Runtime, index: SearchIndex, *, by: str = "") -> Json:
 
 
 def drop_old(runtime: Runtime) -> None:
-    """Remove an index that was kept for a rollback for long enough."""
+    """Remove indexes that were kept for a rollback for as long as configured."""
     with runtime.database.control() as connection:
         old = search_indexes.retired_before(connection, days=runtime.rag.retrieval.keep_previous_days)
     for index in old:
@@ -336,6 +336,6 @@ def _audit(
     by: str = "",
     **detail: object,
 ) -> None:
-    """Write it into the chain of this installation's own tenant: an index holds all of them."""
+    """Append an entry about an index to the audit chain of this installation's tenant: an index holds all tenants."""
     tenant, entry = runtime.settings.tenant_id, {"made_with": str(made_with(index)), **detail}
     audit.append(connection, tenant, action, f"search index {index.id}", entry, by=by or current_user())

@@ -34,7 +34,7 @@ from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Runtime, acting_as
 
 STORE_DOWN_LEVEL = 4
-"""Without the database nothing can be looked up: answers are static."""
+"""Degradation level without the database: nothing can be looked up, and answers are static."""
 SLOW_LEVEL = 2
 """Lowest degradation level of answers while the database is slow."""
 FOREIGN = "workers that were started with another configuration meet this; restart them with the mended one"
@@ -193,7 +193,7 @@ def recent(runtime: Runtime) -> Json:
 
 
 def _with_lateness(source: Json) -> Json:
-    """With `late_seconds`: since when a sync was due by the schedule and none was completed."""
+    """Add `late_seconds`: the time since a sync was due by the schedule and none was completed."""
     schedule, zone, last = source.pop("schedule"), source.pop("timezone"), source.pop("last_sync_at")
     planned, now = source["next_sync"], datetime.now(UTC)
     due = sync.next_time(schedule, zone, last) if last else planned and datetime.fromisoformat(planned)
@@ -301,11 +301,11 @@ def sources_of(runtime: Runtime, caller: Caller) -> list[Json]:
 
 NAMED_PROBLEMS = ("failed", "skipped", "noted")
 COUNTED_PROBLEMS = (*NAMED_PROBLEMS, "excluded")
-"""Counts of a source that lead to a list of reasons."""
+"""Counts of a source for which there is a list of reasons."""
 
 
 def problems_of(runtime: Runtime, caller: Caller) -> dict[UUID, Json]:
-    """Source -> `{"counts", "problems", "left_out"}`: what could not be taken in; of those the caller operates."""
+    """Source -> `{"counts", "problems", "left_out"}` of items that were not taken in; of sources they operate."""
     if not caller.may(OPERATE):
         return {}
     with runtime.database.tenant(caller.tenant) as connection:

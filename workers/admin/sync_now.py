@@ -1,4 +1,4 @@
-"""Syncing now, for commands: open the runs, wait for them, tell what they did."""
+"""Syncing for commands: open the runs, wait for them, report them."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ class WatchedRun:
     through: bool = False
     """Whether it and every earlier run of the source are closed: all that this walk saw unchanged is searchable."""
     given_up: str = ""
-    """Why nobody waits for it any longer: the workers that run cannot do it."""
+    """Reason why it is no longer waited for: the workers that run cannot do it."""
 
     @property
     def failure(self) -> str:
-        """Why the source could not be read; empty if it was."""
+        """Reason why the source could not be read; empty if it was."""
         return self.given_up or (str(self.run.error) if self.run.state == "failed" else "")
 
 
@@ -94,7 +94,7 @@ def configured_sources_named(settings: Settings, names: Sequence[str]) -> list[C
 
 
 def undoable(runtime: Runtime, chosen: Sequence[Configured]) -> dict[UUID, SourceUnavailable]:
-    """Which of these the workers that run do not have as configured here, and why; none if none run.
+    """Errors for sources that the running workers do not have as configured here; none if no workers run.
 
     Whoever starts workers registers what they have. Another configuration must not be registered before they take it
     over: the source would be wrong for those that run, and for good if it was a slip.
@@ -143,7 +143,7 @@ def _opened(runtime: Runtime, one: Configured, *, force: bool) -> WatchedRun:
 
 
 def broker_lost(why: str, fix: str = WORK_IS_KEPT) -> StoreUnavailable:
-    """Error for a person who would wait in vain."""
+    """Error for a command that would wait in vain."""
     return StoreUnavailable(f"the broker {why}, so no worker hears of this work", fix=fix)
 
 
@@ -259,12 +259,12 @@ def _give_up(runtime: Runtime, watched: Sequence[WatchedRun], seconds: float) ->
 
 
 def count_settled(run: runs.RunRow) -> int:
-    """Documents of a run that are through, one way or the other."""
+    """Number of documents of a run that are indexed, dead or superseded."""
     return run.indexed + run.dead + run.superseded
 
 
 def raise_if_stuck(runtime: Runtime) -> None:
-    """When the walks are through, what is left to wait for may take a person, or a day."""
+    """Raise if the documents that are left wait for a person, or for longer than a command waits."""
     fix = "the work is kept and goes on by itself: larder status"
     with runtime.database.control() as connection:
         terms = runtime.allowance.terms
@@ -337,7 +337,7 @@ def _errors(watched: Iterable[WatchedRun]) -> Iterator[Json]:
 
 
 def exit_code(report_: Json) -> int:
-    """0 all in, 3 partly, 1 if no source could be read at all."""
+    """Exit code: 0 all in, 3 partly, 1 if no source could be read at all."""
     if report_["success"]:
         return 0
     return 3 if any(r["state"] not in _UNREAD for r in report_["runs"]) else 1
@@ -368,7 +368,7 @@ def sources_of_folder(runtime: Runtime, folder: Path) -> list[Configured]:
 
 
 def register_folder(runtime: Runtime, ones: Sequence[Configured]) -> None:
-    """Make the ledger know sources that a command made up, all of one tenant."""
+    """Register sources that a command made up, all of one tenant."""
     now, first = datetime.now(UTC), ones[0]
     with runtime.database.tenant(first.tenant_id) as connection:
         sources.ensure_tenant(connection, first.tenant_id, first.tenant, first.project_id, first.project)
@@ -419,7 +419,7 @@ def preview(runtime: Runtime, one: Configured, *, force: bool) -> Json:
 
 
 def served_queues(workers: Sequence[Json]) -> set[str]:
-    """Queues that a living one of the `workers` of the status serves."""
+    """Queues that living workers serve; `workers` are those of the status."""
     return {queue for w in workers if w["age_seconds"] <= DEAF_SECONDS for queue in w["queues"]}
 
 

@@ -28,7 +28,7 @@ from workers.settings import Settings
 from workers.settings.api import HMAC, AuthSettings
 
 LONGEST_TOKEN = 16_000
-"""Characters."""
+"""Most characters of a token."""
 REFETCH_SECONDS = 60.0
 """Shortest time between two fetches of the public keys, however many tokens name an unknown one."""
 MOST_KEYS_BYTES = 1_000_000

@@ -58,14 +58,14 @@ class Commands(TyperGroup):
         self.commands.update((name, Listed(name=name, hidden=name in HIDDEN)) for name in COMMANDS)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that these arguments begin with."""
+        """Load the command that these arguments begin with."""
         if args and args[0] in COMMANDS:
             self.commands[args[0]] = loaded(args[0])
         return super().resolve_command(ctx, args)
 
 
 def loaded(name: str) -> Any:
-    """The command or group of this name, as the table tells."""
+    """Load the command or group of this name."""
     target = pkgutil.resolve_name("workers.cli.{}:{}".format(*COMMANDS[name]))
     if isinstance(target, typer.Typer):
         info = TyperInfo(target, name=name)

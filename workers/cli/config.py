@@ -85,7 +85,7 @@ def _look(data: Path | None) -> tuple[Json, list[tuple[str, Json]]]:
 
 
 def _surveyed(path: Path, facts: Json, *, full: bool) -> Iterator[RenderableType]:
-    """The lines of `config init`."""
+    """Lines of `config init` for a person."""
     sources = facts["sources"]
     if sources:
         rows = [

@@ -43,7 +43,7 @@ app = typer.Typer(
 MEASURES = {"ndcg@10": "nDCG@10", "recall@5": "recall@5", "recall@10": "recall@10", "mrr@10": "MRR@10"}
 SECTION = ("shown", "useful", "related", "noise", "unjudged")
 LONGEST = 100
-"""Characters of a question."""
+"""Most characters of a question on the screen."""
 Place = Path | None
 
 _ALL = "Enrich all questions. [default: those in context_judgements.tsv]"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 MOST_SHOWN = 50
-"""Rows of a list on the screen; --json has all."""
+"""Most rows of a list on the screen; --json has all."""
 
 dead = typer.Typer(no_args_is_help=True, help="Documents that were given up on.")
 audit = typer.Typer(no_args_is_help=True, help="Who searched and who changed something.")
@@ -358,7 +358,7 @@ def _log_line(process: str, line: str, least: int, *, every: bool) -> tuple[str,
 
 
 def _entry(entry: Json) -> tuple[str, str, str, str]:
-    """Time, level, event and what else an entry of a log tells."""
+    """Time, level, event and other fields of a log entry, as text."""
     at, level, event = str(entry.pop("timestamp", "")), entry.pop("level", "info"), entry.pop("event", "")
     entry.pop("logger", None)
     # Celery's own lines begin with the task and its id.

@@ -144,7 +144,7 @@ def _detach(context: CommandContext, *, no_api: bool, no_flower: bool) -> dict[s
 
 
 def _missing(folder: Path, state: dict[str, Any], alive: dict[str, int], *, api: bool) -> list[str]:
-    """Which parts do not live, or do not listen yet."""
+    """Processes that do not live, or do not listen yet."""
     from workers.embedded import is_taken
     from workers.queue.celeryconfig import QUEUES
 

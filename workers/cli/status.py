@@ -77,7 +77,7 @@ _COLUMNS = ("docs", "chunks", "pending", "dead", "hidden", "fresh", "next")
 
 
 def screen(document: Json) -> RenderableType:
-    """The whole picture in at most 24 lines of 80 columns for five sources."""
+    """The screen, in at most 24 lines of 80 columns for five sources."""
     servers = {name: f"{name} {_SERVER[document[name]]}" for name in ("database", "broker")}
     if (document["database_seconds"] or 0) > SLOW_SECONDS:
         servers["database"] = f"[yellow]database slow ({document['database_seconds']:.1f} s)[/]"
@@ -116,7 +116,7 @@ def _source_table(sources: list[Json]) -> RenderableType:
 
 
 def _running(s: Json) -> tuple[object, ...]:
-    """The bar of its run under way, as `larder index` shows it; nothing if there is none."""
+    """The bar of a source's run under way, as `larder index` shows it; nothing if there is none."""
     run = s.get("running")
     if not run:
         return ()
@@ -184,7 +184,7 @@ def _named(source: Json, outcome: str) -> int:
 
 
 def _figures(document: Json) -> Iterator[tuple[str, str]]:
-    """Labels, and what is said of each as markup."""
+    """Labels, and the text of each as markup."""
     from pipeline.search.records import Partial
 
     b, e = document["backlog"], document["enrichment"]
@@ -238,7 +238,7 @@ def _alert(a: Json) -> str:
 
 
 def _inactive_index(i: Json) -> str:
-    """One that is being filled, or kept for a rollback."""
+    """Line of an index that is being filled, or kept for a rollback."""
     lag = f", {i['stale']} older, {duration_text(i['lag_seconds'])} behind" if i["stale"] else ""
     dead = f", [red]{i['dead']} dead[/]" if i["dead"] else ""
     filled = f"{i['documents']} of {plural(i['total'], 'document')}"
@@ -269,7 +269,7 @@ def _embedding(e: Json) -> str:
 
 
 def _since(words: str, seconds: float | None) -> str:
-    """`words` with a time in them; nothing for None."""
+    """Put a duration into `words`; empty for None."""
     return "" if seconds is None else words.format(duration_text(seconds))
 
 

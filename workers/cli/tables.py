@@ -112,7 +112,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, right: Coll
 
 
 def hanging(console: Console, lines: Sequence[str], indent: int) -> Iterator[str]:
-    """Lines broken between words for a person's screen, what follows below the beginning; as they are elsewhere."""
+    """Break lines between words for a person's screen, indented from the second on; elsewhere leave them whole."""
     for line in lines:
         if not (console.is_terminal and len(line) > console.width):
             yield line
@@ -131,7 +131,7 @@ _UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 def duration_text(seconds: float | None) -> str:
-    """Seconds as people say them, in at most four characters or so; `never` for None."""
+    """Duration for people, in about four characters at most; `never` for None."""
     if seconds is None:
         return "never"
     return next((f"{int(seconds // size)}{unit}" for size, unit in _UNITS if seconds >= size), "0s")
@@ -143,7 +143,7 @@ def rate_and_time_left(rate: float | None, seconds_left: float | None) -> str:
 
 
 class PaceColumn(ProgressColumn):
-    """Rate and time left."""
+    """Column of the rate and the time left."""
 
     def render(self, task: Task) -> Text:
         """Pace of the last half minute."""

@@ -61,7 +61,7 @@ def may_read(caller: Caller, job: JobRow) -> bool:
 
 
 def answer_of(job: JobRow) -> Json:
-    """The answer of a job that is done; of any other the error is raised."""
+    """The answer of a job that is done; for any other its error is raised."""
     if job.state == "done":
         return dict(job.result or {})
     if job.state == "failed":

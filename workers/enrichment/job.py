@@ -98,7 +98,7 @@ def _answer(
 
 
 def _settle(runtime: Runtime, tenant: UUID, claimed: jobs.ClaimedJob, error: LarderError) -> None:
-    """Try again what may pass, and end the job otherwise.
+    """Put a job back if its error may pass, and fail it otherwise.
 
     One without a deadline is tried for ever while a service is away, which is not its fault.
     """
@@ -194,7 +194,7 @@ def record_answer_version(runtime: Runtime) -> bool:
 
 
 def warm(runtime: Runtime) -> None:
-    """Load the model and connect, so that the first job need not wait for it; a failure shows at the first job.
+    """Load the model and connect, so that the first job need not wait; a failure shows at the first job.
 
     A model whose calls are counted is not asked for it: a search by words connects as well.
     """

@@ -21,7 +21,7 @@ from pipeline.ledger.jobs import ENRICH
 from workers.queue import broker, rabbit
 
 POLL_SECONDS = 1.0
-"""A notification may be lost, with its connection or in a pooler; looking once in a while finds what it told."""
+"""Seconds between two looks at jobs: a notification may be lost, with its connection or in a pooler."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class _Watched:
 
 
 class JobNotifications:
-    """Wakes who waits for jobs: one thread and one connection for all waiters of a process, from the first one on."""
+    """Wakes waiters of jobs: one thread and one connection for all of a process, from the first waiter on."""
 
     def __init__(
         self,

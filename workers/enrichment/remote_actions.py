@@ -159,8 +159,8 @@ def _checked(runtime: Runtime, args: Sequence[object], kwargs: Json) -> tuple[st
         parameters = inspect.signature(getattr(Actions, method)).parameters
         accepted = [one for one in parameters if one not in ("self", "state", "_more")]
     if surplus := sorted(arguments.keys() - {*accepted} if method or "pbi" in arguments else ()):
-        what_else = truncated(", ".join(surplus))
-        raise RequestRejected(f"{name} does not take {what_else}", fix=f"it takes {', '.join(accepted)}")
+        unknown = truncated(", ".join(surplus))
+        raise RequestRejected(f"{name} does not take {unknown}", fix=f"it takes {', '.join(accepted)}")
     listed = arguments.get("projects")
     named = [arguments.get("project"), *(listed if isinstance(listed, list) else ())]
     projects = [one for one in named if isinstance(one, str)]

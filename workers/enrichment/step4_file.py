@@ -32,7 +32,7 @@ from workers.runtime import Runtime
 from workers.search import MOST_NAMED, names_in, unknown_projects
 
 MOST_INTERACTIVE = 20
-"""Most PBIs that go first; more are a backlog, which lets those go first for whom somebody waits."""
+"""Most PBIs for which somebody waits; more are a backlog, which steps aside for them."""
 TEXT_ENDINGS = (".md", ".markdown", ".mdx", ".txt")
 MOST_NOTICES = 5
 """Most projects that notices are about."""
@@ -45,9 +45,9 @@ class BacklogFile:
 
     context: Json
     flat: bool
-    """True: the file is the output of one step and no whole context; so is what comes out."""
+    """True if the file is the output of one step and no whole context; so is the output then."""
     items: Sequence[Json]
-    """Each with its `pbi`."""
+    """The items, each with its `pbi`."""
     projects: Sequence[str] = ()
     """Projects that PBIs name, each once; an empty name stands for PBIs that name none."""
     repeated: Sequence[str] = ()
@@ -71,7 +71,7 @@ class Enriched:
 
     @property
     def exit_code(self) -> int:
-        """0 all, 1 none, 3 some."""
+        """Exit code: 0 all enriched, 1 none, 3 some."""
         if not self.failed:
             return 0
         return 1 if len(self.failed) == len(self.outcomes) else 3
@@ -113,14 +113,14 @@ def read_backlog(path: Path) -> BacklogFile:
 
 
 def is_text(words: str, ending: str = "") -> bool:
-    """Whether words are a PBI as a person writes one, and no JSON; `ending` is that of the file that they are from."""
+    """Whether a text is a PBI as a person writes one, and no JSON; `ending` is that of its file."""
     if words.lstrip().startswith(("{", "[")):
         return ending.lower() in TEXT_ENDINGS and words.lstrip().startswith("[") and not _is_json(words)
     return ending.lower() != ".json"
 
 
 def item_of_text(words: str, title: str = "") -> Json:
-    """The PBI that words are: a header, and a title in it or on the first line."""
+    """The PBI of a text: a header, and a title in it or on the first line."""
     head = read_front_matter(words.strip())
     facts: Json = json.loads(json.dumps(head.values, default=str))  # YAML has dates
     text = head.body.strip()
@@ -227,7 +227,7 @@ def enrich(
     timeout: float | None,
     tell: Callable[[Outcome], None],
 ) -> Enriched:
-    """Send every PBI through the queue and put together what comes back; `tell` hears of each as it comes in."""
+    """Send every PBI through the queue and put the answers together; `tell` is called with each outcome."""
     begun = time.monotonic()
     outcomes: list[Outcome] = []
 

@@ -93,7 +93,7 @@ class StoryQuery:
 
 
 def find(stories: StoryMemory, request: StoryQuery) -> list[Json]:
-    """Similar stories, nearest first; none if the installation is switched off.
+    """Search for similar stories, nearest first; none if the installation is switched off.
 
     Raises:
         RequestRejected: nothing is looked for.
@@ -122,7 +122,7 @@ def search(runtime: Runtime, tenant: UUID, request: StoryQuery, *, by: str = "")
 
 
 def delete(stories: StoryMemory, source: str) -> int:
-    """Remove the stories of a run or file, which the audit notes; how many there were."""
+    """Remove the stories of a run or file, with an entry in the audit; returns their number."""
     with stories.connected() as connection:
         deleted = delete_stories_by_source(source, connection, memory=stories)
         if deleted:

@@ -31,7 +31,7 @@ MOST_STORIES = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedStories:
-    """Stories that will be stored, whatever dies; each once, and those of a job all or none."""
+    """Stories that will be stored whatever ends; each once, and those of a job all or none."""
 
     jobs: Sequence[UUID]
     accepted: int
@@ -63,7 +63,7 @@ def requests_of(
 
 
 def audited(task: str, request: Json) -> Iterator[tuple[str, Json]]:
-    """Action and detail of what the audit says of a job that is asked for."""
+    """Action and detail of the audit's entry about a job."""
     if task == ENRICH:
         yield "enrich", {"pbi": EnrichmentRequest.from_json(request).id[: audit.MOST_QUERY]}
     elif task == STORE and request["stories"]:

@@ -40,7 +40,7 @@ class Rule(NamedTuple):
     """Condition of an alert, over the document of `larder status --json` and what a `Watcher` adds to it."""
 
     says: str
-    """With `subject`, `value`, and `s` for the plural; the command that helps comes last."""
+    """Text with `subject`, `value`, and `s` for the plural; the command that helps comes last."""
     measure: Callable[[Json], _Values] = lambda _document: ()
 
 
@@ -193,10 +193,10 @@ CHANNELS: Mapping[str, Callable[[AlertChannel, Settings, Json], None]] = {
     "webhook": _webhook,
     "mail": _mail,
 }
-"""Type -> what tells it; an OSError means that it is told again."""
+"""Type -> function that sends an alert; after an OSError it is sent again."""
 MOST_UNTOLD = 1000
 TELLING_SECONDS = 120.0
-"""Seconds after which a process that has not sent an alert has ended: another sends it, perhaps again."""
+"""Seconds after which a process that has not sent an alert counts as ended: another sends it, perhaps again."""
 
 
 def address_of(channel: AlertChannel) -> str:
@@ -216,7 +216,7 @@ AWAY_KEY = "larder:alert:store_unreachable"
 
 
 class Watcher:
-    """Looks at everything and tells what is wrong once, and once that it is over; several may look at one database."""
+    """Raises alerts by the status, and sends each when it fires and when it clears; several may watch one database."""
 
     def __init__(
         self,
@@ -249,7 +249,7 @@ class Watcher:
         """The alert that the database is away, while the broker is away, too."""
 
     def look(self) -> None:
-        """Raise what is wrong, tell what is new and what is over.
+        """Check once: raise what is wrong, send what is new and what is over.
 
         Raises:
             StoreError: the database went away while it was told; what is left is told at another look.
@@ -271,7 +271,7 @@ class Watcher:
         self._untold = deque(untold, maxlen=MOST_UNTOLD)
 
     def _settle(self) -> None:
-        """Raise, fire and clear; what is to be told is kept with it, so that no end of a process takes it away."""
+        """Raise, fire and clear alerts; messages are kept with them, so that no end of a process loses them."""
         document = self._document()
         with self._runtime.database.control() as connection:
             for name, rule in RULES.items():
@@ -358,7 +358,7 @@ class Watcher:
         return [alert_record("cleared", **over)] if over else []
 
     def _addressed(self, news: Iterable[Json]) -> list[tuple[str, Json]]:
-        """Each of these for each channel that it is severe enough for."""
+        """Alerts with each channel that they are severe enough for."""
         return [
             (address, one)
             for one in news
@@ -367,7 +367,7 @@ class Watcher:
         ]
 
     def _tell_kept(self) -> None:
-        """Tell what the database keeps; a channel that does not take one is asked again at the next look."""
+        """Send the alerts that the database keeps; a channel that does not take one is asked again at the next look."""
         away: list[str] = []
         while True:
             with self._runtime.database.control() as connection:
@@ -396,5 +396,5 @@ class Watcher:
 
 
 def alert_record(state: str, *, name: str, **fields: str) -> Json:
-    """An alert as channels tell it: firing, or cleared."""
+    """An alert as channels send it: firing, or cleared."""
     return {"at": datetime.now(UTC).isoformat(), "state": state, "alert": name, **fields}

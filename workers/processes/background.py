@@ -46,11 +46,11 @@ class Loop:
         self._thread = threading.Thread(target=self._run, name=f"larder-{name}", daemon=True)
 
     def start(self) -> None:
-        """Begin to wait for the first time."""
+        """Start the thread, which waits first."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Begin nothing any more; what is being done for long ends with this process."""
+        """Stop the thread; work that takes longer ends with this process."""
         self._over.set()
         self._waits.wait(ENDING_SECONDS)
 

@@ -183,7 +183,7 @@ class Listening(bootsteps.StartStopStep):  # type: ignore[misc]
     requires = {"celery.worker.consumer.tasks:Tasks"}  # noqa: RUF012 - the name and type Celery asks for
 
     def start(self, parent: Any) -> None:
-        """Put it there, or there again."""
+        """Put the heartbeat on the timer of this start."""
         parent.controller.presence.listen(parent.timer)
 
 
@@ -206,7 +206,7 @@ class TickScheduler(Scheduler):  # type: ignore[misc]
 
 
 class Starvation:
-    """Called now and then; tells whether messages waited since the last call while the worker took none.
+    """Check for a worker that takes no messages while some wait; called now and then.
 
     A consumer may have lost its place at the broker and not know it: its timer runs, its connection is answered, and no
     message comes.

@@ -1,4 +1,4 @@
-"""Whether processes live: heartbeat files, and process numbers that are not someone else's by now.
+"""Liveness of processes: heartbeat files, and process numbers that are not someone else's by now.
 
 Light: container health checks run it every few seconds.
 """
@@ -22,7 +22,7 @@ DEAF_SECONDS = 30.0
 
 
 FOLDER = "LARDER_HEARTBEAT_DIR"
-"""Names the folder of the signs of life."""
+"""Variable that names the folder of the heartbeat files."""
 
 
 def heartbeat_folder(data: Path, environ: Mapping[str, str]) -> Path:
@@ -35,7 +35,7 @@ FIX = f"name a folder that this user may write to in {FOLDER}"
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make the folder of the signs of life, before anything is begun that would have none.
+    """Make the folder of the heartbeat files, before a process starts that could write none.
 
     Raises:
         ConfigurationError: this user may not write there.
@@ -56,7 +56,7 @@ def touch(folder: Path, name: str) -> None:
 
 
 def ages(folder: Path) -> dict[str, float]:
-    """Seconds since each process in `folder` gave a sign of life, by worker name."""
+    """Seconds since the last heartbeat of each process in `folder`, by worker name."""
     seconds = {}
     for path in sorted(folder.glob("*.heartbeat")):
         with suppress(OSError):
@@ -69,7 +69,7 @@ ALIKE_SECONDS = 2.0
 
 
 def process_start(pid: int) -> float:
-    """When a process began, 0 if there is none: seconds since the machine did, where the system counts so.
+    """Start of a process, 0 if there is none: seconds since the machine's start, where the system counts so.
 
     The time of day would not do: it is made of the machine's start, which moves whenever the clock is set, and then
     no living process would be known again.
@@ -86,7 +86,7 @@ def process_start(pid: int) -> float:
 
 
 def is_same_process(pid: int, started: float) -> bool:
-    """Whether that process lives and began when it was noted."""
+    """Whether that process lives and has this start."""
     began = process_start(pid)
     return bool(began) and abs(began - started) < ALIKE_SECONDS
 

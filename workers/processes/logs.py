@@ -37,7 +37,7 @@ EVENT_FIELDS = [
 OUR_PACKAGES = {"connectors", "pipeline", "workers"}
 """Names that the loggers begin with whose debug lines are shown."""
 MOST_ID = 64
-"""Letters of an id; whoever writes to the broker may send any."""
+"""Most characters of an id; whoever writes to the broker may send any."""
 
 
 def configure(level: str, path: Path | None = None, *, most_bytes: int = 10_485_760, files: int = 10) -> None:

@@ -191,19 +191,19 @@ _STATES = ("documents", "pending", "dead", "hidden", "held")
 
 
 def value_at(document: Json, *path: str) -> Any:
-    """The value at this place of the document; None if there is none."""
+    """Value at this path of a document; None if there is none."""
     for key in path[:-1]:
         document = document.get(key) or {}
     return document.get(path[-1])
 
 
 def _one(*path: str) -> Callable[[Json], _Values]:
-    """The value at this place of the document."""
+    """Reader of the value at this path of a document."""
     return lambda document: [((), value_at(document, *path))]
 
 
 def _each(*path: str) -> Callable[[Json], _Values]:
-    """Each value of the mapping at this place, with its key."""
+    """Reader of the mapping at this path of a document: each value with its key."""
     return lambda document: [((key,), value) for key, value in (value_at(document, *path) or {}).items()]
 
 
@@ -339,7 +339,7 @@ class _Figures(Collector):
         self._document = document
 
     def collect(self) -> Iterator[Metric]:
-        """All of the table."""
+        """All figures of the table."""
         for name, meaning, labels, read in FIGURES:
             family = GaugeMetricFamily(f"larder_{name}", meaning, labels=labels)
             for label_values, value in dict(read(self._document)).items():
@@ -431,7 +431,7 @@ def _together(shared: Path) -> list[Metric]:
 
 
 def exposition(shared: Path | None = None, status: Json | None = None) -> bytes:
-    """All of it in the text format of Prometheus.
+    """Metrics in the text format of Prometheus.
 
     Args:
         shared: The folder of the processes that are counted together; None: this process alone.
@@ -445,7 +445,7 @@ def exposition(shared: Path | None = None, status: Json | None = None) -> bytes:
 
 
 def is_authorized(token: str, authorization: str) -> bool:
-    """Whether who sends this header may read them: as a bearer, or with the token as a password."""
+    """Whether the sender of this header may read the metrics: with the token as a bearer, or as a password."""
     scheme, _, credential = authorization.partition(" ")
     if scheme.lower() == "basic":
         with suppress(ValueError):
@@ -460,7 +460,7 @@ class _Quiet(WSGIRequestHandler):
 
 
 def serve(host: str, port: int, token: str, shared: Path | None) -> None:
-    """Offer what is counted at a port of its own, by a thread.
+    """Serve the counts at a port of its own, in a thread.
 
     Raises:
         OSError: the port is taken.

@@ -159,7 +159,7 @@ def _limit(name: str) -> list[float] | None:
 
 
 def run_worker(runtime: Runtime, queue: str, concurrency: int | None) -> None:
-    """Serve one queue until a signal comes."""
+    """Serve one queue until a signal ends it."""
     refuse_shared_broker(runtime)
     _prepare(runtime)
     _observe(runtime)
@@ -206,7 +206,7 @@ def run_worker(runtime: Runtime, queue: str, concurrency: int | None) -> None:
 
 
 def refuse_shared_broker(runtime: Runtime) -> None:
-    """See that no workers of another database take the messages of our broker; where a server is away, others tell.
+    """Refuse a broker whose messages workers of another database take; a server that is away is no reason to refuse.
 
     Raises:
         ConfigurationError: some do.
@@ -218,13 +218,13 @@ def refuse_shared_broker(runtime: Runtime) -> None:
 
 
 def _freeze() -> None:
-    """Leave out of each collection what is loaded: its pages stay shared, and what comes after them goes soon."""
+    """Exclude what is loaded from garbage collection: its pages stay shared, and later objects are short-lived."""
     gc.collect()
     gc.freeze()
 
 
 def run_beat(runtime: Runtime) -> None:
-    """Tick until a signal comes."""
+    """Run the clock until a signal ends it."""
     _prepare(runtime)
     configure(runtime.rag.queue, runtime.addresses.broker, send_only=True)
     ticking = app.Beat(loglevel=runtime.rag.monitoring.logging.level, quiet=True)
@@ -233,7 +233,7 @@ def run_beat(runtime: Runtime) -> None:
 
 
 def run_api(runtime: Runtime, host: str, port: int) -> None:
-    """Answer over HTTP until a signal comes; requests under way are finished then."""
+    """Serve HTTP until a signal ends it; requests under way are finished then."""
     import uvicorn  # by this process alone
 
     from workers.api.app import Protocol, create_app
@@ -261,7 +261,7 @@ def run_agents(runtime: Runtime, caller: Caller) -> None:
 
 
 def run_flower(runtime: Runtime, port: int, address: str, environ: Mapping[str, str]) -> None:
-    """Show the queue until a signal comes: read-only, to whom its password or a provider of OAuth lets in."""
+    """Run Flower until a signal ends it: read-only, behind a password or a provider of OAuth."""
     # By the environment: an argument would show secrets in the process list.
     if runtime.rag.flower.oauth.provider:
         os.environ.update(_oauth(runtime.rag.flower.oauth))
@@ -316,7 +316,7 @@ def _oauth(options: OAuthSettings) -> dict[str, str]:
 
 
 def _guard_flower(hosts: Collection[str], prefix: str, unprotected: Collection[str]) -> None:
-    """Have every other page of Flower ask for the password or the provider's login, and answer by these names only.
+    """Guard the pages of Flower by the password or the provider's login, and answer by these host names only.
 
     Flower itself gives its metrics and its health to anybody. A page of another site that has its own name resolved
     to this machine would read them in a visitor's browser.

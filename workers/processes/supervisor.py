@@ -1,4 +1,4 @@
-"""All processes of one machine: starts them, restarts what dies or goes deaf, stops them together."""
+"""The supervisor of one machine: starts processes, restarts those that end or do not respond, stops all together."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from workers.settings.rendering import in_force
 read_state, running, living_processes = liveness.read_state, liveness.running, liveness.living_processes
 
 STOP_SECONDS = 45.0
-"""Soft shutdown of a worker takes up to 30 seconds."""
+"""Seconds to stop a worker; its soft shutdown takes up to 30."""
 LONGEST_PAUSE = 30.0
 STEADY_SECONDS = 60.0
-"""A process that lived this long starts with a clean record."""
+"""Seconds of life after which the failures of a process are forgotten."""
 SERVERS = ("database", "broker", "valkey")
 WITHOUT_HEARTBEAT = ("commands", "flower")
 """Processes of which it is only known whether they live. They are no forks: their counts are not added to the others',
@@ -49,7 +49,7 @@ FLOWER_AUTH = "LARDER_FLOWER_AUTH"
 LARDER = [sys.executable, "-m", "workers.cli"]
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 ANSWERING = ("worker-enrich", "api")
-"""People wait for these: they begin anew one after the other, once all others have."""
+"""Processes that people wait for: they begin anew one after the other, once all others have."""
 FREE_RESTARTS = 2
 """Restarts in a row that come at once; later ones wait 2, 4, 8 seconds and so on."""
 
@@ -92,7 +92,7 @@ class Supervisor:
     configuration: Mapping[str, str] = field(default_factory=dict)
     """The settings as `state.json` tells them; made once, since that costs more than all else of a look."""
     state: dict[str, object] = field(default_factory=dict)
-    """Content of `state.json`."""
+    """Content of `state.json`, as written last."""
     servers: dict[str, int] = field(default_factory=dict)
     """The embedded servers, as they were found last: name -> process number."""
     trouble: str = ""
@@ -106,12 +106,12 @@ class Supervisor:
         return self.settings.data
 
     def plan(self) -> None:
-        """Decide which processes there shall be."""
+        """Decide which processes to run."""
         self.children = [Child(name, command) for name, command in self._commands().items()]
         self.configuration = in_force(self.settings)
 
     def _commands(self) -> dict[str, list[str]]:
-        """Name -> how it is started."""
+        """Name of each process -> its command."""
         arguments = {f"worker-{q}": ["worker", q] for q in self.queues} | {"beat": ["beat"]}
         if not self.lends:
             arguments["commands"] = ["serve"]
@@ -159,7 +159,7 @@ class Supervisor:
         self.stopping.set()
 
     def look(self) -> None:
-        """One round: restart what has died or stopped beating, servers first."""
+        """Check all processes once: restart what has died or does not respond, servers first."""
         if self.reloading.is_set():
             self.reloading.clear()
             self.reload_settings()
@@ -213,7 +213,7 @@ class Supervisor:
         logs.write_line("another configuration is taken over: the processes begin anew")
 
     def _renew(self, ages: Mapping[str, float]) -> None:
-        """Have those end that nobody waits for, then each of the others once the one before it is up again."""
+        """Renew outdated processes: those that nobody waits for at once, the others one after the other."""
         background = [child for child in self.outdated if child.name not in ANSWERING]
         for child, process in [(one, one.process) for one in background or self.outdated[:1]]:
             if process is None:
@@ -228,7 +228,7 @@ class Supervisor:
                 self.outdated.remove(child)
 
     def _tell_end(self, child: Child, pid: int, code: int, lived: float) -> None:
-        """A line in the log of the supervisor; the process itself may have had no time for one."""
+        """Log the end of a process, which may have had no time for a line of its own."""
         if not self.lends:
             ending = (
                 f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
@@ -413,7 +413,7 @@ def kill_tree(pid: int) -> None:
 
 @contextmanager
 def single_supervisor(data: Path) -> Iterator[None]:
-    """Be the one supervisor of this data folder, however many begin at once.
+    """Hold the lock of the one supervisor of this data folder, however many begin at once.
 
     Raises:
         ConfigurationError: there can be no such folder.
@@ -460,7 +460,7 @@ def _end_children(data: Path) -> None:
 
 
 def _stop_servers(data: Path) -> list[str]:
-    """Stop the embedded servers, if any run; what they hold stays."""
+    """Stop the embedded servers, if any run; their data stay."""
     stopped = embedded.stop(data) if data.exists() else []
     (data / "state.json").unlink(missing_ok=True)
     return stopped

@@ -25,7 +25,7 @@ R = TypeVar("R")
 SEND_MILLISECONDS = 1000.0
 """Milliseconds between two sends of spans that have ended; a killed process loses no more than these."""
 TIMEOUT = 3.0
-"""Seconds for a collector to take them; a command does not end later than that for its sake."""
+"""Seconds in which a collector must take them; a command ends no later for its sake."""
 LONGEST_WAIT = 3600.0
 """Longest time in seconds that a tick may have been on its way; an earlier start is ignored."""
 
@@ -66,14 +66,14 @@ def _provider(settings: TracingSettings) -> Any:
 
 
 def _propagator() -> Any:
-    """Reads and writes contexts in the form in which they are kept."""
+    """Reader and writer of contexts in the form in which they are kept."""
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     return TraceContextTextMapPropagator()
 
 
 def flush(**_: object) -> None:
-    """Send what has ended: a process of a worker ends without its exit handlers."""
+    """Send spans that have ended: a process of a worker ends without its exit handlers."""
     if _settings and _provider.cache_info().currsize:
         _provider(_settings[0]).force_flush()
 
@@ -128,7 +128,7 @@ def _past(moment: float) -> float:
 
 
 def traced(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Makes each call of a function a span."""
+    """Make each call of a function a span."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)

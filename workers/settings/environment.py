@@ -1,4 +1,4 @@
-"""Which environment variables and secret files override the configuration file."""
+"""Overrides of the configuration file by environment variables and secret files."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from workers.settings.yamlfile import (
 )
 
 CONFIG = "LARDER_CONFIG"
-"""Names the configuration file."""
+"""Variable that names the configuration file."""
 WITHHELD = "LARDER_WITHHELD"
-"""Names, with commas between them, the variables of secrets that a process does not use and was not given."""
+"""Variable that names, with commas, the variables of secrets that a process does not use and was not given."""
 
 
 def is_supervised() -> bool:
@@ -39,9 +39,9 @@ class Override(NamedTuple):
 
     name: str
     key: str
-    """In YAML spelling, without the root."""
+    """Key in YAML spelling, without the root."""
     provider: str = ""
-    """Read only where the section of `key` names this provider at its public address and gives no key itself."""
+    """Provider for which alone it is read: the section names it at its public address and gives no key itself."""
 
 
 OVERRIDES = (
@@ -80,7 +80,7 @@ OVERRIDES = (
 
 
 def lookup(environ: Mapping[str, str]) -> Lookup:
-    """Reads a variable, or the file that `NAME_FILE` names, as containers mount secrets.
+    """Reader of a variable, or of the file that `NAME_FILE` names, as containers mount secrets.
 
     In the place of one that was withheld stands a random key, which each check of a secret takes and which opens
     nothing: the process loads the same file as those that have the secret.
@@ -171,7 +171,7 @@ _STORIES: KeyPath = (ROOT, "stories", "embedding")
 
 
 def _share_address(tree: Tree) -> None:
-    """Stories that the provider of everything else embeds go to its address, with its key, if they name no other."""
+    """Give stories the address and key of the general section, if theirs has the same provider and names no other."""
     path = (ROOT, "embedding")
     stories, general = tree.at(_STORIES), tree.at(path)
     if not (isinstance(stories, dict) and isinstance(general, dict)) or any(_address(stories)):
@@ -185,5 +185,5 @@ def _share_address(tree: Tree) -> None:
 
 
 def _address(section: Mapping[str, Any]) -> list[str]:
-    """Keys of a section that say who is asked, and with which key."""
+    """Keys of a section that give address or key of its provider."""
     return [key for key, value in section.items() if value and to_camel(key) in ("apiKey", "baseUrl")]

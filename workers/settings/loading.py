@@ -188,7 +188,7 @@ def _checked(tree: Tree) -> Configuration:
 
 
 def _variables(tree: Tree, uses: Iterable[tuple[KeyPath, Variable]]) -> dict[str, frozenset[str]]:
-    """See `Settings.variables`."""
+    """Sections by variable; see `Settings.variables`."""
     secret: dict[str, frozenset[str]] = {CONFIG: frozenset(), **{one.name: frozenset() for one in OVERRIDES}}
     plain = set()
     for path, variable in uses:

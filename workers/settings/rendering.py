@@ -60,9 +60,9 @@ class ServiceVariables(NamedTuple):
     section: Mapping[str, Any]
     """The source that its variables make; empty if they do not suffice."""
     set_: tuple[str, ...]
-    """Names of those that are set."""
+    """Names of the variables that are set."""
     reason: str
-    """Why they do not suffice, for people; empty if they do."""
+    """Reason why they do not suffice, for people; empty if they do."""
 
 
 def services_of(environ: Mapping[str, str]) -> dict[str, ServiceVariables]:
@@ -99,7 +99,7 @@ def _variables_set(variables: Mapping[str, Sequence[str]], environ: Mapping[str,
 
 
 def _refusal(section: Mapping[str, Any], environ: Mapping[str, str]) -> str:
-    """Why a source with these variables would be refused; no value is told."""
+    """Reason why a source with these variables would be refused; no value is told."""
     read = lookup(environ)
     try:
         values = {k: read(v[2:-1]) if v.startswith("${") else v for k, v in section.items()}
@@ -177,7 +177,7 @@ def in_force(settings: Settings) -> dict[str, str]:
 
 
 def file_digest(settings: Settings) -> str:
-    """Differs for another text of the configuration file; empty if there is none."""
+    """Hash of the text of the configuration file; empty if there is none."""
     with suppress(OSError):
         return sha256(settings.path.read_bytes()).hexdigest() if settings.path else ""
     return ""
@@ -205,7 +205,7 @@ def default_of(field: FieldInfo) -> Any:
 
 @cache
 def meanings(section: type[ConfigSection]) -> Mapping[str, str]:
-    """Field -> what it means: its description, else the docstring below it, wherever it was inherited from.
+    """Field -> its meaning: its description, else the docstring below it, wherever it was inherited from.
 
     Read from the source files here: having pydantic read them would cost every command a fifth of a second.
     """

@@ -62,7 +62,7 @@ def _scheme(*allowed: str) -> AfterValidator:
 
 
 def _known_options(value: SecretStr) -> SecretStr:
-    """Refuse what no client of Redis knows: each fails at it with a traceback, and only when it connects."""
+    """Refuse options that no client of Redis knows: each fails at them with a traceback, and only when it connects."""
     url = urlsplit(value.get_secret_value())
     names = [name for name, _ in parse_qsl(url.query, keep_blank_values=True)]
     if names and url.scheme.startswith("redis"):

@@ -16,7 +16,7 @@ from connectors.documents.values import BoundedLoader
 from pipeline.errors import ConfigurationError
 
 MOST_VALUES = 50_000
-"""Counted after aliases are followed, so that a few lines cannot become a gigabyte."""
+"""Most values of a file, counted after aliases are followed, so that a few lines cannot become a gigabyte."""
 MOST_LEVELS = 24
 
 ROOT = "rag"
@@ -50,7 +50,7 @@ _NOWHERE = Location("")
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsProblem:
-    """One thing to correct; never holds a secret."""
+    """A problem to correct; never holds a secret."""
 
     at: Location = _NOWHERE
     key: str = ""
@@ -59,7 +59,7 @@ class SettingsProblem:
     allowed: str
     fix: str = ""
     unset: bool = False
-    """A variable has no value: no problem of a source that is switched off."""
+    """True for a variable without a value: no problem of a source that is switched off."""
 
     def __str__(self) -> str:
         key = f"{self.key}: " if self.key else ""
@@ -79,11 +79,11 @@ class Variable(NamedTuple):
     """Spelling of a value that came out of variables."""
 
     origin: str
-    """Such as `${TOP_K}`."""
+    """Text as written, such as `${TOP_K}`."""
     secret: bool
-    """Something in it came from the environment and is not to be shown."""
+    """True if a part of it came from the environment and is not to be shown."""
     whole: bool
-    """The plain value was one variable and nothing else."""
+    """True if the plain value was one variable and nothing else."""
 
 
 @dataclass(kw_only=True)

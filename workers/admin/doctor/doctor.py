@@ -146,7 +146,7 @@ def waiting(runtime: Runtime) -> Diagnosis:
 
 
 LEAST_SERVERS = {"PostgreSQL": (15,), "Valkey": (7, 2), "Redis": (6, 2), "RabbitMQ": (3, 10)}
-"""Older ones lack what is asked of them."""
+"""Oldest versions of servers that have all that Larder uses."""
 
 
 def _put_off(runtime: Runtime) -> list[tuple[ledger.SourceRow, datetime]]:
@@ -191,7 +191,7 @@ def figures(runtime: Runtime) -> Diagnosis:
 
 
 def count_anew(runtime: Runtime) -> None:
-    """Bring the figures in line."""
+    """Correct the figures by the ledger."""
     with runtime.database.control() as connection:
         upkeep.correct_figures(connection)
 
@@ -228,7 +228,7 @@ def _unfit(requirement: Requirement) -> str:
 
 
 def too_old(server: str) -> bool:
-    """Does a server, as in `Redis 5.0.7`, lack what is asked of it?"""
+    """Whether a server, as in `Redis 5.0.7`, is older than Larder needs."""
     kind, _, number = server.partition(" ")
     numbers = tuple(int(part) for part in number.split()[0].split(".") if part.isdigit()) if number else ()
     return bool(numbers) and numbers < LEAST_SERVERS.get(kind, ())
@@ -283,13 +283,13 @@ def vacuum(runtime: Runtime) -> Diagnosis:
 
 
 class Check(NamedTuple):
-    """One thing the doctor looks at."""
+    """A check of the doctor."""
 
     name: str
     look: Callable[[Runtime], Diagnosis]
     """Errors that it raises, ours or this machine's, become findings."""
     repair: Callable[[Runtime], object] | None = None
-    """Repeatable, and harmless where nothing is wrong."""
+    """Repair that may be repeated, and does no harm where nothing is wrong."""
     needs_database: bool = True
     closed_by: Collection[str] = ()
     """After a finding of such a status no other check asks the database."""

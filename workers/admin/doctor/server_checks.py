@@ -101,7 +101,7 @@ def pgvector(runtime: Runtime) -> Diagnosis:
 
 
 def judge_pgvector(version: str | None) -> Diagnosis:
-    """Is this version new enough?"""
+    """Diagnosis of a version of pgvector; None is none."""
     if version is None:
         return error("the extension vector is not in this database", "larder migrate")
     if tuple(int(part) for part in version.split(".")[:2]) >= LEAST_PGVECTOR:
@@ -268,7 +268,7 @@ def model(runtime: Runtime) -> Diagnosis:
 
 
 def reranker(runtime: Runtime) -> Diagnosis:
-    """The model of the second look, if one is switched on, answers in the time it has."""
+    """The reranker, if one is switched on, answers within its time."""
     options = runtime.rerank_options
     if not options.enabled:
         return fine("none is switched on")
@@ -300,7 +300,7 @@ def disk(runtime: Runtime) -> Diagnosis:
 
 
 def judge_disk(free: int, folder: str) -> Diagnosis:
-    """Are so many free bytes enough?"""
+    """Diagnosis of the free bytes at a folder."""
     detail = f"{free / GIGABYTE:.1f} GB free at {folder}"
     if free < LEAST_DISK_BYTES:
         return error(detail, "make room: PostgreSQL stops when its disk is full")

@@ -34,7 +34,7 @@ DOCUMENT_SECTIONS = ("similar_work", "past_decisions", "technical_docs", "likely
 SECTIONS = (*DOCUMENT_SECTIONS, "learnings", "suggestions", "risk_hints")
 """All sections that are judged, with those that list sentences."""
 GRADES = {"0": 0, "1": 1, "2": 2}
-"""Noise, related, useful."""
+"""Grades in the file: noise, related, useful."""
 _FORM = f"a set is a folder with {CORPUS}, {QUERIES}, {JUDGEMENTS} and {META}; see docs/evaluation.md"
 _CORRECT = "correct it, or take the line out"
 
@@ -49,7 +49,7 @@ class EvalDataset:
     relevant: Mapping[str, Mapping[str, int]]
     """Question -> documents that answer it, with their grades; only questions that have one."""
     self_exclude: bool
-    """A question is a document of the set, which is not to be found."""
+    """True if questions are documents of the set, which they must not find."""
     projects: Mapping[str, str]
     """Document -> its project; only those that name one."""
     requests: Mapping[str, Json]
@@ -59,7 +59,7 @@ class EvalDataset:
 
     @cached_property
     def digest(self) -> str:
-        """Changes when a document does."""
+        """Hash that changes with any document."""
         whole = "".join(f"{d.external_id}\0{d.content_hash}\0" for d in self.documents)
         return hashlib.sha256(whole.encode()).hexdigest()[:12]
 
@@ -76,7 +76,7 @@ def table_row(*cells: object) -> str:
 
 
 def refuse_used(folder: Path) -> None:
-    """A set is written into a folder that is new or empty.
+    """Refuse a folder that is not new or empty, for a set to be written into.
 
     Raises:
         ConfigurationError: the folder is not empty, or no folder.
@@ -328,7 +328,7 @@ REASONS = {
     "relations": (1, ("similar_work",)),
     "decisions": (2, ("past_decisions",)),
 }
-"""Why a question should find a document -> its grade, and the sections that should show it."""
+"""Reason why a question should find a document -> its grade, and the sections that should show it."""
 LATER = re.compile(
     r"^## (?:links|details|history|comments|discussion|resolution|outcome|dependencies|closing comment|final summary"
     r"|implementation notes|lessons learned|retro\w*|post-?mortem)\b.*?(?=^## |\Z)",

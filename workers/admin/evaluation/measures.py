@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 DEPTH = 10
-"""Results that count."""
+"""Number of results that count."""
 MEASURES = ("ndcg@10", "recall@5", "recall@10", "mrr@10")
 RESAMPLES = 10_000
 _SEED = 20_250_101

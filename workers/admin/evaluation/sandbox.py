@@ -124,7 +124,7 @@ def index(runtime: Runtime, dataset: EvalDataset, show: Show) -> int:
 
 
 def _run(runtime: Runtime, batches: Sequence[Sequence[Item]], show: Show) -> None:
-    """All batches through all steps; a thread per core, since a model computes on one."""
+    """Take all batches through all steps, with a thread per core, since a model computes on one."""
     tenant, total = runtime.settings.tenant_id, sum(map(len, batches))
     _ = runtime.embedder, runtime.database  # built once, before threads share them
 
@@ -161,7 +161,7 @@ def document_ids(runtime: Runtime, dataset: EvalDataset) -> dict[str, UUID]:
 
 
 def _sources(dataset: EvalDataset) -> dict[str, list[Document]]:
-    """Each project is a source: a document has its project from there."""
+    """Documents by source; each project is one, from which its documents have the project."""
     by_source: dict[str, list[Document]] = {}
     for document in dataset.documents:
         project = dataset.projects.get(document.external_id)
@@ -170,7 +170,7 @@ def _sources(dataset: EvalDataset) -> dict[str, list[Document]]:
 
 
 def _admit(runtime: Runtime, name: str, project: str, members: Sequence[Document]) -> None:
-    """The documents of a source into the ledger."""
+    """Admit the documents of a source to the ledger."""
     tenant = runtime.settings.tenant_id
     source, owner = source_id(tenant, name), project_id(tenant, project)
     named = language_metadata(runtime.rag.language)
