@@ -49,7 +49,7 @@ def find(runtime: Runtime, tenant: UUID, name: str) -> Json:
         rows = documents.find(connection, stripped, most=MOST_NAMED + 1) if stripped else []
         if not rows:
             if why := _left_out(connection, stripped):
-                raise LarderError(why, fix="mend it and run `larder index`")
+                raise LarderError(why, fix="correct it and run `larder index`")
             raise LarderError(
                 f"no document is called {truncated(name)!r}",
                 fix="give its id, its external id, the end of its path or a part of its title",
@@ -107,7 +107,7 @@ def why(runtime: Runtime, tenant: UUID, facts: Json, request: SearchRequest) -> 
         if hit.document.id == document and (e := hit.explanation):
             detail = (
                 f"below the threshold: similarity {e.similarity or 0.0:.3f} where {e.min_similarity:.3f} is "
-                "asked for, and none of the question's words stands in it"
+                "asked for, and it contains none of the query's words"
             )
             return _verdict("below", detail, hit)
     return _outside(runtime, tenant, document, request, results)
@@ -197,7 +197,7 @@ def _outside(
         return _verdict("filtered", f"kept out by the filter: {listed}")
     alone = _alone(runtime, tenant, document, request, {})
     if not alone:
-        return _verdict("no_match", "none of the question's words stands in it")
+        return _verdict("no_match", "it contains none of the query's words")
     e, ranked = alone[0].explanation, len((*results.hits, *results.beyond, *results.below))
     values = [("similarity {:.3f}", e.similarity), ("BM25 {:.2f}", e.bm25)] if e else []
     scores = [form.format(value) for form, value in values if value is not None]

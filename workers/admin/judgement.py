@@ -114,7 +114,9 @@ def _workers(status: Json) -> Iterator[Diagnosis]:
 
 def _servers(status: Json) -> Iterator[Diagnosis]:
     if (free := status["disk_free"]) < LEAST_DISK_BYTES:
-        detail = f"{free / 1e6:,.0f} MB are free where the data lie, and nothing works without"
+        detail = (
+            f"{free / 1e6:,.0f} MB are free on the disk of the data, and PostgreSQL stops when it is full"
+        )
         yield error(detail, "make room", "disk")
     if status["database"] != "ok":
         failure = status["error"]
@@ -143,16 +145,18 @@ def _supervised(status: Json) -> Iterator[Diagnosis]:
     if changes := status["configuration_changes"]:
         fixed = any(line.startswith(FIXED) for line in changes)
         fix = "larder down, then larder up --detach" if fixed else "larder reload"
-        named = first_names([line.partition(" (what")[0] for line in changes], MOST_CHANGES)
+        named = first_names([line.partition(" (running with")[0] for line in changes], MOST_CHANGES)
         yield warning(
-            f"what runs does not do yet what the configuration file says: {named}", fix, "configuration"
+            f"the running processes do not use the configuration file as it is now: {named}",
+            fix,
+            "configuration",
         )
 
 
 def _work(status: Json) -> Iterator[Diagnosis]:
     embedding, late = status["embedding"], status["backlog"]["oldest_due_seconds"] or 0
     if embedding["state"] == "held":
-        fix = "mend it and restart the workers; it is tried again by itself"
+        fix = "correct it and restart the workers; it is tried again by itself, too"
         yield error(f"nothing is embedded: {embedding['error']}", fix, "embedding")
     elif embedding["state"] == "waiting":
         waits = plural(embedding["documents"], "document waits", "documents wait")
@@ -184,7 +188,7 @@ def _content(status: Json) -> Iterator[Diagnosis]:
     for s in filter(itemgetter("last_error"), present):
         if s["last_error"].startswith(CONFIGURED_OTHERWISE):
             message, _, fix = s["last_error"].rstrip(")").partition(" (")
-            yield error(f"{s['name']} waits, for {message}", fix, "sources")
+            yield error(f"{s['name']} waits: {message}", fix, "sources")
             continue
         yield warning(f"{s['name']} cannot be read", f"larder sources check {s['name']}", "sources")
     if with_pending := [s for s in sources if s["held"]]:
@@ -199,13 +203,13 @@ def _content(status: Json) -> Iterator[Diagnosis]:
         yield warning(detail, f"larder sources check {s['name']}", "sources")
     for s in (s for s in present if s["type"] != UPLOADED and count_rejected(s)):
         detail = f"{count_rejected(s)} of {s['name']} could not be taken in"
-        yield warning(detail, f"mend what `larder runs {s['name']}` names", "sources")
+        yield warning(detail, f"correct what `larder runs {s['name']}` names", "sources")
     if alone := status["unconfigured"]:
         detail = f"{first_names(alone, MOST_CHANGES)} belong to a tenant that the configuration does not have"
         yield warning(detail, f"larder sources forget {alone[0]}, or name the tenant", "sources")
     for s in (s for s in sources if s.get("renamed_to")):
         name, twin, count = s["name"], s["renamed_to"], plural(s["documents"], "document")
-        detail = f"{name} is no longer configured, and its {count} come twice, as those of {twin}"
+        detail = f"{name} is no longer configured, and its {count} are indexed twice, as those of {twin}"
         yield warning(detail, f"larder sources rename {name} {twin}", "sources")
 
 

@@ -37,7 +37,9 @@ STORE_DOWN_LEVEL = 4
 """Degradation level without the database: nothing can be looked up, and answers are static."""
 SLOW_LEVEL = 2
 """Lowest degradation level of answers while the database is slow."""
-FOREIGN = "workers that were started with another configuration meet this; restart them with the mended one"
+FOREIGN = (
+    "workers that were started with another configuration meet this; restart them with the corrected one"
+)
 
 
 def status(runtime: Runtime, slow: Callable[[float], None] = lambda _seconds: None) -> Json:

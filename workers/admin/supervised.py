@@ -43,7 +43,7 @@ def differing(settings: Settings, file: Mapping[str, str] | None = None) -> list
         if key.startswith("sources.") and section not in sections[0] & sections[1]:
             lines[section] = f"{section}: {'new' if section in sections[1] else 'taken out'}"
         else:
-            lines[key] = f"{key}: {file.get(key, 'nothing')} (what runs has {runs.get(key, 'nothing')})"
+            lines[key] = f"{key}: {file.get(key, 'nothing')} (running with {runs.get(key, 'nothing')})"
     return list({**lines, **({"secrets": "a password or key"} if "secrets" in keys else {})}.values())
 
 

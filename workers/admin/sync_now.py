@@ -144,7 +144,7 @@ def _opened(runtime: Runtime, one: Configured, *, force: bool) -> WatchedRun:
 
 def broker_lost(why: str, fix: str = WORK_IS_KEPT) -> StoreUnavailable:
     """Error for a command that would wait in vain."""
-    return StoreUnavailable(f"the broker {why}, so no worker hears of this work", fix=fix)
+    return StoreUnavailable(f"the broker {why}, so no worker gets this work", fix=fix)
 
 
 def _looks(runtime: Runtime, fix: Callable[[], str]) -> Iterator[bool]:

@@ -190,8 +190,8 @@ def issue_token(settings: Settings, caller: Caller, *, hours: float) -> str:
     auth: AuthSettings = settings.rag.auth
     if auth.algorithm != HMAC:
         raise ConfigurationError(
-            f"tokens made with {auth.algorithm} come from whoever has the private key",
-            fix="ask there, or set auth.algorithm to HS256",
+            f"tokens for {auth.algorithm} are signed with a private key that Larder does not have",
+            fix="get one from their issuer, or set auth.algorithm to HS256",
         )
     now = int(time.time())
     claims = {

@@ -90,7 +90,7 @@ def up(
         )
         boss.run(
             lambda: _tell(context, supervisor.read_state(settings.data) or {}, secrets=show_secrets),
-            lambda: print("stopping: within half a minute all have ended what they are at", file=sys.stderr),
+            lambda: print("stopping: the processes finish their work, within half a minute", file=sys.stderr),
         )
         if boss.ended_by == signal.SIGINT:
             raise typer.Exit(INTERRUPTED)
@@ -168,7 +168,7 @@ def _tell(context: CommandContext, state: dict[str, Any], *, secrets: bool) -> N
         lines.append(f"api       {state['api_url']}  (larder token makes a token)")
     if state.get("flower_url"):
         lines.append(
-            f"flower    {state['flower_url']}  (user {state['flower_user'] or 'as its provider tells'})"
+            f"flower    {state['flower_url']}  (user {state['flower_user'] or 'of its OAuth provider'})"
         )
     lines.append(f"state     {context.settings.data / 'state.json'}  (addresses and passwords)")
     if notice := reindex.mismatch_notice(context.parts):
@@ -223,7 +223,9 @@ def reload(context: CommandContext) -> None:
         message = f"this cannot be taken over while it runs: {'; '.join(fixed)}"
         raise ConfigurationError(message, fix="larder down, then larder up --detach")
     if not changed:
-        context.answer({"success": True, "changed": []}, "nothing to do: what runs has this configuration")
+        context.answer(
+            {"success": True, "changed": []}, "nothing to do: the running processes have this configuration"
+        )
         return
     os.kill(boss, signal.SIGHUP)
     begun, last, outdated = time.monotonic(), time.monotonic(), None
@@ -234,17 +236,17 @@ def reload(context: CommandContext) -> None:
             now: Any = None if differing(context.settings, file) else state.get("outdated")
             if now != outdated:
                 outdated, last = now, time.monotonic()
-                warn(*([f"{', '.join(outdated)} begin anew"] if outdated else []))
+                warn(*([f"restarting {', '.join(outdated)}"] if outdated else []))
             if (
                 "supervisor" not in supervisor.living_processes(state)
                 or time.monotonic() - last > RELOAD_SECONDS
             ):
                 log = data / "logs" / f"{outdated[0] if outdated else 'supervisor'}.log"
                 message = (
-                    f"{outdated[0] if outdated else 'the supervisor'} does not take the configuration over"
+                    f"{outdated[0] if outdated else 'the supervisor'} has not taken over the configuration"
                 )
                 raise StoreUnavailable(message, fix=f"see {log}; correct the file, then larder reload")
-    before = (line.replace("(what runs has ", "(before: ") for line in changed)
+    before = (line.replace("(running with ", "(before: ") for line in changed)
     lines = [f"taken over in {time.monotonic() - begun:.0f} s:", *before]
     context.answer({"success": True, "changed": changed}, *lines)
 

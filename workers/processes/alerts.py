@@ -69,7 +69,7 @@ RULES: Mapping[str, Rule] = {
         "the broker uses {value:.0%} of its memory: larder doctor", _value_at("broker_memory")
     ),
     "disk_full": Rule(
-        "there is hardly room where the data lie: larder doctor",
+        "the disk of the data is almost full: larder doctor",
         lambda document: [("", document["disk_free"] < LEAST_DISK_BYTES)],
     ),
     "oldest_due": Rule(
@@ -390,7 +390,7 @@ class Watcher:
             CHANNELS[channel.type](channel, self._runtime.settings, one)
         except OSError as error:
             why = error if isinstance(error, Untaken) else type(error).__name__
-            logger.warning("%s takes no alert (%s); it is tried again", channel.type, why)
+            logger.warning("%s did not take an alert (%s); it is sent again", channel.type, why)
             return False
         return True
 

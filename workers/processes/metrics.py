@@ -244,7 +244,7 @@ FIGURES: tuple[tuple[str, str, tuple[str, ...], Callable[[Json], _Values]], ...]
         (),
         _one("broker_memory"),
     ),
-    ("disk_free_bytes", "Room where the data lie", (), _one("disk_free")),
+    ("disk_free_bytes", "Free bytes on the disk of the data", (), _one("disk_free")),
     (
         "backlog",
         "Documents that wait for a step",

@@ -146,7 +146,7 @@ class Supervisor:
                 except (LarderError, OSError) as error:
                     # It passes, as a full disk does, and nobody else would start things again after it.
                     if str(error) != self.trouble:
-                        logs.write_line(f"the processes cannot be looked after: {error}; it is tried again")
+                        logs.write_line(f"the processes cannot be checked: {error}; it is tried again")
                     self.trouble = str(error)
             leaving()
         finally:
@@ -210,7 +210,7 @@ class Supervisor:
             if child.process is not None and child.process.pid != child.ending_pid:
                 child.ending_pid = 0  # else it is ending already: told so twice, a worker drops what it is at
         self.outdated = list(self.children)
-        logs.write_line("another configuration is taken over: the processes begin anew")
+        logs.write_line("the changed configuration is taken over: the processes restart")
 
     def _renew(self, ages: Mapping[str, float]) -> None:
         """Renew outdated processes: those that nobody waits for at once, the others one after the other."""

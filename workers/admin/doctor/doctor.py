@@ -329,7 +329,7 @@ CHECKS: tuple[Check, ...] = (
     Check("waiting documents", waiting, pump_once),
     Check("embedding", judged("no document waits for the embedder or the database")),
     Check("workers", judged("no queue waits for a worker")),
-    Check("configuration", judged("what runs has that of the file"), needs_database=False),
+    Check("configuration", judged("the running processes use the file as it is"), needs_database=False),
     Check("dead letters", judged("none")),
     Check("deletions to approve", judged("none")),
     Check("audit chain", audit_chains),

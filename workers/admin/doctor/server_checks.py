@@ -69,7 +69,7 @@ def database(runtime: Runtime) -> Diagnosis:
         return error(variable + failed.message, fix)
     if seconds > SLOW_SECONDS:
         return warning(
-            f"PostgreSQL {version} takes {seconds:.1f} s for each answer, so it is asked nothing more;"
+            f"PostgreSQL {version} takes {seconds:.1f} s for each answer, so other checks are left out;"
             " Step 4 gets prepared answers meanwhile",
             "look at its load, its disk and the network in between; then larder doctor again",
         )
@@ -178,10 +178,11 @@ def _broker(name: str, url: str) -> Diagnosis:
         if name != "the broker":
             advice = advice.replace("LARDER_BROKER_URL", "LARDER_VALKEY_URL")
         return error(
-            f"{name} {why or 'gives no facts of itself'}", f"{advice}; work waits in the database meanwhile"
+            f"{name} {why or 'does not report its settings'}",
+            f"{advice}; work waits in the database meanwhile",
         )
     if is_rabbit:
-        return fine(f"{facts.server}, of whose memory and disk Larder knows nothing")
+        return fine(f"{facts.server}; its memory and disk are not checked")
     if facts.policy != "noeviction":
         fix = "set maxmemory-policy noeviction on it"
         return error(f"{facts.server} drops entries when it is full ({facts.policy})", fix)
@@ -242,10 +243,10 @@ def flower(runtime: Runtime) -> Diagnosis:
         return fine("none answers on this machine")
     if response.is_success:
         return error(
-            f"Flower at {address} shows everything to whoever reaches it",
-            "start it as `larder flower`, which wants the password of LARDER_FLOWER_AUTH or a provider's login",
+            f"Flower at {address} shows everything without a login",
+            "start it as `larder flower`, which asks for the password of LARDER_FLOWER_AUTH or a provider's login",
         )
-    return fine(f"Flower at {address} asks who it is")
+    return fine(f"Flower at {address} requires a login")
 
 
 def model(runtime: Runtime) -> Diagnosis:
