@@ -95,9 +95,9 @@ def _workers(status: Json) -> Iterator[Diagnosis]:
     named = set(chain(*(queues for _, queues in waits)))
     unserved = {q: s for q in lacking if (s := status["unserved"].get(q) or 0.0) > UNSERVED_SECONDS}
     if unserved.keys() - named:
-        judged = error if served or waits else warning
+        finding = error if served or waits else warning
         since = plural(round(min(unserved.values()) / 60), "minute")
-        yield judged(f"no worker has served {', '.join(unserved)} for {since}", START, "workers")
+        yield finding(f"no worker has served {', '.join(unserved)} for {since}", START, "workers")
     elif not (served or waits) and any(s["next_sync"] for s in _scheduled(status)):
         yield warning("no worker is running, so no schedule is kept", START, "workers")
     for w in status["workers"]:

@@ -294,11 +294,11 @@ def replay(runtime: Runtime, chosen: Sequence[dead.DeadLetter]) -> Json:
     replayed: set[UUID] = set()
     for tenant, names in _by_tenant(chosen):
         with runtime.database.tenant(tenant) as connection:
-            done = dead.replay(connection, list(names))
-            if done:
-                items = {"items": sorted({names[i] for i in done})}
-                _audit(connection, tenant, "dead.replay", plural(len(done), "document"), items)
-        replayed |= set(done)
+            requeued = dead.replay(connection, list(names))
+            if requeued:
+                items = {"items": sorted({names[i] for i in requeued})}
+                _audit(connection, tenant, "dead.replay", plural(len(requeued), "document"), items)
+        replayed |= set(requeued)
     if replayed:
         dispatch.wake_pump()
     items_of = {letter.document_id: letter.item for letter in chosen}

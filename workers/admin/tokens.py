@@ -83,8 +83,8 @@ class PublicKeys:
             return next(iter(keys.values()))
         if not isinstance(key_id, str) or key_id not in keys:
             # Where no key can be had, nobody is to blame.
-            refused = TokenUnproved if keys else TokenRefused
-            raise refused("the token was signed with a key that is not known")
+            error_class = TokenUnproved if keys else TokenRefused
+            raise error_class("the token was signed with a key that is not known")
         return keys[key_id]
 
 
@@ -138,21 +138,21 @@ class Verifier:
         digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
         if (cached := self._proved.get("", digest)) and cached[1] > time.time():
             return cached[0]
-        wrong: type[TokenRefused] = TokenUnproved
+        error_class: type[TokenRefused] = TokenUnproved
         try:
             decoded = jwt.decode(
                 token, lambda one: self._key(one.headers().get("kid")), [self._auth.algorithm]
             )
-            wrong = TokenRefused
+            error_class = TokenRefused
             self._claims.validate(decoded.claims)
             caller = _caller(decoded.claims)
         except JoseError as error:
             # Their descriptions name a claim at most.
-            raise wrong(f"the token is refused: {error.error.replace('_', ' ')}") from None
+            raise error_class(f"the token is refused: {error.error.replace('_', ' ')}") from None
         except RequestRejected as error:
-            raise wrong(f"the token is refused: {error.message}") from None
+            raise error_class(f"the token is refused: {error.message}") from None
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise wrong("the token is refused: it is no JWT") from None
+            raise error_class("the token is refused: it is no JWT") from None
         self._proved.put("", digest, (caller, float(decoded.claims["exp"]) + self._auth.leeway))
         return caller
 

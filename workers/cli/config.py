@@ -133,7 +133,7 @@ def check(context: CommandContext) -> None:
     problems = _refusals(_attempts(runtime))
     # Searches go on without it, so it keeps nobody from starting.
     reranker = _refusals({"searches go without the reranker: ": lambda: runtime.reranker})
-    understood: Json = {
+    report: Json = {
         "success": not problems,
         "file": str(settings.path) if settings.path else None,
         "tenant": settings.tenant,
@@ -156,7 +156,7 @@ def check(context: CommandContext) -> None:
         "not_running": differing(context.settings),
         "problems": problems,
     }
-    context.answer(understood, *_lines(understood))
+    context.answer(report, *_lines(report))
     if problems:
         warn(*problems)
         raise typer.Exit(WRONG)
@@ -227,17 +227,17 @@ def _refusals(attempts: Mapping[str, Callable[[], object]]) -> list[str]:
     return refusals
 
 
-def _lines(understood: Json) -> Iterator[RenderableType]:
-    yield understood["file"] or "no file: the defaults hold"
-    yield f"tenant {understood['tenant']}, project {understood['project']}"
-    for s in understood["sources"]:
+def _lines(report: Json) -> Iterator[RenderableType]:
+    yield report["file"] or "no file: the defaults hold"
+    yield f"tenant {report['tenant']}, project {report['project']}"
+    for s in report["sources"]:
         facts = ", ".join(filter(None, (s["type"], s["schedule"], "disabled" * (not s["enabled"]))))
         yield f"source {s['name']} ({facts})" + (f" at {s['root']}" if s["root"] else "")
         yield from (f"  reads   {pattern}" for pattern in s["paths"])
         yield from (f"  without {pattern}" for pattern in s["exclude"])
-    if not understood["sources"]:
+    if not report["sources"]:
         yield "no sources: `larder config init` shows how one looks"
     for word, key in (("warning", "warnings"), ("differs", "not_running")):
-        yield from (Text.assemble((word, "yellow"), f" {line}") for line in understood[key])
-    if understood["not_running"]:
+        yield from (Text.assemble((word, "yellow"), f" {line}") for line in report[key])
+    if report["not_running"]:
         yield "next  larder reload"

@@ -76,20 +76,20 @@ def enrich(
     from workers.queue.celeryconfig import ENRICHING
 
     scope = step4_file.ProjectScope.parse(project or ())
-    read = step4_file.read_backlog(file)  # before any server is asked
+    backlog = step4_file.read_backlog(file)  # before any server is asked
     runtime = _runtime(context)
     chosen = form or _BY_ENDING.get(output.suffix.lower() if output else "", "json")
     if output is not None:
         step4_file.check_writable(output, folder=chosen != "json")
     # stdout belongs to the document, on a terminal too.
     console = Screen(stderr=True, highlight=False)
-    if read.repeated:
-        named = ", ".join(read.repeated[:MOST_NAMED])
+    if backlog.repeated:
+        named = ", ".join(backlog.repeated[:MOST_NAMED])
         console.print(f"{named}: more than one PBI has this id; each is taken by itself", markup=False)
-    with ExitStack() as lent:
+    with ExitStack() as stack:
         owns_workers = False
         try:
-            owns_workers = lent.enter_context(context.workers(ENRICHING))
+            owns_workers = stack.enter_context(context.workers(ENRICHING))
         except QueuesUnserved as error:
             seconds = timeout or context.settings.rag.enrichment.deadline_seconds
             after = f"the answer is what is left without, after {seconds:g} s"
@@ -97,10 +97,10 @@ def enrich(
         except StoreUnavailable:
             pass  # without a database each PBI says by itself what is wrong
         with suppress(LarderError):  # ditto
-            for notice in step4_file.notices(runtime, read, scope):
+            for notice in step4_file.notices(runtime, backlog, scope):
                 console.print(notice, markup=False, soft_wrap=True)
         with resumable(own=owns_workers), progress_bars(console) as progress:
-            bar = progress.add_task("enriching", total=len(read.items), note="")
+            bar = progress.add_task("enriching", total=len(backlog.items), note="")
 
             def tell(outcome: Any) -> None:
                 if not console.is_terminal or outcome.error:
@@ -109,7 +109,7 @@ def enrich(
                     console.print(f"{place}{outcome.id}: {outcome.status}{why}", markup=False)
                 progress.update(bar, advance=1, note=outcome.id)
 
-            result = step4_file.enrich(runtime, read, scope=scope, timeout=timeout, tell=tell)
+            result = step4_file.enrich(runtime, backlog, scope=scope, timeout=timeout, tell=tell)
     _give(context, console, result, output, chosen)
     raise typer.Exit(result.exit_code)
 

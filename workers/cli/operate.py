@@ -69,11 +69,13 @@ def _answer_keys(context: CommandContext, *, rotate: bool) -> None:
     lines = (
         [f"{plural(counts['rotated'], 'document was', 'documents were')} encrypted anew"] if rotate else []
     )
-    if lost := counts["documents"].get(UNKNOWN, 0):
+    if unreadable := counts["documents"].get(UNKNOWN, 0):
         fix = "put their key back behind the others, or store them anew: larder index --force"
-        lines.append(f"{plural(lost, 'document is', 'documents are')} opened by none of these keys; {fix}")
+        lines.append(
+            f"{plural(unreadable, 'document is', 'documents are')} opened by none of these keys; {fix}"
+        )
     context.answer(counts, table(("key", "documents"), rows), *lines)
-    if lost and rotate:
+    if unreadable and rotate:
         raise typer.Exit(PARTLY)
 
 

@@ -140,10 +140,10 @@ def _why_none(memory: StoryMemory, *, prompt: bool) -> str:
     if not memory.options.enabled:
         return "no story is looked for while rag.enabled is false"
     with memory.connected() as connection:
-        every = story_stats(connection, memory.tenant)["total_stories"]
+        total = story_stats(connection, memory.tenant)["total_stories"]
         embedded = get_story_count(connection, memory=memory)
-    if every and not embedded:
-        return f"no story is embedded by {memory.model}: `larder stories seed` embeds all {every} anew"
+    if total and not embedded:
+        return f"no story is embedded by {memory.model}: `larder stories seed` embeds all {total} anew"
     least = memory.options.min_stories
     if prompt and embedded < least:
         return f"no story is an example before there are {least} (stories.minStories): {embedded} so far"

@@ -354,8 +354,8 @@ class Watcher:
             self._outage_alert = alert if is_first is None else None  # the broker is away, too
             return [] if is_first is False else [alert_record("firing", **alert)]
         stored = broker.get_and_delete(url, AWAY_KEY)
-        over, self._outage_alert = json.loads(stored) if stored else self._outage_alert, None
-        return [alert_record("cleared", **over)] if over else []
+        ended_alert, self._outage_alert = json.loads(stored) if stored else self._outage_alert, None
+        return [alert_record("cleared", **ended_alert)] if ended_alert else []
 
     def _addressed(self, news: Iterable[Json]) -> list[tuple[str, Json]]:
         """Alerts with each channel that they are severe enough for."""

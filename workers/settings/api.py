@@ -72,12 +72,14 @@ class AuthSettings(ConfigSection):
 
     @model_validator(mode="after")
     def _has_keys(self) -> Self:
-        wrong = []
+        mismatches = []
         if self.algorithm == HMAC:
             if self.secret and len(secret_value(self.secret).encode()) < LEAST_SECRET:
-                wrong.append(Mismatch(key="secret", expected=f"a secret of {LEAST_SECRET} bytes or more"))
+                mismatches.append(
+                    Mismatch(key="secret", expected=f"a secret of {LEAST_SECRET} bytes or more")
+                )
         elif not (self.jwks_url or self.jwks_file):
             fix = "name jwksUrl or jwksFile"
-            wrong.append(Mismatch(key="jwks_url", expected=f"public keys for {self.algorithm}", fix=fix))
-        refuse(self, wrong)
+            mismatches.append(Mismatch(key="jwks_url", expected=f"public keys for {self.algorithm}", fix=fix))
+        refuse(self, mismatches)
         return self

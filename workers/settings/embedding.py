@@ -98,9 +98,9 @@ class EmbeddingModel(ConfigSection):
         if self.oversize == "cut" and self.provider != "minilm":
             refuse(self, [Mismatch(key="oversize", expected="split or refuse", fix="only minilm cuts")])
         unopened = self.model_path is None and self.provider not in _CHECKED_WHEN_OPENED
-        if unopened and (wrong := misfits(choice)):
+        if unopened and (mismatches := misfits(choice)):
             # Without the section: what was left out is nothing here, and no default of another provider.
-            raise mismatched(wrong)
+            raise mismatched(mismatches)
         return self
 
 

@@ -204,14 +204,14 @@ class OAuthSettings(ConfigSection):
         }
         if self.provider == "okta":
             required["server"] = "the address of your Okta"
-        wrong = [
+        mismatches = [
             Mismatch(key=key, expected=expected)
             for key, expected in required.items()
             if not getattr(self, key)
         ]
         if any("*" in one for one in self.emails) and not re.fullmatch(r"\*@[^*@|]+", "|".join(self.emails)):
-            wrong.append(Mismatch(key="emails", expected="addresses, or one like *@example.com"))
-        refuse(self, wrong if self.provider else [])
+            mismatches.append(Mismatch(key="emails", expected="addresses, or one like *@example.com"))
+        refuse(self, mismatches if self.provider else [])
         return self
 
 

@@ -99,7 +99,7 @@ class QueueSettings(ConfigSection):
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         values = {**dict(self), "resend_seconds": self.resend_after}
-        wrong = []
+        mismatches = []
         for low, high, why in _ORDER:
             if values[low] >= values[high]:
                 # Of two keys the one that the file gives is to be corrected.
@@ -107,6 +107,6 @@ class QueueSettings(ConfigSection):
                     key, expected = high, f"more than {to_camel(low)} ({values[low]:g})"
                 else:
                     key, expected = low, f"less than {to_camel(high)} ({values[high]:g})"
-                wrong.append(Mismatch(key=key, expected=expected, fix=why))
-        refuse(self, wrong)
+                mismatches.append(Mismatch(key=key, expected=expected, fix=why))
+        refuse(self, mismatches)
         return self

@@ -63,8 +63,8 @@ def expect_none(
     """A check that finds nothing to count, over all tenants."""
 
     def look(runtime: Runtime) -> Diagnosis:
-        many = sum(each_tenant(runtime, lambda connection: upkeep.count(connection, query)))
-        return judge(f"{many} {description}", REPAIR) if many else fine(otherwise)
+        total = sum(each_tenant(runtime, lambda connection: upkeep.count(connection, query)))
+        return judge(f"{total} {description}", REPAIR) if total else fine(otherwise)
 
     return look
 
@@ -352,16 +352,16 @@ CHECKS: tuple[Check, ...] = (
 def examine(runtime: Runtime, *, repair: bool = False) -> list[Diagnosis]:
     """Look at everything; with `repair` mend what can be mended without loss, and look again."""
     diagnoses: list[Diagnosis] = []
-    closed = False
+    database_closed = False
     for check in CHECKS:
-        if closed and check.needs_database:
+        if database_closed and check.needs_database:
             continue
         one = _run_check(runtime, check)
         if not diagnoses:
-            wrong = _judgement(runtime, one)
+            judgements = _judgement(runtime, one)
         elif one.status == "ok":
-            one = wrong.get(check.name, one)
-        closed |= one.status in check.closed_by
+            one = judgements.get(check.name, one)
+        database_closed |= one.status in check.closed_by
         if repair and check.repair is not None and one.status != "ok":
             try:
                 check.repair(runtime)
@@ -386,11 +386,11 @@ def _judgement(runtime: Runtime, database: Diagnosis) -> dict[str, Diagnosis]:
         status_document = status.status(runtime)
     except LarderError as failed:
         status_document = status.without_database(runtime, failed)
-    wrong: dict[str, Diagnosis] = {}
+    findings: dict[str, Diagnosis] = {}
     for one in judgement.judge(status_document):
-        first = wrong.get(one.check)
-        wrong[one.check] = replace(first, detail=f"{first.detail}; {one.detail}") if first else one
-    return wrong
+        first = findings.get(one.check)
+        findings[one.check] = replace(first, detail=f"{first.detail}; {one.detail}") if first else one
+    return findings
 
 
 def _run_check(runtime: Runtime, check: Check) -> Diagnosis:

@@ -134,12 +134,12 @@ def row_security(runtime: Runtime) -> Diagnosis:
     """Every table of a tenant's rows shows them to that tenant only."""
     with runtime.database.control() as connection:
         tables = overview.tables_of_tenants(connection)
-    open_ = [name for name, forced in tables.items() if not forced]
-    if open_:
+    unforced = [name for name, forced in tables.items() if not forced]
+    if unforced:
         fix = "as the owner: " + "; ".join(
-            f"alter table {t} enable row level security, force row level security" for t in open_
+            f"alter table {t} enable row level security, force row level security" for t in unforced
         )
-        return error(f"row-level security is not forced on {', '.join(open_)}", fix)
+        return error(f"row-level security is not forced on {', '.join(unforced)}", fix)
     return fine(f"forced on {len(tables)} tables")
 
 
@@ -166,8 +166,8 @@ def message_broker(runtime: Runtime) -> Diagnosis:
     diagnoses = [_broker("the broker", addresses.broker)]
     if rabbit.is_rabbit(addresses.broker):
         diagnoses.append(_broker("the Valkey beside the broker", addresses.valkey))
-    wrong = (one for one in diagnoses if one.status != "ok")
-    return next(wrong, fine("; ".join(one.detail for one in diagnoses)))
+    problems = (one for one in diagnoses if one.status != "ok")
+    return next(problems, fine("; ".join(one.detail for one in diagnoses)))
 
 
 def _broker(name: str, url: str) -> Diagnosis:
