@@ -187,7 +187,7 @@ def _questions_of_item(
     rows = documents.items(connection, item)
     visible_rows = [row for row in rows if visible is None or visible(row.id)]
     yield [about(row.title, {"description": row.body}, row.project_id, row.name) for row in visible_rows]
-    # Whoever may not see a document is not told either that others judged it as an item.
+    # A caller who may not see a document must not learn either that others judged it as an item.
     unseen = {key_of("", item, row.project_id) for row in rows if row not in visible_rows}
     yield [
         Question(
@@ -231,7 +231,7 @@ def _document(
     )
 
 
-# As a set for `larder eval` -----------------------------------------------------------------------
+# Feedback as a set for `larder eval` ---------------------------------------------------------------
 
 GRADES = {"useful": 2, "noise": 0}
 

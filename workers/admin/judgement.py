@@ -195,7 +195,7 @@ def _content(status: Json) -> Iterator[Diagnosis]:
         waits = ", ".join(f"{s['held']} of {s['name']}" for s in with_pending)
         fix = f"if they are meant: larder sources release {with_pending[0]['name']}"
         yield warning(f"deletions wait for approval: {waits}", fix, "deletions to approve")
-    # Whoever sent what could not be taken was told.
+    # The sender of an upload was told what could not be taken.
     for s in (s for s in sources if s["type"] != UPLOADED and nothing_stored(s)):
         detail = (
             f"{s['name']} has no documents though it shows items, {overview.left_out_in_words(s['left_out'])}"

@@ -31,7 +31,7 @@ CATCH_UP_SECONDS = 60.0
 DROP_TRIES = 5
 
 
-# How far they are ---------------------------------------------------------------------------------
+# Progress -----------------------------------------------------------------------------------------
 
 
 def status(runtime: Runtime) -> Json:
@@ -176,7 +176,7 @@ def _target(
             SearchIndex(id=0, provider=provider, model=key, dimensions=length, status="building")
         )
     except EmbedderRefused:
-        # Its own words are about an index that exists; this one does not yet.
+        # The error's own text is about an index that exists; this one does not yet.
         raise ConfigurationError(
             f"the configuration does not say how to reach {key}",
             fix="describe it under embedding: provider, model, and its apiKey, baseUrl or modelPath; the model of "
@@ -241,7 +241,7 @@ def switch(runtime: Runtime, to: Literal["building", "retired"] = "building", *,
     if new.strategy != old.strategy:
         each_tenant(runtime, lambda connection: search_indexes.adopt_counts(connection, new.id))
     with runtime.database.control() as connection:
-        # It may have been about the model before.
+        # The hold may have been about the model before.
         embedding_use.release_hold(connection, runtime.allowance.fingerprint)
         older = [i for i in indexes(connection) if i.status == "retired" and i.id != old.id]
     for index in older:

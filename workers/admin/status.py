@@ -269,7 +269,7 @@ def embedding_state(runtime: Runtime, connection: Connection) -> Json:
     return state
 
 
-# What a caller may know -----------------------------------------------------------------------------
+# Views of a caller ----------------------------------------------------------------------------------
 
 
 def projects_of(runtime: Runtime, caller: Caller) -> dict[UUID, str]:

@@ -82,7 +82,7 @@ class PublicKeys:
         if key_id is None and len(keys) == 1:
             return next(iter(keys.values()))
         if not isinstance(key_id, str) or key_id not in keys:
-            # Where no key can be had, nobody is to blame.
+            # Without any keys the fault may be ours: the token then does not count as a guess.
             error_class = TokenUnproved if keys else TokenRefused
             raise error_class("the token was signed with a key that is not known")
         return keys[key_id]
@@ -147,7 +147,7 @@ class Verifier:
             self._claims.validate(decoded.claims)
             caller = _caller(decoded.claims)
         except JoseError as error:
-            # Their descriptions name a claim at most.
+            # The library's descriptions name a claim at most.
             raise error_class(f"the token is refused: {error.error.replace('_', ' ')}") from None
         except RequestRejected as error:
             raise error_class(f"the token is refused: {error.message}") from None

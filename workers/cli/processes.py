@@ -125,7 +125,7 @@ def _detach(context: CommandContext, *, no_api: bool, no_flower: bool) -> dict[s
         alive = supervisor.living_processes(state)
         if "database_url" in state and alive.get("supervisor") == process.pid:
             missing = _missing(folder, state, alive, api=not no_api)
-            # Nobody need wait for what dies again and again.
+            # A process that ends again and again is not waited for.
             entries: Any = state["processes"]
             if any(p["name"] in missing and p["failures"] > supervisor.FREE_RESTARTS for p in entries):
                 break

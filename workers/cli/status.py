@@ -161,7 +161,7 @@ def _troubles(sources: list[Json]) -> list[Text | str]:
         for p in s["problems"]:
             problem = f"{p['outcome']} {item_and_reason(p['item'], p['reason'])}"
             every.append((_COLOURS[p["outcome"]], s["name"], problem))
-    # What is named is not counted once more.
+    # Items that are named are not counted once more.
     every += [
         ("yellow", s["name"], left_out_in_words(s["left_out"]))
         for s in sources

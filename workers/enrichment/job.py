@@ -85,7 +85,7 @@ def _answer(
     except LarderError as error:
         _settle(runtime, tenant, claimed, error)
     except Exception as error:  # noqa: BLE001 (whatever it is, whoever waits must be told)
-        # Where it happened, without its words: they may hold a text.
+        # The place of the error, without its words: they may hold a text.
         stack = "".join(traceback.format_tb(error.__traceback__)[-4:])
         logger.error(  # noqa: TRY400 (the traceback of `exception` would tell the words)
             "enrichment failed with %s\n%s", type(error).__name__, stack
@@ -146,7 +146,7 @@ def enricher(runtime: Runtime, tenant: UUID, project: UUID | None = None) -> Enr
         name = parsed.project or fallback
         main_project = project or project_id(tenant, name)
         projects = visible_projects(tenant, main_project, parsed.projects)
-        # What names no project is in the one that all share, where the item itself may be.
+        # Documents without a project are in the one that all share, where the item itself may be.
         item_projects = visible_projects(tenant, main_project) or ()
 
         def at(level: DegradationLevel) -> EnrichedContext | None:

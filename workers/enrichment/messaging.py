@@ -157,7 +157,7 @@ class JobPublisher:
                 that no worker hears of.
         """
         if not broker_url.startswith(_SCHEMES):
-            # Not quoted: it may hold a password.
+            # The address is not quoted: it may hold a password.
             raise ConfigurationError(
                 "broker_url is no address of a Valkey, Redis or RabbitMQ",
                 fix="write redis://:PASSWORD@HOST:6379/0",

@@ -246,7 +246,7 @@ def _excel(path: Path) -> Iterator[tuple[int, Any]]:
         finally:
             book.close()
     except (zipfile.BadZipFile, KeyError, ValueError, TypeError, IndexError, SyntaxError) as error:
-        # What the library raises about a broken file; a broken XML is a SyntaxError.
+        # Errors of the library about a broken file; a broken XML is a SyntaxError.
         raise DocumentRejected(
             f"{path} is no Excel file ({type(error).__name__})", fix="save it as .xlsx"
         ) from None

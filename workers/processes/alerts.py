@@ -131,7 +131,7 @@ RULES: Mapping[str, Rule] = {
 """Name -> rule; thresholds and severities are the configuration's. slow_query is raised by whoever searches."""
 
 
-# Where they go ----------------------------------------------------------------------------------------
+# Channels ---------------------------------------------------------------------------------------------
 
 
 class Untaken(OSError):

@@ -164,7 +164,7 @@ class Heartbeat(bootsteps.StartStopStep):  # type: ignore[misc]
         current = runtime.current()
 
         def served() -> list[str]:
-            # Not those of each priority that RabbitMQ has besides.
+            # Without the queues of each priority that RabbitMQ has besides.
             return sorted(name for name in parent.app.amqp.queues.consume_from if "." not in name)
 
         starves = Starvation(current.addresses.broker, served)

@@ -44,7 +44,7 @@ from pipeline.documents import Json
 from pipeline.enrichment.degradation import DegradationLevel
 from pipeline.ledger.embedding_use import Meter, Used
 
-# What processes count ---------------------------------------------------------------------------------
+# Counts of processes ----------------------------------------------------------------------------------
 
 FIRST_BYTES = 65_536
 """Bytes of a new file of each kind and process: four times what a worker with all its figures uses."""
@@ -182,7 +182,7 @@ def timed(histogram: Histogram) -> Iterator[None]:
     histogram.observe(time.monotonic() - begun)
 
 
-# What the ledger tells ---------------------------------------------------------------------------------
+# Figures of the ledger ---------------------------------------------------------------------------------
 
 _Values = Iterable[tuple[tuple[str, ...], float | None]]
 """Labels and a value; None: nothing is known."""
@@ -358,7 +358,7 @@ class _Counted(Collector):
         """All metrics that are declared, and the share of looks that found something."""
         metrics_by_name = {metric.name: metric for metric in REGISTRY.collect()}
         if self._shared is not None:
-            # Of a metric with labels that nobody has counted yet there is no file.
+            # A metric with labels has no file before it is counted first.
             empty = {
                 n: Metric(n, m.documentation, m.type)
                 for n, m in metrics_by_name.items()

@@ -111,7 +111,7 @@ def _task_ended(task_id: str, task: Any, **_: Any) -> None:
 
 
 def _task_failed(sender: Any, exception: BaseException, **_: Any) -> None:
-    # Where a child was lost, it is the first process of the worker that tells.
+    # A lost child is reported by the first process of the worker.
     metrics.TASK_FAILURES.labels(sender.name, type(exception).__name__).inc()
 
 
@@ -126,7 +126,7 @@ def _observe(runtime: Runtime) -> None:
         try:
             metrics.serve(options.host, options.port, secret_value(options.token), runtime.metrics_folder)
         except OSError as error:
-            # As with several workers on one machine: they count together.
+            # Several workers on one machine: the first has the port, and they count together.
             logger.warning("port %d for metrics cannot be had: %s", options.port, error.strerror)
 
 
@@ -176,16 +176,16 @@ def run_worker(runtime: Runtime, queue: str, concurrency: int | None) -> None:
     if queue == "enrich":
         worker_process_init.connect(_warm, weak=False)  # somebody waits for its first answer already
     install_transport()
-    # It tells of its end past all loggers.
+    # Celery writes its last line past all loggers.
     celery_worker.safe_say = lambda text, *_: logs.write_line(text)
     if queue == "control":
-        # It looks at everything, and no other worker does.
+        # The background threads look at everything, and no other worker does.
         from workers.processes.background import Background
 
         app.steps["worker"].add(Background)
     app.steps["worker"].add(Heartbeat)
     app.steps["consumer"].add(Listening)
-    # Not by Celery's command line, which imports every plugin there is, Flower among them, into each worker.
+    # Started here and not by Celery's command line, which imports every plugin, Flower among them, into each worker.
     serving = app.Worker(
         queues=broker.consumed_queues(queue, runtime.addresses.broker),
         concurrency=concurrency or _processes(runtime, queue),
@@ -196,7 +196,7 @@ def run_worker(runtime: Runtime, queue: str, concurrency: int | None) -> None:
         without_gossip=True,
         quiet=True,  # its banner is no line of JSON
     )
-    # Who is told to end while still starting is stopped by an error of Celery's, which would count as a failure.
+    # A worker that is told to end while it starts is stopped by an error of Celery's, which would count as a failure.
     logging.getLogger("celery.worker").addFilter(
         lambda record: record.levelno < logging.CRITICAL or not state.should_terminate
     )
@@ -349,7 +349,7 @@ def _guard_flower(hosts: Collection[str], prefix: str, unprotected: Collection[s
         kind.prepare = guarded(kind.prepare)
     # Flower itself knows the queues of the workers that answered it in time.
     BaseHandler.get_active_queue_names = lambda _handler: sorted(QUEUES)
-    # Of RabbitMQ it asks a plugin, which need not be there.
+    # Flower asks a plugin of RabbitMQ for this, which need not be there.
     RabbitMQ.queues = _queue_lengths
 
 

@@ -144,7 +144,7 @@ class Supervisor:
                     self.look()
                     self.trouble = ""
                 except (LarderError, OSError) as error:
-                    # It passes, as a full disk does, and nobody else would start things again after it.
+                    # The error passes, as a full disk does, and nobody else would start things again after it.
                     if str(error) != self.trouble:
                         logs.write_line(f"the processes cannot be checked: {error}; it is tried again")
                     self.trouble = str(error)
@@ -311,7 +311,7 @@ class Supervisor:
             "PROMETHEUS_MULTIPROC_DIR": str(self.data / "metrics"),
         }
         if name == "flower":
-            # It has metrics of its own, which tell the names of tasks and workers; `larder up` has set this for itself.
+            # Flower has metrics of its own, with names of tasks and workers; `larder up` has set this for itself.
             del env["PROMETHEUS_MULTIPROC_DIR"]
         if self.settings.path:
             env["LARDER_CONFIG"] = str(self.settings.path)
@@ -426,7 +426,7 @@ def single_supervisor(data: Path) -> Iterator[None]:
             raise refuse_second(data) from None
         # Left behind by one that was killed: nobody would ever stop them.
         _end_children(data)
-        # Who it is, for a `down` that comes before there is more to tell.
+        # The supervisor's own entry, for a `down` that comes before there is more to tell.
         os.register_at_fork(after_in_child=handle.close)  # a fork that outlives us must not hold the lock
         entry = {"name": "supervisor", "pid": os.getpid(), "started": process_start(os.getpid())}
         write_private(data / "state.json", json.dumps({"processes": [entry], "folder": data.stat().st_ino}))

@@ -59,7 +59,7 @@ def _provider(settings: TracingSettings) -> Any:
         timeout=TIMEOUT,
     )
     named = Resource.create({"service.name": "larder", "service.version": installed_version()})
-    # Not the global one: who uses the client may have a provider of his own.
+    # Own provider instead of the global one: the program around the client may have set that.
     provider = TracerProvider(ParentBased(TraceIdRatioBased(settings.sample_ratio)), named)
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=SEND_MILLISECONDS))
     return provider

@@ -102,7 +102,7 @@ class QueueSettings(ConfigSection):
         mismatches = []
         for low, high, why in _ORDER:
             if values[low] >= values[high]:
-                # Of two keys the one that the file gives is to be corrected.
+                # The key that the file gives is the one to correct.
                 if high in self.model_fields_set and low not in self.model_fields_set:
                     key, expected = high, f"more than {to_camel(low)} ({values[low]:g})"
                 else:

@@ -145,7 +145,7 @@ def substitute(text: str, lookup: Lookup, *, plain: bool = True) -> tuple[str, V
             return "${"
         name, default = match.groups()
         if name is None:
-            # What stands in the braces may be a mistyped secret, so the message does not repeat it.
+            # The text in the braces may be a mistyped secret, so the message does not repeat it.
             actual, fix = (
                 "a '${' that begins no variable",
                 "write $${ for a literal ${; variables do not nest",
@@ -161,7 +161,7 @@ def substitute(text: str, lookup: Lookup, *, plain: bool = True) -> tuple[str, V
             fix = f"set the variable {name} or write ${{{name}:-default}}"
             actual = f"${{{name}}}, which is not set"
             faults.append(SettingsProblem(actual=actual, allowed="a value", fix=fix, unset=True))
-        # As in a shell, `:-` also replaces a variable that is set and empty.
+        # Like in a shell, `:-` also replaces a variable that is set and empty.
         looked_up.append(bool(value) or default is None)
         return value or default or ""
 
