@@ -1,4 +1,4 @@
-"""The parts of one process that all its tenants share: servers, models, limits, health."""
+"""Runtime of one process, which all its tenants share: servers, models, limits, health."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Addresses:
-    """Where the servers are, and the keys of what lies there; secret. Empty for a command that needs none."""
+    """Addresses of the servers, and encryption keys; secret. Empty for a command that needs none."""
 
     database: str = ""
     control: str = ""
@@ -46,7 +46,7 @@ class Addresses:
 
     @property
     def valkey(self) -> str:
-        """Where limits, alerts about the database and answers to apps lie: the broker, unless that is RabbitMQ."""
+        """The server of limits, alerts about the database and answers to apps: the broker, unless that is RabbitMQ."""
         return self.valkey_url or ("" if is_rabbit(self.broker) else self.broker)
 
 
@@ -73,7 +73,7 @@ def current_user() -> str:
 
 
 class Runtime:
-    """Parts are built on first use, so that each process holds only what its work needs."""
+    """Servers, models and limits of a process, built on first use, so that each holds only what its work needs."""
 
     def __init__(self, settings: Settings, addresses: Addresses, *, database: Database | None = None) -> None:
         """`database` is that of whoever shares its connections; by default it has its own."""
@@ -83,18 +83,18 @@ class Runtime:
         self.rag = settings.rag
         tracing.configure(self.rag.monitoring.tracing)
         self._embedders: dict[str, Embedder] = {}
-        """Those of other search indexes than the configured one, and of stories, by model."""
+        """Embedders of stories, and of other search indexes than the configured one, by model."""
         self.addresses = addresses
         self.heartbeat_folder = settings.data / "heartbeat"
         self.metrics_folder: Path | None = None
-        """Where the processes of this machine count together, if they do."""
+        """Folder in which the processes of this machine count together, if they do."""
         self.answer_timeout: float | None = None
         """Seconds of silence after which the database counts as gone; set by commands that a person waits for."""
         self.start_timeout = 0.0
-        """Seconds in which they wait for a database that is being started."""
+        """Seconds in which such commands wait for a database that is being started."""
 
     def forget_connections(self) -> None:
-        """After a fork: drop the parent's connections without closing them under its feet."""
+        """Drop the parent's connections after a fork, without closing them under its feet."""
         if "database" in self.__dict__:
             self.database.forget_connections()
             del self.__dict__["database"]
@@ -109,7 +109,7 @@ class Runtime:
 
     @cached_property
     def database(self) -> Database:
-        """Connections are opened on first use, in the process that uses them."""
+        """The database; connections are opened on first use, in the process that uses them."""
         return Database(
             self.addresses.database,
             self.addresses.control,
@@ -121,14 +121,14 @@ class Runtime:
 
     @cached_property
     def allowance(self) -> Allowance:
-        """How much may be embedded, shared with all other workers."""
+        """Allowance of embedding, shared with all other workers."""
         from workers.limits.allowance import Allowance  # with the client of the broker, which no search needs
 
         return Allowance(self.rag, self.model, self.database, self.addresses.valkey)
 
     @cached_property
     def caches(self) -> Caches:
-        """What searches of this process remember."""
+        """Memory of this process for searches."""
         c = self.rag.retrieval.cache
         if not c.enabled:
             return Caches()
@@ -148,9 +148,9 @@ class Runtime:
 
     @cached_property
     def health(self) -> Health:
-        """How this process's parts are; without the store no request reaches a worker, so none can answer.
+        """Health of this process's services; without the store no request reaches a worker, so none can answer.
 
-        What askers remember is theirs: `workers.client`.
+        Clients remember answers themselves: `workers.client`.
         """
         health = Health(moved=metrics.record_level)
         health.switch(on=self.rag.enabled)
@@ -158,7 +158,7 @@ class Runtime:
 
     @cached_property
     def request_limiter(self) -> RequestLimiter:
-        """Who may call a foreign host when, shared with all other workers; a command without servers is alone."""
+        """Limiter of calls to foreign hosts, shared with all other workers; a command without servers is alone."""
         from connectors.web.limiter import LocalRequestLimiter
         from workers.limits.limiters import ValkeyRequestLimiter
 
@@ -166,11 +166,11 @@ class Runtime:
 
     @cached_property
     def embedding_options(self) -> EmbeddingOptions:
-        """Which model makes the vectors."""
+        """Options of the configured embedding model."""
         return self.options_of(self.rag.embedding)
 
     def options_of(self, e: EmbeddingModel) -> EmbeddingOptions:
-        """How to open the model of a section."""
+        """Options to open the model of a section."""
         return e.options(self.settings.resolve(e.model_path) if e.model_path else None)
 
     @cached_property
@@ -180,7 +180,7 @@ class Runtime:
 
     @cached_property
     def model(self) -> str:
-        """The name its vectors are kept under; known without loading it."""
+        """Name of the configured model, under which its vectors are kept; known without loading it."""
         return vector_key(self.embedding_options)
 
     def embedder_of(self, index: SearchIndex) -> Embedder:
@@ -194,8 +194,10 @@ class Runtime:
             return self.embedder
         previous = self.rag.embedding.previous
         described = [self.embedding_options, *([self.options_of(previous)] if previous else [])]
-        found = options_for(described, provider=index.provider, key=index.model, dimensions=index.dimensions)
-        return self.embedder_with(found)
+        options = options_for(
+            described, provider=index.provider, key=index.model, dimensions=index.dimensions
+        )
+        return self.embedder_with(options)
 
     def embedder_with(self, options: EmbeddingOptions) -> Embedder:
         """The model of these options, opened once in a process; raises as `open_embedder` does."""
@@ -208,7 +210,7 @@ class Runtime:
 
     @cached_property
     def keyring(self) -> Keyring:
-        """What encrypts some of the metadata."""
+        """Keys that encrypt some of the metadata."""
         return Keyring(keys=self.addresses.encryption_keys, fields=self.rag.security.encrypt)
 
     @property
@@ -219,7 +221,7 @@ class Runtime:
 
     @cached_property
     def rerank_options(self) -> RerankOptions:
-        """Which model looks at the best results once more."""
+        """Options of the model that reranks the best results."""
         r = self.rag.retrieval.rerank
         folder = self.settings.resolve(Path(r.model))
         return RerankOptions(
@@ -232,7 +234,7 @@ class Runtime:
 
     @cached_property
     def reranker(self) -> Reranker | None:
-        """That model, loaded; None if it is switched off."""
+        """The reranking model, loaded; None if it is switched off."""
         return open_reranker(self.rerank_options)
 
 
@@ -240,12 +242,12 @@ _PRELOADED: dict[EmbeddingOptions, Embedder] = {}
 """Models that forks of this process need not load."""
 
 
-def preload(parts: Runtime) -> None:
+def preload(runtime: Runtime) -> None:
     """Load the configured model for all forks of this process, if it runs here and bears to be forked."""
-    if parts.rag.embedding.provider == "minilm":
+    if runtime.rag.embedding.provider == "minilm":
         with suppress(LarderError):  # whoever needs it will hear
-            parts.embedder.embed_query("warm")
-            _PRELOADED[parts.embedding_options] = parts.embedder
+            runtime.embedder.embed_query("warm")
+            _PRELOADED[runtime.embedding_options] = runtime.embedder
 
 
 _current: list[Runtime] = []

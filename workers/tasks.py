@@ -16,8 +16,7 @@ from workers.control import maintenance, steps
 from workers.control import pump as pumping
 from workers.control import sync as syncing
 from workers.enrichment import job as enriching
-from workers.enrichment import remote_actions as asked
-from workers.enrichment import stories
+from workers.enrichment import remote_actions, stories
 from workers.processes import metrics, tracing
 from workers.queue import dispatch
 from workers.queue.app import ASK, app
@@ -26,10 +25,10 @@ from workers.queue.app import ASK, app
 @app.task(name="larder.sync")  # type: ignore[untyped-decorator]
 def sync(tenant: str, source: str, run: int, **_later: object) -> None:
     """One slice of a source's walk; a further one is sent if it is not through, and a run without work ends here."""
-    parts = runtime.current()
-    if not syncing.sync(parts, UUID(tenant), UUID(source), run):
-        dispatch.send_sync(parts.database, UUID(tenant), UUID(source), run)
-    elif run not in pumping.close_settled(parts):
+    current = runtime.current()
+    if not syncing.sync(current, UUID(tenant), UUID(source), run):
+        dispatch.send_sync(current.database, UUID(tenant), UUID(source), run)
+    elif run not in pumping.close_settled(current):
         dispatch.wake_pump()
 
 
@@ -79,22 +78,24 @@ def upsert(tenant: str, items: Sequence[Sequence[str | int]], **_later: object) 
     _step(Indexer.upsert, UUID(tenant), decode(items))
 
 
-def _step(of: Callable[[Indexer, UUID, Sequence[Item]], Step], tenant: UUID, items: Sequence[Item]) -> None:
+def _step(
+    method: Callable[[Indexer, UUID, Sequence[Item]], Step], tenant: UUID, items: Sequence[Item]
+) -> None:
     """Take documents one step further, and ask for what follows."""
-    parts, name = runtime.current(), of.__name__
+    current, name = runtime.current(), method.__name__
     document = str(items[0].document_id) if len(items) == 1 else None
     about: dict[str, Any] = {"tenant": str(tenant), "documents": len(items), "document": document}
-    with tracing.span(f"larder.{name}", within=steps.traces_of(parts, tenant, items), **about):
+    with tracing.span(f"larder.{name}", within=steps.traces_of(current, tenant, items), **about):
         with metrics.timed(metrics.DURATIONS[name]):
-            done = of(steps.indexer(parts, tenant), tenant, items)
+            done = method(steps.indexer(current, tenant), tenant, items)
         metrics.PROCESSED.inc(done.indexed)
         tracing.set_attributes(indexed=done.indexed)
         dispatch.send_step(
-            parts.database, tenant, done, steps.weights(parts.rag), steps.limits(parts.rag).batch
+            current.database, tenant, done, steps.weights(current.rag), steps.limits(current.rag).batch
         )
-        if of is not Indexer.upsert:
-            pumping.send_embeds(parts)
-        if of is Indexer.chunk and done.again:
+        if method is not Indexer.upsert:
+            pumping.send_embeds(current)
+        if method is Indexer.chunk and done.again:
             dispatch.wake_pump(seldom=True)
 
 
@@ -116,9 +117,9 @@ def enrich(tenant: str, job: str, **_later: object) -> None:
 
 
 @app.task(name=ASK, bind=True)  # type: ignore[untyped-decorator]
-def ask(self: Any, /, *what: object, **given: Any) -> None:
+def ask(self: Any, /, *what: object, **kwargs: Any) -> None:
     """Answer a Celery app without this package, which finds the answer as the result of its message."""
-    asked.store_answer(runtime.current(), self.request.id, what, given)
+    remote_actions.store_answer(runtime.current(), self.request.id, what, kwargs)
 
 
 @app.task(name="larder.embedding.create")  # type: ignore[untyped-decorator]
@@ -135,7 +136,7 @@ def vector_store(tenant: str, job: str, **_later: object) -> None:
 
 @app.task(name="larder.vector.query")  # type: ignore[untyped-decorator]
 def vector_query(tenant: str, job: str, **_later: object) -> None:
-    """Find what a remote call asks for."""
+    """Answer a remote call's query of a collection."""
     enriching.run_action(runtime.current(), UUID(tenant), UUID(job), "vector_query")
 
 

@@ -28,9 +28,9 @@ _embed_query = HashingEmbedder.embed_query
 _enricher = job.enricher
 
 
-def trying(parts: Runtime, tenant: UUID, project: UUID | None = None) -> job.Enrich:
+def trying(runtime: Runtime, tenant: UUID, project: UUID | None = None) -> job.Enrich:
     """As the real one, but a title may say POISON or SLOW and a number of seconds."""
-    inner = _enricher(parts, tenant, project)
+    inner = _enricher(runtime, tenant, project)
 
     def enrich(request: Json) -> Json:
         title = str(request["pbi"].get("title", ""))

@@ -470,7 +470,7 @@ def test_alerts_go_to_the_log_a_chat_and_by_mail_and_wait_for_what_is_away(
         hook.faults.next(Fault.status(503), times=2)
         omniscient.execute("update source set held = 3")
         here.look()
-        assert "webhook takes no alert (status 503)" in caplog.text
+        assert "webhook did not take an alert (status 503)" in caplog.text
         here.look(3)
         (asked,) = hook.requests("/hooks")[2:]
         assert asked.headers["Authorization"] == "Bearer a-secret"

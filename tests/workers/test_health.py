@@ -46,7 +46,7 @@ def test_a_login_that_is_refused_is_told_by_all_within_seconds(
     monkeypatch: pytest.MonkeyPatch,
     role: str,
 ) -> None:
-    monkeypatch.setattr(status, "SEEN_SECONDS", 0.0)
+    monkeypatch.setattr(status, "RECENT_SECONDS", 0.0)
     parts.settings.data.mkdir()  # the API's secret lies there
     seen = status.watcher(parts)
     watcher = Watcher(seen, seen, retry=0.01)

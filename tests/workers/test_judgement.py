@@ -56,7 +56,7 @@ ADVICE: dict[str, tuple[dict[str, Any], str]] = {
     "nothing": (calm(), ""),
     "failed files": (
         calm(problems=[{"item": "a.md", "reason": "it is not UTF-8", "outcome": "failed"}]),
-        "1 of docs could not be taken in: mend what `larder runs docs` names",
+        "1 of docs could not be taken in: correct what `larder runs docs` names",
     ),
     "nothing stored of what is shown": (
         calm(documents=0, left_out={"not open to everybody": 2, "restrictions unreadable": 300}),
@@ -96,7 +96,7 @@ ADVICE: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "full disk": (
         {**calm(dead=1), "disk_free": 12_000_000, "broker": "error", "broker_error": "does not answer"},
-        "12 MB are free where the data lie, and nothing works without: make room",
+        "12 MB are free on the disk of the data, and PostgreSQL stops when it is full: make room",
     ),
     "silent worker": (
         {

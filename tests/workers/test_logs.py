@@ -251,7 +251,15 @@ def test_events_of_indexing_and_searching(
     assert (asked["levelno"], asked["resultCount"]) == (logging.DEBUG, len(found.hits))
     assert asked["query"] == ("page 1 " + "x" * 200)[:100]
     assert asked["topScore"] == found.hits[0].score
-    assert set(logs.TOLD) >= {"documents", "chunks", "duration", "errors", "query", "resultCount", "topScore"}
+    assert set(logs.EVENT_FIELDS) >= {
+        "documents",
+        "chunks",
+        "duration",
+        "errors",
+        "query",
+        "resultCount",
+        "topScore",
+    }
 
 
 def test_a_document_that_fails_is_named_with_its_error(

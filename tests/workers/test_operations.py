@@ -365,7 +365,9 @@ def test_a_renamed_source_takes_its_documents_along(
         if walked:
             index(parts)
         lines = " ".join(f"{step['detail']}: {step['fix']}" for step in status.status(parts)["next"])
-        assert ("come twice, as those of handbook: larder sources rename docs handbook" in lines) == walked
+        assert (
+            "are indexed twice, as those of handbook: larder sources rename docs handbook" in lines
+        ) == walked
 
         done = operations.rename(parts, "docs", "handbook")
 

@@ -333,7 +333,7 @@ OUTSIDE = "are left out; --projects '*' asks all"
 def test_what_is_left_out_and_what_holds_nothing_is_said(
     parts: Runtime, tmp_path: Path, words: tuple[str, ...], said: list[str]
 ) -> None:
-    assert step4_file.notices(parts, backlog_of(tmp_path, PBI), ProjectScope.of(words)) == said
+    assert step4_file.notices(parts, backlog_of(tmp_path, PBI), ProjectScope.parse(words)) == said
 
 
 def test_projects_that_the_items_of_a_file_name_are_told_of(parts: Runtime, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_of_a_silent_database_nobody_is_told_what_was_seen_before(
             later = status.recent(behind)["database"]
             return soon, later, looks.result()["database"]
 
-    monkeypatch.setattr(status, "SEEN_SECONDS", -1.0)
+    monkeypatch.setattr(status, "RECENT_SECONDS", -1.0)
     monkeypatch.setattr(status, "SILENT_SECONDS", 1.5)
     assert status.recent(behind)["database"] == "ok"
     proxies[0].freeze()

@@ -55,7 +55,7 @@ def boss(tmp_path: Path) -> Iterator[Supervisor]:
         admin="postgresql://owner:pw-of-owner@h/d",
         broker="redis://:pw-of-broker@h/0",
     )
-    made = Supervisor(settings=load(tmp_path / "larder.yaml", {}), where=where, lends=True)
+    made = Supervisor(settings=load(tmp_path / "larder.yaml", {}), addresses=where, lends=True)
     yield made
     made.stop_children()
 
@@ -398,7 +398,7 @@ data = Path(sys.argv[1])
 with supervisor.single_supervisor(data):
     where = Addresses(database="pw-of-app", admin="postgresql://o:pw-of-owner@h/d")
     settings = load(None, {"LARDER_DATA": str(data)})
-    boss = supervisor.Supervisor(settings=settings, where=where, fork=run)
+    boss = supervisor.Supervisor(settings=settings, addresses=where, fork=run)
     signal.signal(signal.SIGTERM, boss._end)
     print("not yet flushed", end="")
     child = supervisor.Child("worker-x", [*supervisor.LARDER, "worker", "x"])
@@ -416,7 +416,7 @@ from workers.runtime import Addresses
 from workers.settings import load
 
 settings = load(None, {"LARDER_DATA": sys.argv[1]})
-boss = supervisor.Supervisor(settings=settings, where=Addresses(), fork=lambda *_: 1 // 0)
+boss = supervisor.Supervisor(settings=settings, addresses=Addresses(), fork=lambda *_: 1 // 0)
 child = supervisor.Child("worker-x", [*supervisor.LARDER, "worker", "x"])
 try:
     boss._start(child)

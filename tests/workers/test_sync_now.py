@@ -101,11 +101,11 @@ def test_a_command_shows_the_run_under_way_and_then_runs_its_own(build: Build) -
     (one,) = sync_now.configured_sources_named(parts.settings, [])
     earlier = sync_now.start(parts, [one], force=False)[0].run.id
     (attached,) = sync_now.start(parts, [one], force=False)
-    assert (attached.own, attached.run.id) == (False, earlier)
+    assert (attached.is_own, attached.run.id) == (False, earlier)
 
     def close(_: object) -> None:
-        assert attached.shown is not None
-        shown.append(attached.shown.id)
+        assert attached.current is not None
+        shown.append(attached.current.id)
         with parts.database.tenant(one.tenant_id) as connection:
             if len(shown) == 1:
                 runs.finish_walk(connection, earlier)
@@ -145,7 +145,7 @@ def test_a_source_read_by_its_schedule_as_well_is_one_row_whose_sums_add_up(buil
     (upsert,) = pumped() or [embedding]
     indexer.upsert(upsert.tenant_id, upsert.items)
     (watched,) = sync_now.start(parts, [one], force=False)
-    assert watched.own
+    assert watched.is_own
     assert sync.sync(parts, one.tenant_id, one.id, watched.run.id)
     assert pumped() == [], "what the schedule's run sent is not sent again"
     indexer.chunk(batch.tenant_id, batch.items[1:])

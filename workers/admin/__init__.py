@@ -1,1 +1,1 @@
-"""What an operator asks for: status, explain, clear, reindex, doctor, evaluation."""
+"""Operators' requests: status, explain, clear, reindex, doctor, evaluation."""

@@ -1,4 +1,4 @@
-"""Where one document stands, and why a question does or does not find it."""
+"""State of one document, and why a question does or does not find it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workers import search
 from workers.runtime import Runtime, current_user
 
 MOST_NAMED = 20
-"""Documents listed if a name fits several."""
+"""Most documents that are listed if a name fits several."""
 
 
 class SeveralDocuments(LarderError):
@@ -35,8 +35,8 @@ class SeveralDocuments(LarderError):
         self.candidates = tuple(candidates)
 
 
-def find(parts: Runtime, tenant: UUID, name: str) -> Json:
-    """Everything the ledger knows of the one document that `name` means, and what search indexes hold of it.
+def find(runtime: Runtime, tenant: UUID, name: str) -> Json:
+    """Facts of the one document that `name` means, from the ledger and the search indexes.
 
     An id, an external id, the end of a path, or a part of a title.
 
@@ -44,53 +44,53 @@ def find(parts: Runtime, tenant: UUID, name: str) -> Json:
         SeveralDocuments: it fits more than one; `candidates` are their facts.
         LarderError: it fits none.
     """
-    wanted = name.strip().removeprefix("./")
-    with parts.database.tenant(tenant) as connection:
-        found = documents.find(connection, wanted, most=MOST_NAMED + 1) if wanted else []
-        if not found:
-            if why := _left_out(connection, wanted):
-                raise LarderError(why, fix="mend it and run `larder index`")
+    stripped = name.strip().removeprefix("./")
+    with runtime.database.tenant(tenant) as connection:
+        rows = documents.find(connection, stripped, most=MOST_NAMED + 1) if stripped else []
+        if not rows:
+            if why := _left_out(connection, stripped):
+                raise LarderError(why, fix="correct it and run `larder index`")
             raise LarderError(
                 f"no document is called {truncated(name)!r}",
                 fix="give its id, its external id, the end of its path or a part of its title",
             )
-        if len(found) > 1:
-            candidates = [_facts(row) for row in found[:MOST_NAMED]]
-            raise SeveralDocuments(name, candidates, more=len(found) > MOST_NAMED)
-        held = search_indexes.of_document(connection, found[0]["id"])
-        chunks = documents.searchable_texts(connection, found[0]["id"])
-    _, whole = parts.keyring.opened(found[0]["metadata"])
-    cut = search.are_truncated(parts, chunks)
+        if len(rows) > 1:
+            candidates = [_facts(row) for row in rows[:MOST_NAMED]]
+            raise SeveralDocuments(name, candidates, more=len(rows) > MOST_NAMED)
+        in_indexes = search_indexes.of_document(connection, rows[0]["id"])
+        chunks = documents.searchable_texts(connection, rows[0]["id"])
+    _, metadata = runtime.keyring.opened(rows[0]["metadata"])
+    cut = search.are_truncated(runtime, chunks)
     return {
-        **_facts(found[0]),
-        "metadata": whole,
-        "indexes": held,
+        **_facts(rows[0]),
+        "metadata": metadata,
+        "indexes": in_indexes,
         "chunks_cut": None if cut is None else sum(cut),
     }
 
 
-def _left_out(connection: Connection, wanted: str) -> str:
+def _left_out(connection: Connection, name: str) -> str:
     """Why the newest walks did not take an item of this name or path; empty if they met none."""
     every = (one for problems in overview.newest_problems(connection).values() for one in problems)
-    fits = (p for p in every if p["item"] and f"/{p['item']}".endswith(f"/{wanted}"))
-    said = ((p["item"], p["reason"]) for p in fits)
-    return next((f"not indexed: {why if item in why else f'{item}: {why}'}" for item, why in said), "")
+    fits = (p for p in every if p["item"] and f"/{p['item']}".endswith(f"/{name}"))
+    reasons = ((p["item"], p["reason"]) for p in fits)
+    return next((f"not indexed: {why if item in why else f'{item}: {why}'}" for item, why in reasons), "")
 
 
 def _facts(row: Json) -> Json:
     times = ("created_at", "updated_at", "last_indexed", "due_at", "lease_until")
-    found = {**row, **{t: row[t].isoformat() if row[t] else None for t in times}}
+    facts = {**row, **{t: row[t].isoformat() if row[t] else None for t in times}}
     return {
-        **found,
+        **facts,
         "id": str(row["id"]),
         "project_id": str(row["project_id"]),
         "tags": list(row["tags"]),
         "searchable": bool(_is_found(row) and not row["hidden"] and not row["deleted"]),
-        "next_try": found["due_at"] if row["state"] == "pending" else None,
+        "next_try": facts["due_at"] if row["state"] == "pending" else None,
     }
 
 
-def why(parts: Runtime, tenant: UUID, facts: Json, request: SearchRequest) -> Json:
+def why(runtime: Runtime, tenant: UUID, facts: Json, request: SearchRequest) -> Json:
     """Why a question finds a document, or does not; `facts` are those of `find`.
 
     `{"found", "reason", "detail", "rank", "score", "explanation"}`; the reason is a word: found, beyond, below,
@@ -98,60 +98,62 @@ def why(parts: Runtime, tenant: UUID, facts: Json, request: SearchRequest) -> Js
     """
     if missing := _not_searchable(facts):
         return _verdict(*missing)
-    found = search.search(parts, tenant, replace(request, explain=True, trace=True), by=current_user())
+    results = search.search(runtime, tenant, replace(request, explain=True, trace=True), by=current_user())
     document = UUID(facts["id"])
-    for rank, hit in enumerate((*found.hits, *found.beyond), 1):
+    for rank, hit in enumerate((*results.hits, *results.beyond), 1):
         if hit.document.id == document:
-            return _ranked(hit, rank, len(found.hits))
-    for hit in found.below:
+            return _ranked(hit, rank, len(results.hits))
+    for hit in results.below:
         if hit.document.id == document and (e := hit.explanation):
-            said = (
+            detail = (
                 f"below the threshold: similarity {e.similarity or 0.0:.3f} where {e.min_similarity:.3f} is "
-                "asked for, and none of the question's words stands in it"
+                "asked for, and it contains none of the query's words"
             )
-            return _verdict("below", said, hit)
-    return _outside(parts, tenant, document, request, found)
+            return _verdict("below", detail, hit)
+    return _outside(runtime, tenant, document, request, results)
 
 
 def why_visible(caller: Caller, facts: Json) -> Json:
-    """Which rules let a caller find a document, or keep it from them; `facts` are those of `find`.
+    """Rules by which a caller may find a document, or not; `facts` are those of `find`.
 
     `{"visible", "rules": [{"rule", "passes", "detail"}]}`, with a rule for each layer of its `acl`.
     """
     missing, served = _not_searchable(facts), facts["served_level"]
-    theirs = f"theirs: {', '.join(caller.projects or ('none',))}, and what is shared"
+    allowed = f"theirs: {', '.join(caller.projects or ('none',))}, and what is shared"
     rules = [
         ("tenant", True, f"both are of {caller.tenant_name}"),
         ("searchable", not missing, missing[1] if missing else "it is indexed"),
-        ("project", caller.may_see(UUID(facts["project_id"])), f"it is of {facts['project']}; {theirs}"),
+        ("project", caller.may_see(UUID(facts["project_id"])), f"it is of {facts['project']}; {allowed}"),
     ]
     for text, level in (("its text", facts["security_level"]), ("the text that is still found", served)):
         if level is not None:
-            said = f"{text} is {level}; they see up to {caller.level}"
-            rules.append(("security level", level in caller.levels, said))
+            sentence = f"{text} is {level}; they see up to {caller.level}"
+            rules.append(("security level", level in caller.levels, sentence))
     for layer in (*facts["acl"], *(facts["served_acl"] or ())):
         names = layer if isinstance(layer, list) else []
-        held = [name for name in caller.readers if name in names]
-        said = f"they are {' and '.join(held)}" if held else "they are none of these"
-        rules.append(("acl", bool(held), f"open to {', '.join(map(str, names)) or 'nobody'}; {said}"))
-    told = [{"rule": rule, "passes": passes, "detail": detail} for rule, passes, detail in rules]
-    return {"visible": all(one["passes"] for one in told), "rules": told}
+        matching = [name for name in caller.readers if name in names]
+        sentence = f"they are {' and '.join(matching)}" if matching else "they are none of these"
+        rules.append(("acl", bool(matching), f"open to {', '.join(map(str, names)) or 'nobody'}; {sentence}"))
+    rule_rows = [{"rule": rule, "passes": passes, "detail": detail} for rule, passes, detail in rules]
+    return {"visible": all(one["passes"] for one in rule_rows), "rules": rule_rows}
 
 
-def _ranked(hit: Hit, rank: int, shown: int) -> Json:
+def _ranked(hit: Hit, rank: int, hit_count: int) -> Json:
     e = hit.explanation
     remarks = (hit.outdated and f"lowered: {hit.outdated}") or validity_note(hit.document)
-    told = "".join(
-        f" ({said})" for said in (remarks, e.feedback_why if e else "", hit.weak and "weak") if said
+    suffix = "".join(
+        f" ({remark})" for remark in (remarks, e.feedback_why if e else "", hit.weak and "weak") if remark
     )
-    score = f"score {hit.score:.3f}{told}"
-    if rank <= shown:
+    score = f"score {hit.score:.3f}{suffix}"
+    if rank <= hit_count:
         return _verdict("found", f"found: rank {rank}, {score}", hit, rank)
-    return _verdict("beyond", f"rank {rank}, beyond the {plural(shown, 'result')} shown; {score}", hit, rank)
+    return _verdict(
+        "beyond", f"rank {rank}, beyond the {plural(hit_count, 'result')} shown; {score}", hit, rank
+    )
 
 
 def _is_found(facts: Json) -> bool:
-    """By meaning, or by its words alone until it has its vectors."""
+    """Whether searches can return it; by its words alone until it has its vectors."""
     return facts["indexed_version"] is not None or facts["chunk_count"] > 0
 
 
@@ -180,32 +182,34 @@ def _verdict(reason: str, detail: str, hit: Hit | None = None, rank: int | None 
 
 
 def _outside(
-    parts: Runtime, tenant: UUID, document: UUID, request: SearchRequest, found: SearchResults
+    runtime: Runtime, tenant: UUID, document: UUID, request: SearchRequest, results: SearchResults
 ) -> Json:
-    """It is not among the candidates: kept out by the filter, or too far down in both searches."""
+    """Verdict on a document outside the candidates: kept out by the filter, or ranked too low in both searches."""
     if not request.text.strip():
         return _verdict("empty", "the question is empty")
     names = [
         name
         for name, value in vars(request.filter).items()
-        if value not in ((), None, {}) and not _alone(parts, tenant, document, request, {name: value})
+        if value not in ((), None, {}) and not _alone(runtime, tenant, document, request, {name: value})
     ]
     if names:
         listed = " and ".join(name.replace("_", " ") for name in names)
         return _verdict("filtered", f"kept out by the filter: {listed}")
-    alone = _alone(parts, tenant, document, request, {})
+    alone = _alone(runtime, tenant, document, request, {})
     if not alone:
-        return _verdict("no_match", "none of the question's words stands in it")
-    e, ranked = alone[0].explanation, len((*found.hits, *found.beyond, *found.below))
+        return _verdict("no_match", "it contains none of the query's words")
+    e, ranked = alone[0].explanation, len((*results.hits, *results.beyond, *results.below))
     values = [("similarity {:.3f}", e.similarity), ("BM25 {:.2f}", e.bm25)] if e else []
     scores = [form.format(value) for form, value in values if value is not None]
-    most = parts.rag.retrieval.candidates
-    said = f"not among the {most} best of either search ({ranked} were ranked): {', '.join(scores)}"
-    return _verdict("candidates", said, alone[0])
+    most = runtime.rag.retrieval.candidates
+    detail = f"not among the {most} best of either search ({ranked} were ranked): {', '.join(scores)}"
+    return _verdict("candidates", detail, alone[0])
 
 
-def _alone(parts: Runtime, tenant: UUID, document: UUID, request: SearchRequest, only: Json) -> Sequence[Hit]:
-    """The document searched by itself, under some conditions of the filter."""
+def _alone(
+    runtime: Runtime, tenant: UUID, document: UUID, request: SearchRequest, only: Json
+) -> Sequence[Hit]:
+    """Hits of a search in this document alone, under some conditions of the filter."""
     narrow = Filter(only=(document,), **only)
-    asked = replace(request, filter=narrow, explain=True, trace=True, k=None, min_similarity=-1.0)
-    return search.retriever(parts, tenant).search(asked).hits
+    narrowed = replace(request, filter=narrow, explain=True, trace=True, k=None, min_similarity=-1.0)
+    return search.retriever(runtime, tenant).search(narrowed).hits

@@ -1,4 +1,4 @@
-"""Marking documents as useful or noise: which question and document a person means, what was said, and as a set."""
+"""Feedback: marks documents as useful or noise for a question, lists the marks, writes them as a set."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def mark(
     by: str,
     visible: Visible | None = None,
 ) -> Json:
-    """Say of a document what it is for a question: `useful`, `noise`, or `undo` for nothing any more.
+    """Mark a document as `useful` or `noise` for a question, or `undo` the mark.
 
     `item` is the id of a PBI that Step 4 was asked about or of an indexed document, or a question's text; `ref` is a
     document's external id or its id. `project` is the item's, if several have one of that id. A document that is not
@@ -53,8 +53,8 @@ def mark(
         ConfigurationError: a word means nothing, or several items or documents; the message says what there is.
         RequestRejected: one of them is no text.
     """
-    given = {"item": item, "ref": ref, "verdict": verdict, "by": by, "project": project, "source": source}
-    for name, value in given.items():
+    arguments = {"item": item, "ref": ref, "verdict": verdict, "by": by, "project": project, "source": source}
+    for name, value in arguments.items():
         if not isinstance(value, str | None if name in ("project", "source") else str):
             raise wrong_type(name, "a text", value)
     if verdict not in VERDICTS:
@@ -70,8 +70,8 @@ def mark(
             fix="see `larder feedback --list`",
         )
     # The question by its key: its text is nothing for the audit.
-    told = {"question": question.key}
-    audit.append(connection, tenant, f"feedback.{verdict}", document.external_id, told, by=by)
+    detail = {"question": question.key}
+    audit.append(connection, tenant, f"feedback.{verdict}", document.external_id, detail, by=by)
     return {
         "item": question.item,
         "item_title": question.title,
@@ -85,8 +85,8 @@ def mark(
     }
 
 
-def mark_as(parts: Runtime, caller: Caller, said: Json) -> Json:
-    """What a caller says of a document that they may see, with the words of `mark`.
+def mark_as(runtime: Runtime, caller: Caller, request: Json) -> Json:
+    """Record a caller's verdict on a document that they may see; `request` holds the arguments of `mark`.
 
     An item is looked for in the named project alone; without one `item` is a question's text.
 
@@ -97,22 +97,22 @@ def mark_as(parts: Runtime, caller: Caller, said: Json) -> Json:
 
     def visible(document: UUID) -> bool:
         with suppress(NotFound):
-            return bool(document_as(parts, caller, document))
+            return bool(document_as(runtime, caller, document))
         return False
 
-    with parts.database.tenant(caller.tenant) as connection:
-        if said["project"]:
-            said = {**said, "project": str(caller.project(connection, said["project"]))}
-        elif isinstance(said["item"], str):
-            said = {**said, "item": f'"{said["item"]}"'}
+    with runtime.database.tenant(caller.tenant) as connection:
+        if request["project"]:
+            request = {**request, "project": str(caller.project(connection, request["project"]))}
+        elif isinstance(request["item"], str):
+            request = {**request, "item": f'"{request["item"]}"'}
         try:
-            return mark(connection, caller.tenant, by=caller.subject, visible=visible, **said)
+            return mark(connection, caller.tenant, by=caller.subject, visible=visible, **request)
         except ConfigurationError as error:
             raise NotFound(error.message) from None
 
 
 def listed(connection: Connection, item: str | None = None) -> list[Json]:
-    """What was said, newest first; with `item` for this question only, or the items of that id in all projects."""
+    """Verdicts, newest first; with `item` for this question only, or the items of that id in all projects."""
     key = "" if item is None else key_of(_unquoted(item))
     rows = feedback.listed(connection, item and item.strip(), key)
     return [
@@ -136,15 +136,15 @@ def _question(
     connection: Connection, tenant: UUID, words: str, project: str | None, visible: Visible | None
 ) -> Question:
     """The question that a person means; an id is looked up, and text is taken as it is."""
-    item, asked = words.strip(), _unquoted(words)
+    item, text = words.strip(), _unquoted(words)
     key = None if project is None else key_of("", item, project_id(tenant, project))
-    if item and (known := _looked_up(connection, item, key, visible)):
-        return known
-    if asked and key is None and (asked != item or len(asked.split()) > 1):
-        return Question(key=key_of(asked), item=asked, asked={"text": asked})
-    where = f" of project {truncated(project)!r}" if project else ""
+    if item and (question := _looked_up(connection, item, key, visible)):
+        return question
+    if text and key is None and (text != item or len(text.split()) > 1):
+        return Question(key=key_of(text), item=text, asked={"text": text})
+    of_project = f" of project {truncated(project)!r}" if project else ""
     raise ConfigurationError(
-        f"{truncated(item)!r} is no PBI{where} that Step 4 was asked about, and no indexed document"
+        f"{truncated(item)!r} is no PBI{of_project} that Step 4 was asked about, and no indexed document"
         if item
         else "there is no question",
         fix="give the id of a PBI that was enriched (kept for enrichment.resultsKeptHours), the external id of an"
@@ -155,38 +155,40 @@ def _question(
 def _looked_up(
     connection: Connection, item: str, key: str | None, visible: Visible | None
 ) -> Question | None:
-    for known in _known(connection, item, visible):
-        found = {one.key: one for one in known if key in (None, one.key)}
-        if len(found) > 1:
-            names = ", ".join(sorted(one.project for one in found.values()))
+    for questions in _questions_of_item(connection, item, visible):
+        by_key = {one.key: one for one in questions if key in (None, one.key)}
+        if len(by_key) > 1:
+            names = ", ".join(sorted(one.project for one in by_key.values()))
             raise ConfigurationError(
                 f"{truncated(item)!r} is an item of several projects: {names}", fix="say which with --project"
             )
-        if found:
-            return found.popitem()[1]
+        if by_key:
+            return by_key.popitem()[1]
     return None
 
 
-def _known(connection: Connection, item: str, visible: Visible | None) -> Iterator[list[Question]]:
-    """The items of this id: those that Step 4 was asked about, then indexed ones, then those judged before."""
+def _questions_of_item(
+    connection: Connection, item: str, visible: Visible | None
+) -> Iterator[list[Question]]:
+    """Questions about items of this id: those that Step 4 was asked about, then indexed, then judged before."""
 
-    def about(title: str, asked: Json, project: UUID, name: str | None) -> Question:
+    def about(title: str, content: Json, project: UUID, name: str | None) -> Question:
         key, named = key_of("", item, project), name or str(project)
-        return Question(key=key, item=item, title=title, project=named, asked={**asked, "title": title})
+        return Question(key=key, item=item, title=title, project=named, asked={**content, "title": title})
 
     submitted = []
     for row in reversed(jobs.requests_naming(connection, item)):  # of the same item the newest holds
         with suppress(RequestRejected):
             request = EnrichmentRequest.from_json(row.request)
             if request.id == item:
-                asked = {"description": request.description, "acceptance_criteria": list(request.criteria)}
-                submitted.append(about(request.title, asked, row.project_id, row.name or request.project))
+                content = {"description": request.description, "acceptance_criteria": list(request.criteria)}
+                submitted.append(about(request.title, content, row.project_id, row.name or request.project))
     yield submitted
     rows = documents.items(connection, item)
-    seen = [row for row in rows if visible is None or visible(row.id)]
-    yield [about(row.title, {"description": row.body}, row.project_id, row.name) for row in seen]
-    # Whoever may not see a document is not told either that others judged it as an item.
-    unseen = {key_of("", item, row.project_id) for row in rows if row not in seen}
+    visible_rows = [row for row in rows if visible is None or visible(row.id)]
+    yield [about(row.title, {"description": row.body}, row.project_id, row.name) for row in visible_rows]
+    # A caller who may not see a document must not learn either that others judged it as an item.
+    unseen = {key_of("", item, row.project_id) for row in rows if row not in visible_rows}
     yield [
         Question(
             key=row["key"], item=item, title=row["item_title"], project=row["project"], asked=row["question"]
@@ -208,34 +210,34 @@ def _document(
     rows = documents.with_ref(connection, ref, source)
     if visible:
         rows = [row for row in rows if visible(row.id)]
-    there = [row for row in rows if not row.deleted] or (list(rows) if removed else [])
-    if len(there) == 1:
-        return there[0]
-    told = repr(truncated(ref))
-    if there:
-        names = ", ".join(row.source for row in there)
-        raise ConfigurationError(f"{told} is in several sources: {names}", fix="say which with --source")
+    present = [row for row in rows if not row.deleted] or (list(rows) if removed else [])
+    if len(present) == 1:
+        return present[0]
+    quoted = repr(truncated(ref))
+    if present:
+        names = ", ".join(row.source for row in present)
+        raise ConfigurationError(f"{quoted} is in several sources: {names}", fix="say which with --source")
     if rows:
         raise ConfigurationError(
-            f"the document {told} is no longer there: its source {rows[0].source} has removed it",
+            f"the document {quoted} is no longer there: its source {rows[0].source} has removed it",
             fix="mark one that a search finds",
         )
-    where = f" of source {truncated(source)!r}" if source else ""
+    of_source = f" of source {truncated(source)!r}" if source else ""
     like = documents.similar_refs(connection, ref, most=MOST_NAMED) if ref and not visible else ()
     hint = "give the ref of an answer, or metadata.external_id of a result of `larder search --json`"
     raise ConfigurationError(
-        f"no document{where} has the external id or id {told}",
+        f"no document{of_source} has the external id or id {quoted}",
         fix="; like it are ".join(filter(None, (hint, ", ".join(like)))),
     )
 
 
-# As a set for `larder eval` -----------------------------------------------------------------------
+# Feedback as a set for `larder eval` ---------------------------------------------------------------
 
 GRADES = {"useful": 2, "noise": 0}
 
 
 def export(connection: Connection, tenant: UUID, folder: Path, *, by: str) -> Json:
-    """Write all that can be found, the questions and what was said into a new `folder`, for this user only.
+    """Write the searchable documents, the questions and the verdicts into a new `folder`, for this user only.
 
     Verdicts on documents that are no longer searchable are left out. Counts what was written.
 
@@ -244,19 +246,19 @@ def export(connection: Connection, tenant: UUID, folder: Path, *, by: str) -> Js
     """
     dataset.refuse_used(folder)
     refs = documents.corpus_names(connection)
-    said = [row for row in feedback.listed(connection) if row["document_id"] in refs]
-    if not said:
+    marks = [row for row in feedback.listed(connection) if row["document_id"] in refs]
+    if not marks:
         raise ConfigurationError(
             "nobody has marked a document that is still searchable",
             fix="mark some: `larder feedback ITEM REF useful`",
         )
-    names = _names(said)
-    queries = {row["key"]: _query(row, names[row["key"]]) for row in said}
+    names = _names(marks)
+    queries = {row["key"]: _query(row, names[row["key"]]) for row in marks}
     graded = sorted(
         (names[row["key"]], SECTIONS[Kind(row["kind"])], refs[row["document_id"]], GRADES[row["verdict"]])
-        for row in said
+        for row in marks
     )
-    verdicts = Counter(row["verdict"] for row in said)
+    verdicts = Counter(row["verdict"] for row in marks)
     counts = {"documents": len(refs), "queries": len(queries), **{name: verdicts[name] for name in GRADES}}
     dataset.write(
         folder,
@@ -270,25 +272,25 @@ def export(connection: Connection, tenant: UUID, folder: Path, *, by: str) -> Js
     return counts
 
 
-def _names(said: list[Json]) -> dict[str, str]:
+def _names(marks: list[Json]) -> dict[str, str]:
     """Key -> what the set calls the question: an item by its id, with its project if several have that id."""
-    items = {row["key"]: row for row in said if "text" not in row["question"]}
+    items = {row["key"]: row for row in marks if "text" not in row["question"]}
     times = Counter(row["item"] for row in items.values())
-    names = {row["key"]: f"q-{row['key'][:12]}" for row in said}
+    names = {row["key"]: f"q-{row['key'][:12]}" for row in marks}
     for key, row in items.items():
         names[key] = f"{row['project']}:{row['item']}" if times[row["item"]] > 1 else row["item"]
     return names
 
 
-def _query(said: Json, name: str) -> Json:
-    asked = said["question"]
-    title, body = asked.get("title") or "", asked.get("description") or ""
+def _query(row: Json, name: str) -> Json:
+    question = row["question"]
+    title, body = question.get("title") or "", question.get("description") or ""
     facts = {
-        "project": said["project"],
+        "project": row["project"],
         "title": title,
         "description": body.removeprefix(f"# {title}\n").strip(),
-        "acceptance_criteria": asked.get("acceptance_criteria") or [],
+        "acceptance_criteria": question.get("acceptance_criteria") or [],
     }
-    parts = (title, facts["description"], *facts["acceptance_criteria"])
-    whole = asked.get("text") or "\n".join(filter(None, parts)) or said["item"]
+    texts = (title, facts["description"], *facts["acceptance_criteria"])
+    whole = question.get("text") or "\n".join(filter(None, texts)) or row["item"]
     return {"_id": name, "text": whole, **{key: value for key, value in facts.items() if value}}

@@ -22,13 +22,13 @@ from workers.queue import broker
 from workers.queue.celeryconfig import INDEXING, QUEUES
 
 LEAST_DISK_BYTES = 1_000_000_000
-"""With less room PostgreSQL may stop at any moment."""
+"""Free bytes below which PostgreSQL may stop at any moment."""
 LATE_SECONDS = 600.0
-"""Due work that waits longer needs a person."""
+"""Seconds after which waiting due work needs a person."""
 MOST_CHANGES = 3
-"""Of the configuration that are named."""
+"""Most changes of the configuration that a finding names."""
 CANARY_SECONDS = 300.0
-"""Every queue does a task a minute; five missed ones mean that it does none."""
+"""Age in seconds of a canary that shows a stuck queue: every queue does one a minute."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,27 +40,27 @@ class Diagnosis:
     """Only an error makes the doctor fail."""
     detail: str
     fix: str = ""
-    """What to do; empty if nothing is wrong."""
+    """Advice; empty if nothing is wrong."""
     repaired: bool = False
 
 
 def fine(detail: str) -> Diagnosis:
-    """Nothing is wrong."""
+    """Finding that all is well."""
     return Diagnosis(status="ok", detail=detail)
 
 
 def warning(detail: str, fix: str, check: str = "") -> Diagnosis:
-    """Works, and somebody should know."""
+    """Finding of something that works but needs attention."""
     return Diagnosis(status="warning", detail=detail, fix=fix, check=check)
 
 
 def error(detail: str, fix: str, check: str = "") -> Diagnosis:
-    """Does not work, or data are wrong."""
+    """Finding of something that does not work, or of wrong data."""
     return Diagnosis(status="error", detail=detail, fix=fix, check=check)
 
 
 def judge(status: Json) -> list[Diagnosis]:
-    """All that is wrong by the document of `larder status --json`: errors first, the most urgent of each first."""
+    """Findings by the document of `larder status --json`: errors first, the most urgent of each first."""
     looks = (
         (_servers, _supervised)
         if status["database"] != "ok"
@@ -76,11 +76,11 @@ def next_steps(status: Json) -> list[Json]:
 
 
 INSTALLATION = frozenset({"workers", "disk", "database", "broker", "embedding"})
-"""Checks whose findings name no source: those of a tenant may read them who operate it."""
+"""Checks whose findings name no source: whoever operates a tenant may read them."""
 
 
 def _workers(status: Json) -> Iterator[Diagnosis]:
-    """Every queue is served; if none is and nothing waits, nothing may have been started on purpose."""
+    """Findings about workers; if none runs and nothing waits, there may be none on purpose."""
     served, sources = served_queues(status["workers"]), status["sources"]
     lacking = [queue for queue in QUEUES if queue not in served]
     pending, waits = status["backlog"]["pending"], []
@@ -90,14 +90,14 @@ def _workers(status: Json) -> Iterator[Diagnosis]:
     if (pending or being_synced) and (indexing := sorted(set(INDEXING) & set(lacking))):
         documents = plural(pending, "document waits", "documents wait")
         waits.append((documents if pending else f"syncs of {', '.join(being_synced)} wait", indexing))
-    for what, queues in waits:
-        yield error(f"{what} and no worker serves {', '.join(queues)}", START, "workers")
+    for waiting, queues in waits:
+        yield error(f"{waiting} and no worker serves {', '.join(queues)}", START, "workers")
     named = set(chain(*(queues for _, queues in waits)))
-    gone = {q: s for q in lacking if (s := status["unserved"].get(q) or 0.0) > UNSERVED_SECONDS}
-    if gone.keys() - named:
-        judged = error if served or waits else warning
-        since = plural(round(min(gone.values()) / 60), "minute")
-        yield judged(f"no worker has served {', '.join(gone)} for {since}", START, "workers")
+    unserved = {q: s for q in lacking if (s := status["unserved"].get(q) or 0.0) > UNSERVED_SECONDS}
+    if unserved.keys() - named:
+        finding = error if served or waits else warning
+        since = plural(round(min(unserved.values()) / 60), "minute")
+        yield finding(f"no worker has served {', '.join(unserved)} for {since}", START, "workers")
     elif not (served or waits) and any(s["next_sync"] for s in _scheduled(status)):
         yield warning("no worker is running, so no schedule is kept", START, "workers")
     for w in status["workers"]:
@@ -114,12 +114,16 @@ def _workers(status: Json) -> Iterator[Diagnosis]:
 
 def _servers(status: Json) -> Iterator[Diagnosis]:
     if (free := status["disk_free"]) < LEAST_DISK_BYTES:
-        detail = f"{free / 1e6:,.0f} MB are free where the data lie, and nothing works without"
+        detail = (
+            f"{free / 1e6:,.0f} MB are free on the disk of the data, and PostgreSQL stops when it is full"
+        )
         yield error(detail, "make room", "disk")
     if status["database"] != "ok":
-        told = status["error"]
+        failure = status["error"]
         yield error(
-            told["message"], told["fix"] if status["database"] == "refused" else "larder doctor", "database"
+            failure["message"],
+            failure["fix"] if status["database"] == "refused" else "larder doctor",
+            "database",
         )
     elif (seconds := status["database_seconds"]) > HealthOptions.slow_seconds:
         fix = "look at its load and its network"
@@ -141,16 +145,18 @@ def _supervised(status: Json) -> Iterator[Diagnosis]:
     if changes := status["configuration_changes"]:
         fixed = any(line.startswith(FIXED) for line in changes)
         fix = "larder down, then larder up --detach" if fixed else "larder reload"
-        named = first_names([line.partition(" (what")[0] for line in changes], MOST_CHANGES)
+        named = first_names([line.partition(" (running with")[0] for line in changes], MOST_CHANGES)
         yield warning(
-            f"what runs does not do yet what the configuration file says: {named}", fix, "configuration"
+            f"the running processes do not use the configuration file as it is now: {named}",
+            fix,
+            "configuration",
         )
 
 
 def _work(status: Json) -> Iterator[Diagnosis]:
     embedding, late = status["embedding"], status["backlog"]["oldest_due_seconds"] or 0
     if embedding["state"] == "held":
-        fix = "mend it and restart the workers; it is tried again by itself"
+        fix = "correct it and restart the workers; it is tried again by itself, too"
         yield error(f"nothing is embedded: {embedding['error']}", fix, "embedding")
     elif embedding["state"] == "waiting":
         waits = plural(embedding["documents"], "document waits", "documents wait")
@@ -172,36 +178,36 @@ def _content(status: Json) -> Iterator[Diagnosis]:
     for s in filter(itemgetter("last_error"), present):
         if s["last_error"].startswith(CONFIGURED_OTHERWISE):
             message, _, fix = s["last_error"].rstrip(")").partition(" (")
-            yield error(f"{s['name']} waits, for {message}", fix, "sources")
+            yield error(f"{s['name']} waits: {message}", fix, "sources")
             continue
         yield warning(f"{s['name']} cannot be read", f"larder sources check {s['name']}", "sources")
-    if held := [s for s in sources if s["held"]]:
-        waits = ", ".join(f"{s['held']} of {s['name']}" for s in held)
-        fix = f"if they are meant: larder sources release {held[0]['name']}"
+    if with_pending := [s for s in sources if s["held"]]:
+        waits = ", ".join(f"{s['held']} of {s['name']}" for s in with_pending)
+        fix = f"if they are meant: larder sources release {with_pending[0]['name']}"
         yield warning(f"deletions wait for approval: {waits}", fix, "deletions to approve")
-    # Whoever sent what could not be taken was told.
+    # The sender of an upload was told what could not be taken.
     for s in (s for s in sources if s["type"] != UPLOADED and nothing_stored(s)):
         detail = f"{s['name']} has no documents though it shows items, {left_out_in_words(s['left_out'])}"
         yield warning(detail, f"larder sources check {s['name']}", "sources")
     for s in (s for s in present if s["type"] != UPLOADED and count_rejected(s)):
         detail = f"{count_rejected(s)} of {s['name']} could not be taken in"
-        yield warning(detail, f"mend what `larder runs {s['name']}` names", "sources")
+        yield warning(detail, f"correct what `larder runs {s['name']}` names", "sources")
     if alone := status["unconfigured"]:
         detail = f"{first_names(alone, MOST_CHANGES)} belong to a tenant that the configuration does not have"
         yield warning(detail, f"larder sources forget {alone[0]}, or name the tenant", "sources")
     for s in (s for s in sources if s.get("renamed_to")):
         name, twin, count = s["name"], s["renamed_to"], plural(s["documents"], "document")
-        detail = f"{name} is no longer configured, and its {count} come twice, as those of {twin}"
+        detail = f"{name} is no longer configured, and its {count} are indexed twice, as those of {twin}"
         yield warning(detail, f"larder sources rename {name} {twin}", "sources")
 
 
 def _attention(status: Json) -> Iterator[Diagnosis]:
     sources = status["sources"]
     letters, failed = sum(s["dead"] for s in sources), status["enrichment"]["failed"]
-    told = [plural(letters, "dead letter")] * bool(letters)
-    told += [f"{plural(failed, 'job')} of user stories failed"] * bool(failed)
-    if told:
-        yield warning(" and ".join(told), "larder dead list", "dead letters")
+    problems = [plural(letters, "dead letter")] * bool(letters)
+    problems += [f"{plural(failed, 'job')} of user stories failed"] * bool(failed)
+    if problems:
+        yield warning(" and ".join(problems), "larder dead list", "dead letters")
     if not sources:
         yield warning(
             "no source has been synced yet",
@@ -214,7 +220,7 @@ def _attention(status: Json) -> Iterator[Diagnosis]:
 
 
 def _scheduled(status: Json) -> list[Json]:
-    """Sources that are synced by themselves, or might be."""
+    """Sources that have a schedule, or may have one."""
     return [s for s in status["sources"] if not (s["paused"] or s["removed"] or s["type"] == UPLOADED)]
 
 

@@ -27,22 +27,22 @@ from workers.runtime import Runtime, current_user
 
 POLL_SECONDS = 0.5
 CATCH_UP_SECONDS = 60.0
-"""How long a switch waits for what changed while indexes were built."""
+"""Seconds that a switch waits for what changed while indexes were built."""
 DROP_TRIES = 5
 
 
-# How far they are ---------------------------------------------------------------------------------
+# Progress -----------------------------------------------------------------------------------------
 
 
-def status(parts: Runtime) -> Json:
+def status(runtime: Runtime) -> Json:
     """The document of `larder reindex status --json`, over all tenants."""
-    with parts.database.control() as connection:
-        found = indexes(connection)
-        told = [_figures(connection, index) for index in found]
-    active = next((i for i in found if i.status == "active"), None)
-    oldest = {i["status"]: i for i in reversed(told)}
+    with runtime.database.control() as connection:
+        all_indexes = indexes(connection)
+        figures = [_figures(connection, index) for index in all_indexes]
+    active = next((i for i in all_indexes if i.status == "active"), None)
+    oldest = {i["status"]: i for i in reversed(figures)}
     building = oldest.get("building")
-    other, reasons = mismatch(parts, active), _lacking(building) if building else []
+    other, reasons = mismatch(runtime, active), _lacking(building) if building else []
     advice = ""
     if building is not None:
         advice = "wait until it is full" if reasons else "larder reindex switch"
@@ -50,10 +50,10 @@ def status(parts: Runtime) -> Json:
         back = ", or larder reindex rollback" if "retired" in oldest else ""
         advice = f"{other}: run larder reindex{back}"
     return {
-        "configured": str(parts.wanted_index),
+        "configured": str(runtime.wanted_index),
         "active": oldest.get("active", {}).get("id"),
         "matches": not other,
-        "indexes": told,
+        "indexes": figures,
         "may_switch": building is not None and not reasons,
         "reasons": reasons,
         "next": advice,
@@ -78,37 +78,37 @@ def _figures(connection: Connection, index: SearchIndex) -> Json:
 
 
 def _lacking(figures: Json) -> list[str]:
-    """What speaks against reading an index: what it lacks, in words."""
+    """Reasons against reading an index: what it lacks."""
     if not figures["missing"]:
         return []
-    said = [f"index {figures['id']} lacks {figures['missing']} of {plural(figures['total'], 'document')}"]
+    reasons = [f"index {figures['id']} lacks {figures['missing']} of {plural(figures['total'], 'document')}"]
     if figures["dead"]:
-        said.append(f"{figures['dead']} of them were given up on: larder dead list")
+        reasons.append(f"{figures['dead']} of them were given up on: larder dead list")
     if figures["last_error"]:
-        said.append(f"last error: {figures['last_error']}")
-    return said
+        reasons.append(f"last error: {figures['last_error']}")
+    return reasons
 
 
-def mismatch_notice(parts: Runtime) -> str:
+def mismatch_notice(runtime: Runtime) -> str:
     """`mismatch`, looked up at the start of a process; empty if the database does not answer."""
-    with suppress(LarderError), parts.database.control() as connection:
-        said = mismatch(parts, active_index(connection))
-        return f"{said}: run larder reindex" if said else ""
+    with suppress(LarderError), runtime.database.control() as connection:
+        difference = mismatch(runtime, active_index(connection))
+        return f"{difference}: run larder reindex" if difference else ""
     return ""
 
 
-def mismatch(parts: Runtime, active: SearchIndex | None) -> str:
-    """What is wrong if another index is read than the one that is configured; empty if nothing is."""
-    if active is None or replace(made_with(active), strategy="") == parts.wanted_index:
+def mismatch(runtime: Runtime, active: SearchIndex | None) -> str:
+    """Difference between the configured and the active index; empty if there is none."""
+    if active is None or replace(made_with(active), strategy="") == runtime.wanted_index:
         return ""
-    return f"configured is {parts.wanted_index}; the active index is {made_with(active)}"
+    return f"configured is {runtime.wanted_index}; the active index is {made_with(active)}"
 
 
 # Beginning ----------------------------------------------------------------------------------------
 
 
 def begin(
-    parts: Runtime,
+    runtime: Runtime,
     *,
     provider: str | None = None,
     model: str | None = None,
@@ -123,48 +123,48 @@ def begin(
         ConfigurationError: nothing is indexed yet, another one is being filled, or the wanted one is kept already.
         ModelMissing: the model's files are absent.
     """
-    wanted = _wanted(parts, provider, model, dimensions, chunker)
-    with parts.database.control() as connection:
-        found = {index.status: index for index in indexes(connection)}
-    active = found.get("active")
+    target = _target(runtime, provider, model, dimensions, chunker)
+    with runtime.database.control() as connection:
+        by_status = {index.status: index for index in indexes(connection)}
+    active = by_status.get("active")
     if active is None:
         raise ConfigurationError(
             "nothing is indexed yet", fix="larder index; it makes the first search index"
         )
-    if wanted == made_with(active):
-        return {"begun": False, "index": active.id, "made_with": str(wanted)}
-    kept = found.get("retired")
-    if kept is not None and wanted == made_with(kept):
+    if target == made_with(active):
+        return {"begun": False, "index": active.id, "made_with": str(target)}
+    retired = by_status.get("retired")
+    if retired is not None and target == made_with(retired):
         raise ConfigurationError(
-            f"index {kept.id} is made with {wanted} and is kept up to date", fix="larder reindex rollback"
+            f"index {retired.id} is made with {target} and is kept up to date", fix="larder reindex rollback"
         )
-    with parts.database.control(parts.settings.tenant_id) as connection:
-        made = search_indexes.begin_index(connection, wanted, chunker=parts.rag.chunking.strategy)
-        if wanted != made_with(made):
+    with runtime.database.control(runtime.settings.tenant_id) as connection:
+        new_index = search_indexes.begin_index(connection, target, chunker=runtime.rag.chunking.strategy)
+        if target != made_with(new_index):
             raise ConfigurationError(
-                f"index {made.id}, made with {made_with(made)}, is being filled",
-                fix=f"larder reindex switch, or larder reindex drop {made.id} --yes",
+                f"index {new_index.id}, made with {made_with(new_index)}, is being filled",
+                fix=f"larder reindex switch, or larder reindex drop {new_index.id} --yes",
             )
-        if "building" not in found:
-            _audit(parts, connection, "reindex", made)
+        if "building" not in by_status:
+            _audit(runtime, connection, "reindex", new_index)
     dispatch.wake_pump()
-    return {"begun": True, "index": made.id, "made_with": str(wanted)}
+    return {"begun": True, "index": new_index.id, "made_with": str(target)}
 
 
-def _wanted(
-    parts: Runtime, provider: str | None, model: str | None, dimensions: int | None, chunker: str | None
+def _target(
+    runtime: Runtime, provider: str | None, model: str | None, dimensions: int | None, chunker: str | None
 ) -> WantedIndex:
-    """What is asked for, the rest as configured, after its model was opened as a worker opens it."""
+    """The index that was asked for, the rest as configured, once its model could be opened as a worker opens it."""
     if chunker not in (None, *STRATEGIES):
         raise ConfigurationError(f"--chunker {chunker!r}", fix=f"use one of {', '.join(STRATEGIES)}")
-    configured = replace(parts.wanted_index, strategy=chunker or "")
+    configured = replace(runtime.wanted_index, strategy=chunker or "")
     if (provider, model, dimensions) == (None, None, None):
-        _ = parts.embedder
+        _ = runtime.embedder
         return configured
     provider = provider or configured.provider
     if provider not in KNOWN:
         raise ConfigurationError(f"--provider {provider!r}", fix=f"use one of {', '.join(KNOWN)}")
-    model = model or (parts.rag.embedding.model if provider == configured.provider else "")
+    model = model or (runtime.rag.embedding.model if provider == configured.provider else "")
     length = KNOWN[provider].dimensions_of(model, dimensions)
     if length is None:
         raise ConfigurationError(
@@ -172,11 +172,11 @@ def _wanted(
         )
     key = vector_key(EmbeddingOptions(provider=provider, model=model, dimensions=length))
     try:
-        parts.embedder_of(
+        runtime.embedder_of(
             SearchIndex(id=0, provider=provider, model=key, dimensions=length, status="building")
         )
     except EmbedderRefused:
-        # Its own words are about an index that exists; this one does not yet.
+        # The error's own text is about an index that exists; this one does not yet.
         raise ConfigurationError(
             f"the configuration does not say how to reach {key}",
             fix="describe it under embedding: provider, model, and its apiKey, baseUrl or modelPath; the model of "
@@ -185,19 +185,21 @@ def _wanted(
     return replace(configured, provider=provider, model=key, dimensions=length)
 
 
-def wait(parts: Runtime, show: Callable[[Json], None]) -> Json:
-    """Until the index that is being filled lacks nothing but what was given up on; returns its figures."""
-    rung = 0.0
+def wait(runtime: Runtime, show: Callable[[Json], None]) -> Json:
+    """Wait until the building index lacks only documents that were given up; returns its figures."""
+    woken_at = 0.0
     while True:
-        building: Json | None = next((i for i in status(parts)["indexes"] if i["status"] == "building"), None)
+        building: Json | None = next(
+            (i for i in status(runtime)["indexes"] if i["status"] == "building"), None
+        )
         if building is None:
             raise LarderError("no index is being filled any more", fix="see `larder reindex status`")
         show(building)
         if building["missing"] <= building["dead"]:
             return building
-        if time.monotonic() - rung > 1:
+        if time.monotonic() - woken_at > 1:
             dispatch.wake_pump()
-            rung = time.monotonic()
+            woken_at = time.monotonic()
         time.sleep(POLL_SECONDS)
 
 
@@ -208,42 +210,42 @@ _MISSING = {
     "retired": ("reindex.rollback", "no earlier index is kept", "see `larder reindex status`"),
     "active": ("", "no index is active", "larder doctor"),
 }
-"""Status of an index -> what the audit chain calls reading it, and what is said if there is none."""
+"""Status of an index -> action in the audit chain when it becomes active; message and fix if there is none."""
 
 
-def switch(parts: Runtime, to: Literal["building", "retired"] = "building", *, force: bool = False) -> Json:
-    """Let searches read the index that is being filled, or again the one before; the other is kept and followed.
+def switch(runtime: Runtime, to: Literal["building", "retired"] = "building", *, force: bool = False) -> Json:
+    """Let searches read the index that is being filled, or again the one before; the other is kept up to date.
 
     Raises:
         ConfigurationError: there is none, or it lacks documents and `force` is not given.
     """
-    new, old = _one(parts, to), _one(parts, "active")
-    _ = parts.embedder_of(new)  # questions will be asked in it
+    new, old = _one(runtime, to), _one(runtime, "active")
+    _ = runtime.embedder_of(new)  # questions will be asked in it
     if not force:
-        _refuse_if_lacking(parts, new)
+        _refuse_if_lacking(runtime, new)
     # Words are counted and indexes built before anything reads it.
-    for tenant in tenants(parts):
-        with parts.database.tenant(tenant) as connection:
+    for tenant in tenants(runtime):
+        with runtime.database.tenant(tenant) as connection:
             term_statistics.refresh(connection, tenant, new.id)
-    with parts.database.control() as connection:
+    with runtime.database.control() as connection:
         chunks = search_indexes.progress(connection, new.id).chunks
-        vector = new.indexed_rows is None and chunks >= parts.rag.retrieval.exact_below
+        vector = new.indexed_rows is None and chunks >= runtime.rag.retrieval.exact_below
         term_statistics.build(connection, new, keyword=not new.keyword_built, vector=vector)
     if not force:
-        _catch_up(parts, new)
+        _catch_up(runtime, new)
     begun = time.monotonic()
-    with parts.database.control(parts.settings.tenant_id) as connection:
+    with runtime.database.control(runtime.settings.tenant_id) as connection:
         search_indexes.activate(connection, new, old)
-        _audit(parts, connection, _MISSING[to][0], new, before=old.id, force=force)
+        _audit(runtime, connection, _MISSING[to][0], new, before=old.id, force=force)
     seconds = time.monotonic() - begun
     if new.strategy != old.strategy:
-        each_tenant(parts, lambda connection: search_indexes.adopt_counts(connection, new.id))
-    with parts.database.control() as connection:
-        # It may have been about the model before.
-        embedding_use.release_hold(connection, parts.allowance.fingerprint)
+        each_tenant(runtime, lambda connection: search_indexes.adopt_counts(connection, new.id))
+    with runtime.database.control() as connection:
+        # The hold may have been about the model before.
+        embedding_use.release_hold(connection, runtime.allowance.fingerprint)
         older = [i for i in indexes(connection) if i.status == "retired" and i.id != old.id]
     for index in older:
-        drop(parts, index)
+        drop(runtime, index)
     return {
         "active": new.id,
         "made_with": str(made_with(new)),
@@ -252,17 +254,17 @@ def switch(parts: Runtime, to: Literal["building", "retired"] = "building", *, f
     }
 
 
-def _one(parts: Runtime, status: str) -> SearchIndex:
-    with parts.database.control() as connection:
-        found = [index for index in indexes(connection) if index.status == status]
-    if not found:
+def _one(runtime: Runtime, status: str) -> SearchIndex:
+    with runtime.database.control() as connection:
+        matching = [index for index in indexes(connection) if index.status == status]
+    if not matching:
         _, missing, fix = _MISSING[status]
         raise ConfigurationError(missing, fix=fix)
-    return found[-1]
+    return matching[-1]
 
 
-def _refuse_if_lacking(parts: Runtime, new: SearchIndex) -> None:
-    with parts.database.control() as connection:
+def _refuse_if_lacking(runtime: Runtime, new: SearchIndex) -> None:
+    with runtime.database.control() as connection:
         reasons = _lacking(_figures(connection, new))
     if reasons:
         raise ConfigurationError(
@@ -270,39 +272,39 @@ def _refuse_if_lacking(parts: Runtime, new: SearchIndex) -> None:
         )
 
 
-def _catch_up(parts: Runtime, new: SearchIndex) -> None:
-    """What changed while indexes were built is on its way: a moment."""
+def _catch_up(runtime: Runtime, new: SearchIndex) -> None:
+    """Wait until what changed while indexes were built is in the new index too."""
     end = time.monotonic() + CATCH_UP_SECONDS
     while time.monotonic() < end:
-        with parts.database.control() as connection:
+        with runtime.database.control() as connection:
             if not search_indexes.is_behind(connection, new.id):
                 return
             search_indexes.restart_check(connection, new.id)
         dispatch.wake_pump()
         time.sleep(POLL_SECONDS)
-    _refuse_if_lacking(parts, new)
+    _refuse_if_lacking(runtime, new)
 
 
 # Dropping -----------------------------------------------------------------------------------------
 
 
-def index_to_drop(parts: Runtime, index_id: int | None) -> SearchIndex:
+def index_to_drop(runtime: Runtime, index_id: int | None) -> SearchIndex:
     """The index that `drop` would remove: the one of that number, or the only one that is not read.
 
     Raises:
         ConfigurationError: there is no such index, it is the active one, or there are several.
     """
-    with parts.database.control() as connection:
-        found = [i for i in indexes(connection) if i.status != "active"]
-    chosen = [i for i in found if index_id in (None, i.id)]
+    with runtime.database.control() as connection:
+        inactive = [i for i in indexes(connection) if i.status != "active"]
+    chosen = [i for i in inactive if index_id in (None, i.id)]
     if len(chosen) == 1:
         return chosen[0]
-    known = ", ".join(f"{i.id} ({i.status}, {made_with(i)})" for i in found) or "none"
-    what = "there are several" if len(chosen) > 1 else "there is no such index beside the active one"
-    raise ConfigurationError(what, fix=f"name one of: {known}")
+    listed = ", ".join(f"{i.id} ({i.status}, {made_with(i)})" for i in inactive) or "none"
+    message = "there are several" if len(chosen) > 1 else "there is no such index beside the active one"
+    raise ConfigurationError(message, fix=f"name one of: {listed}")
 
 
-def drop(parts: Runtime, index: SearchIndex, *, by: str = "") -> Json:
+def drop(runtime: Runtime, index: SearchIndex, *, by: str = "") -> Json:
     """Remove an index that is not read; `{"dropped", "made_with"}`.
 
     Searches read on: the moment in which nothing holds the table may take some tries.
@@ -310,24 +312,30 @@ def drop(parts: Runtime, index: SearchIndex, *, by: str = "") -> Json:
     for attempt in Retrying(
         retry=retry_if_exception_type(StoreUnavailable), stop=stop_after_attempt(DROP_TRIES), reraise=True
     ):
-        with attempt, parts.database.control(parts.settings.tenant_id) as connection:
+        with attempt, runtime.database.control(runtime.settings.tenant_id) as connection:
             search_indexes.drop_index(connection, index)
-            _audit(parts, connection, "reindex.drop", index, by=by)
-    each_tenant(parts, lambda connection: search_indexes.delete_statistics(connection, index.id))
+            _audit(runtime, connection, "reindex.drop", index, by=by)
+    each_tenant(runtime, lambda connection: search_indexes.delete_statistics(connection, index.id))
     return {"dropped": index.id, "made_with": str(made_with(index))}
 
 
-def drop_old(parts: Runtime) -> None:
-    """Remove an index that was kept for a rollback for long enough."""
-    with parts.database.control() as connection:
-        old = search_indexes.retired_before(connection, days=parts.rag.retrieval.keep_previous_days)
+def drop_old(runtime: Runtime) -> None:
+    """Remove indexes that were kept for a rollback for as long as configured."""
+    with runtime.database.control() as connection:
+        old = search_indexes.retired_before(connection, days=runtime.rag.retrieval.keep_previous_days)
     for index in old:
-        drop(parts, index, by="upkeep")
+        drop(runtime, index, by="upkeep")
 
 
 def _audit(
-    parts: Runtime, connection: Connection, action: str, index: SearchIndex, *, by: str = "", **detail: object
+    runtime: Runtime,
+    connection: Connection,
+    action: str,
+    index: SearchIndex,
+    *,
+    by: str = "",
+    **detail: object,
 ) -> None:
-    """Write it into the chain of this installation's own tenant: an index holds all of them."""
-    tenant, made = parts.settings.tenant_id, {"made_with": str(made_with(index)), **detail}
-    audit.append(connection, tenant, action, f"search index {index.id}", made, by=by or current_user())
+    """Append an entry about an index to the audit chain of this installation's tenant: an index holds all tenants."""
+    tenant, entry = runtime.settings.tenant_id, {"made_with": str(made_with(index)), **detail}
+    audit.append(connection, tenant, action, f"search index {index.id}", entry, by=by or current_user())

@@ -1,4 +1,4 @@
-"""What `larder up` runs on this machine: whether it does what the file says, and is looked after."""
+"""Processes of `larder up` on this machine: whether they do what the file says, and are looked after."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ FIXED = (
 
 
 def differing(settings: Settings, file: Mapping[str, str] | None = None) -> list[str]:
-    """What the file says and what runs does not do yet, a line for each key or new source; nothing if nothing runs.
+    """Differences between the file and what runs, a line for each key or new source; empty if nothing runs.
 
-    `file` is what the settings are in force as, for those who ask again and again.
+    `file` are the settings as `in_force` gives them, for callers that ask repeatedly.
     """
     state = liveness.read_state(settings.data) or {}
     runs, file = state.get("configuration"), file or in_force(settings)
@@ -36,19 +36,19 @@ def differing(settings: Settings, file: Mapping[str, str] | None = None) -> list
         for k in {**runs, **file}
         if k not in {"file", "file_digest", "sources"} and runs.get(k) != file.get(k)
     ]
-    there = {".".join(key.split(".")[:2]) for key in runs}, {".".join(key.split(".")[:2]) for key in file}
+    sections = {".".join(key.split(".")[:2]) for key in runs}, {".".join(key.split(".")[:2]) for key in file}
     lines = {}
     for key in keys:
         section = ".".join(key.split(".")[:2])
-        if key.startswith("sources.") and section not in there[0] & there[1]:
-            lines[section] = f"{section}: {'new' if section in there[1] else 'taken out'}"
+        if key.startswith("sources.") and section not in sections[0] & sections[1]:
+            lines[section] = f"{section}: {'new' if section in sections[1] else 'taken out'}"
         else:
-            lines[key] = f"{key}: {file.get(key, 'nothing')} (what runs has {runs.get(key, 'nothing')})"
+            lines[key] = f"{key}: {file.get(key, 'nothing')} (running with {runs.get(key, 'nothing')})"
     return list({**lines, **({"secrets": "a password or key"} if "secrets" in keys else {})}.values())
 
 
 def changed_since_start(settings: Settings) -> list[str]:
-    """The same for who looks often: nothing unless the file is another than that which `larder up` has read.
+    """`differing`, unless the file is still the one that `larder up` has read: cheap enough to be asked often.
 
     The processes of `larder up` themselves have other variables than a terminal, and cannot tell.
     """

@@ -1,4 +1,4 @@
-"""From a token (JWT) to the caller it proves."""
+"""Callers that tokens (JWT) prove."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from workers.settings import Settings
 from workers.settings.api import HMAC, AuthSettings
 
 LONGEST_TOKEN = 16_000
-"""Characters."""
+"""Most characters of a token."""
 REFETCH_SECONDS = 60.0
-"""Public keys are asked for again at most that often, however many tokens name one that is not known."""
+"""Shortest time between two fetches of the public keys, however many tokens name an unknown one."""
 MOST_KEYS_BYTES = 1_000_000
 FETCH_SECONDS = 5.0
 LEEWAY = 10
 """Seconds by which clocks may differ."""
 MOST_PROVED = 10_000
 PROVED_SECONDS = 600.0
-"""A token that was proved is not proved again for so long, unless it ends before."""
+"""Seconds for which the proof of a token is reused, unless the token ends before."""
 WAY_OUT = "set LARDER_JWT_SECRET, or LARDER_JWKS_URL and auth.algorithm"
 
 
@@ -47,15 +47,15 @@ def secret_of(settings: Settings) -> str:
     Raises:
         ConfigurationError: there is none.
     """
-    if found := secret_value(settings.rag.auth.secret):
-        return found
+    if secret := secret_value(settings.rag.auth.secret):
+        return secret
     if not (uses_embedded(settings) or (settings.data / "credentials.json").exists()):
         raise ConfigurationError("the API has no secret to prove tokens with", fix=WAY_OUT)
     return Credentials.of_folder(settings.data).jwt
 
 
 class TokenUnproved(TokenRefused):
-    """It was not made with the key: a guess, or from elsewhere."""
+    """The token was not made with the key: it is a guess, or comes from elsewhere."""
 
 
 class PublicKeys:
@@ -68,7 +68,7 @@ class PublicKeys:
         self._keys: Mapping[str, Any] = {}
         self._read_at = float("-inf")
 
-    def of(self, key_id: object) -> Any:
+    def find(self, key_id: object) -> Any:
         """The key of this id; of all keys the only one if a token names none.
 
         Raises:
@@ -78,31 +78,31 @@ class PublicKeys:
             if key_id not in self._keys and self._clock() - self._read_at >= REFETCH_SECONDS:
                 self._read_at = self._clock()
                 with suppress(httpx2.HTTPError, LarderError, OSError, ValueError, JoseError):
-                    found = KeySet.import_key_set(json.loads(self._read()))
-                    self._keys = {str(key.kid): key for key in found.keys if key.key_type != "oct"}
+                    key_set = KeySet.import_key_set(json.loads(self._read()))
+                    self._keys = {str(key.kid): key for key in key_set.keys if key.key_type != "oct"}
             keys = self._keys
         if key_id is None and len(keys) == 1:
             return next(iter(keys.values()))
         if not isinstance(key_id, str) or key_id not in keys:
-            # Where no key can be had, nobody is to blame.
-            refused = TokenUnproved if keys else TokenRefused
-            raise refused("the token was signed with a key that is not known")
+            # Without any keys the fault may be ours: the token then does not count as a guess.
+            error_class = TokenUnproved if keys else TokenRefused
+            raise error_class("the token was signed with a key that is not known")
         return keys[key_id]
 
 
 def _fetch(url: str) -> bytes:
-    """What is at the address, in bounded time and size; a redirect is not followed."""
-    end, found = time.monotonic() + FETCH_SECONDS, bytearray()
+    """Read the address, in bounded time and size; a redirect is not followed."""
+    end, content = time.monotonic() + FETCH_SECONDS, bytearray()
     with (
         httpx2.Client(event_hooks={"request": [refuse_metadata_service]}, timeout=FETCH_SECONDS) as client,
         client.stream("GET", url) as answer,
     ):
         answer.raise_for_status()
         for piece in answer.iter_bytes():
-            found += piece
-            if len(found) > MOST_KEYS_BYTES or time.monotonic() > end:
+            content += piece
+            if len(content) > MOST_KEYS_BYTES or time.monotonic() > end:
                 raise ValueError
-    return bytes(found)
+    return bytes(content)
 
 
 class Verifier:
@@ -115,9 +115,9 @@ class Verifier:
             secret = OctKey.import_key(secret_of(settings))
             self._key: Callable[[object], Any] = lambda _kid: secret
         elif auth.jwks_file:
-            self._key = PublicKeys(settings.resolve(auth.jwks_file).read_bytes).of
+            self._key = PublicKeys(settings.resolve(auth.jwks_file).read_bytes).find
         else:
-            self._key = PublicKeys(lambda: _fetch(str(auth.jwks_url))).of
+            self._key = PublicKeys(lambda: _fetch(str(auth.jwks_url))).find
         self._claims = jwt.JWTClaimsRegistry(
             leeway=LEEWAY,
             iss={"essential": True, "value": auth.issuer},
@@ -129,32 +129,34 @@ class Verifier:
         )
 
     def caller(self, token: str) -> Caller:
-        """Whom the token proves; one that was proved a short while ago and still holds is not proved again.
+        """The caller that the token proves; a recent proof that still holds is reused.
 
         Raises:
-            TokenUnproved: nobody, and whoever made it has not the key.
-            TokenRefused: nobody; the message says why, without the token.
+            TokenUnproved: the token was made without the key.
+            TokenRefused: it proves no caller; the message says why, without the token.
         """
         if len(token) > LONGEST_TOKEN:
             raise TokenUnproved(f"the token is longer than {LONGEST_TOKEN:,} characters")
         digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
-        if (kept := self._proved.get("", digest)) and kept[1] > time.time():
-            return kept[0]
-        wrong: type[TokenRefused] = TokenUnproved
+        if (cached := self._proved.get("", digest)) and cached[1] > time.time():
+            return cached[0]
+        error_class: type[TokenRefused] = TokenUnproved
         try:
-            made = jwt.decode(token, lambda one: self._key(one.headers().get("kid")), [self._auth.algorithm])
-            wrong = TokenRefused
-            self._claims.validate(made.claims)
-            found = _caller(made.claims)
+            decoded = jwt.decode(
+                token, lambda one: self._key(one.headers().get("kid")), [self._auth.algorithm]
+            )
+            error_class = TokenRefused
+            self._claims.validate(decoded.claims)
+            caller = _caller(decoded.claims)
         except JoseError as error:
-            # Their descriptions name a claim at most.
-            raise wrong(f"the token is refused: {error.error.replace('_', ' ')}") from None
+            # The library's descriptions name a claim at most.
+            raise error_class(f"the token is refused: {error.error.replace('_', ' ')}") from None
         except RequestRejected as error:
-            raise wrong(f"the token is refused: {error.message}") from None
+            raise error_class(f"the token is refused: {error.message}") from None
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise wrong("the token is refused: it is none") from None
-        self._proved.put("", digest, (found, float(made.claims["exp"]) + LEEWAY))
-        return found
+            raise error_class("the token is refused: it is no JWT") from None
+        self._proved.put("", digest, (caller, float(decoded.claims["exp"]) + LEEWAY))
+        return caller
 
 
 def _caller(claims: Json) -> Caller:
@@ -173,10 +175,10 @@ def _caller(claims: Json) -> Caller:
 
 
 def _texts(claims: Json, name: str) -> Iterator[str]:
-    found = claims.get(name) or []
-    if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
+    texts = claims.get(name) or []
+    if not isinstance(texts, list) or not all(isinstance(one, str) and one for one in texts):
         raise RequestRejected(f"{name} must be a list of texts")
-    yield from found
+    yield from texts
 
 
 def issue_token(settings: Settings, caller: Caller, *, hours: float) -> str:
@@ -190,8 +192,8 @@ def issue_token(settings: Settings, caller: Caller, *, hours: float) -> str:
     auth: AuthSettings = settings.rag.auth
     if auth.algorithm != HMAC:
         raise ConfigurationError(
-            f"tokens made with {auth.algorithm} come from whoever has the private key",
-            fix="ask there, or set auth.algorithm to HS256",
+            f"tokens for {auth.algorithm} are signed with a private key that Larder does not have",
+            fix="get one from their issuer, or set auth.algorithm to HS256",
         )
     now = int(time.time())
     claims = {

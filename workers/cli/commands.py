@@ -33,19 +33,19 @@ HIDDEN = ("lend",)
 def lines_of(module: str) -> dict[str, str]:
     """Function or group of a module -> its line of the help, read from the source: to load it takes far longer."""
     text = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
-    found = dict(re.findall(r'^(\w+) = typer\.Typer\([^)]*\bhelp="([^"]*)"', text, re.MULTILINE))
+    lines = dict(re.findall(r'^(\w+) = typer\.Typer\([^)]*\bhelp="([^"]*)"', text, re.MULTILINE))
     # To parse all of them takes a third of the time that help may take.
     for function in text.split("\ndef ")[1:]:
         name, _, rest = function.partition("(")
-        found[name] = rest.partition('\n    """')[2].partition("\n")[0].removesuffix('"""')
-    return {name: line.rstrip(".") for name, line in found.items()}
+        lines[name] = rest.partition('\n    """')[2].partition("\n")[0].removesuffix('"""')
+    return {name: line.rstrip(".") for name, line in lines.items()}
 
 
 class Listed(TyperGroup):
-    """Stands for a command that is not called."""
+    """A command that is listed and not loaded."""
 
     def get_short_help_str(self, limit: int = 0) -> str:  # noqa: ARG002 (a line is shown whole)
-        """Its line."""
+        """Line of the command in the help."""
         module, name = COMMANDS[self.name or ""]
         return lines_of(module)[name]
 
@@ -53,27 +53,27 @@ class Listed(TyperGroup):
 class Commands(TyperGroup):
     """Lists the table, and loads what is called: the modules of all commands take longer than most of them."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self.commands.update((name, Listed(name=name, hidden=name in HIDDEN)) for name in COMMANDS)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that these arguments begin with."""
+        """Load the command that these arguments begin with."""
         if args and args[0] in COMMANDS:
             self.commands[args[0]] = loaded(args[0])
         return super().resolve_command(ctx, args)
 
 
 def loaded(name: str) -> Any:
-    """The command or group of this name, as the table tells."""
-    found = pkgutil.resolve_name("workers.cli.{}:{}".format(*COMMANDS[name]))
-    if isinstance(found, typer.Typer):
-        info = TyperInfo(found, name=name)
+    """Load the command or group of this name."""
+    target = pkgutil.resolve_name("workers.cli.{}:{}".format(*COMMANDS[name]))
+    if isinstance(target, typer.Typer):
+        info = TyperInfo(target, name=name)
         return get_group_from_info(
             info, pretty_exceptions_short=False, rich_markup_mode=None, suggest_commands=True
         )
     return get_command_from_info(
-        CommandInfo(name=name, callback=found), pretty_exceptions_short=False, rich_markup_mode=None
+        CommandInfo(name=name, callback=target), pretty_exceptions_short=False, rich_markup_mode=None
     )
 
 
@@ -87,8 +87,8 @@ app = typer.Typer(
 )
 
 
-def _tell_version(wanted: bool) -> None:
-    if wanted:
+def _tell_version(is_set: bool) -> None:
+    if is_set:
         from workers import version_line
 
         print(version_line())

@@ -55,7 +55,7 @@ def init(
 
 
 def _look(data: Path | None) -> tuple[Json, list[tuple[str, Json]]]:
-    """What this folder and the environment hold, and (comment, section) of each source for it."""
+    """Facts about this folder and the environment, and (comment, section) of each source for the file."""
     from connectors import DecisionRules
     from connectors.files.contents import look_into
     from connectors.files.survey import Survey
@@ -76,16 +76,16 @@ def _look(data: Path | None) -> tuple[Json, list[tuple[str, Json]]]:
             sources.append((f"as {', '.join(service.set_)} say", dict(service.section)))
             facts.append({**service.section, "files": None, "endings": {}, "purpose": kind})
     left_out = [{"reason": reason, **vars(one)} for reason, one in contents.left_out.items()]
-    if others := contents.other_endings:
-        endings = [f"{ending} {n}" for ending, n in others.most_common(5)]
+    if other_endings := contents.other_endings:
+        endings = [f"{ending} {n}" for ending, n in other_endings.most_common(5)]
         reason = "files that are no documents"
-        left_out.append({"reason": reason, "count": others.total(), "examples": endings})
+        left_out.append({"reason": reason, "count": other_endings.total(), "examples": endings})
     lines = [{"type": k, "variables": s.set_, "reason": s.reason} for k, s in services.items()]
     return {"sources": facts, "left_out": left_out, "services": lines, "complete": contents.complete}, sources
 
 
 def _surveyed(path: Path, facts: Json, *, full: bool) -> Iterator[RenderableType]:
-    """The lines of `config init`."""
+    """Lines of `config init` for a person."""
     sources = facts["sources"]
     if sources:
         rows = [
@@ -116,9 +116,9 @@ def _surveyed(path: Path, facts: Json, *, full: bool) -> Iterator[RenderableType
 def show(context: CommandContext) -> None:
     """Print the values in force, environment included, with secrets masked."""
     from workers.settings.rendering import effective
-    from workers.settings.rendering import show as shown
+    from workers.settings.rendering import show as render
 
-    context.answer(effective(context.settings), shown(context.settings).rstrip("\n"))
+    context.answer(effective(context.settings), render(context.settings).rstrip("\n"))
 
 
 @command(app, "check", looks=True)
@@ -129,11 +129,11 @@ def check(context: CommandContext) -> None:
     from workers.runtime import Addresses, Runtime
 
     settings = context.settings
-    parts = Runtime(settings, Addresses())
-    problems = _refusals(_attempts(parts))
+    runtime = Runtime(settings, Addresses())
+    problems = _refusals(_attempts(runtime))
     # Searches go on without it, so it keeps nobody from starting.
-    reranker = _refusals({"searches go without the reranker: ": lambda: parts.reranker})
-    understood: Json = {
+    reranker = _refusals({"searches go without the reranker: ": lambda: runtime.reranker})
+    report: Json = {
         "success": not problems,
         "file": str(settings.path) if settings.path else None,
         "tenant": settings.tenant,
@@ -156,14 +156,14 @@ def check(context: CommandContext) -> None:
         "not_running": differing(context.settings),
         "problems": problems,
     }
-    context.answer(understood, *_lines(understood))
+    context.answer(report, *_lines(report))
     if problems:
         warn(*problems)
         raise typer.Exit(WRONG)
 
 
-def _attempts(parts: Runtime) -> dict[str, Callable[[], object]]:
-    """What is tried of a configuration, by how its refusal begins; no server is asked."""
+def _attempts(runtime: Runtime) -> dict[str, Callable[[], object]]:
+    """Attempts to use a configuration, by how a refusal begins; no server is asked."""
     from connectors.sections import secret_value
     from pipeline.database.driver_errors import check_parameters
     from pipeline.database.encryption import Keyring
@@ -171,9 +171,9 @@ def _attempts(parts: Runtime) -> dict[str, Callable[[], object]]:
     from workers.control.sync import configured_sources, open_source
     from workers.embedded.locating import addresses, uses_embedded
 
-    settings = parts.settings
+    settings = runtime.settings
     attempts: dict[str, Callable[[], object]] = {
-        f"source {one.settings.name}: ": partial(open_source, parts, one.settings)
+        f"source {one.settings.name}: ": partial(open_source, runtime, one.settings)
         for one in configured_sources(settings).values()
     }
     storage, security = settings.rag.storage, settings.rag.security
@@ -197,7 +197,7 @@ def _attempts(parts: Runtime) -> dict[str, Callable[[], object]]:
         sealed = dict.fromkeys(security.encrypt, "")
         keys = Keyring(keys=secret_value(security.encryption_keys), fields=security.encrypt)
         attempts["security.encrypt: "] = partial(keys.seal, sealed)
-    attempts |= {"embedding: ": lambda: parts.embedder, "": lambda: search.synonyms_of(parts)}
+    attempts |= {"embedding: ": lambda: runtime.embedder, "": lambda: search.synonyms_of(runtime)}
     return attempts
 
 
@@ -217,7 +217,7 @@ def _check_tls_files(url: str) -> None:
 
 
 def _refusals(attempts: Mapping[str, Callable[[], object]]) -> list[str]:
-    """What cannot be made as configured, and why."""
+    """Refusals of the attempts that fail, with their reasons."""
     refusals = []
     for name, attempt in attempts.items():
         try:
@@ -227,17 +227,17 @@ def _refusals(attempts: Mapping[str, Callable[[], object]]) -> list[str]:
     return refusals
 
 
-def _lines(understood: Json) -> Iterator[RenderableType]:
-    yield understood["file"] or "no file: the defaults hold"
-    yield f"tenant {understood['tenant']}, project {understood['project']}"
-    for s in understood["sources"]:
+def _lines(report: Json) -> Iterator[RenderableType]:
+    yield report["file"] or "no file: the defaults hold"
+    yield f"tenant {report['tenant']}, project {report['project']}"
+    for s in report["sources"]:
         facts = ", ".join(filter(None, (s["type"], s["schedule"], "disabled" * (not s["enabled"]))))
         yield f"source {s['name']} ({facts})" + (f" at {s['root']}" if s["root"] else "")
         yield from (f"  reads   {pattern}" for pattern in s["paths"])
         yield from (f"  without {pattern}" for pattern in s["exclude"])
-    if not understood["sources"]:
+    if not report["sources"]:
         yield "no sources: `larder config init` shows how one looks"
     for word, key in (("warning", "warnings"), ("differs", "not_running")):
-        yield from (Text.assemble((word, "yellow"), f" {line}") for line in understood[key])
-    if understood["not_running"]:
+        yield from (Text.assemble((word, "yellow"), f" {line}") for line in report[key])
+    if report["not_running"]:
         yield "next  larder reload"

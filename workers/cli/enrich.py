@@ -75,21 +75,21 @@ def enrich(
     from workers.enrichment import step4_file
     from workers.queue.celeryconfig import ENRICHING
 
-    scope = step4_file.ProjectScope.of(project or ())
-    read = step4_file.read_backlog(file)  # before any server is asked
-    parts = _runtime(context)
+    scope = step4_file.ProjectScope.parse(project or ())
+    backlog = step4_file.read_backlog(file)  # before any server is asked
+    runtime = _runtime(context)
     chosen = form or _BY_ENDING.get(output.suffix.lower() if output else "", "json")
     if output is not None:
         step4_file.check_writable(output, folder=chosen != "json")
     # stdout belongs to the document, on a terminal too.
     console = Screen(stderr=True, highlight=False)
-    if read.repeated:
-        named = ", ".join(read.repeated[:MOST_NAMED])
+    if backlog.repeated:
+        named = ", ".join(backlog.repeated[:MOST_NAMED])
         console.print(f"{named}: more than one PBI has this id; each is taken by itself", markup=False)
-    with ExitStack() as lent:
-        own = False
+    with ExitStack() as stack:
+        owns_workers = False
         try:
-            own = lent.enter_context(context.workers(ENRICHING))
+            owns_workers = stack.enter_context(context.workers(ENRICHING))
         except QueuesUnserved as error:
             seconds = timeout or context.settings.rag.enrichment.deadline_seconds
             after = f"the answer is what is left without, after {seconds:g} s"
@@ -97,21 +97,21 @@ def enrich(
         except StoreUnavailable:
             pass  # without a database each PBI says by itself what is wrong
         with suppress(LarderError):  # ditto
-            for notice in step4_file.notices(parts, read, scope):
+            for notice in step4_file.notices(runtime, backlog, scope):
                 console.print(notice, markup=False, soft_wrap=True)
-        with resumable(own=own), progress_bars(console) as progress:
-            bar = progress.add_task("enriching", total=len(read.items), note="")
+        with resumable(own=owns_workers), progress_bars(console) as progress:
+            bar = progress.add_task("enriching", total=len(backlog.items), note="")
 
             def tell(outcome: Any) -> None:
                 if not console.is_terminal or outcome.error:
-                    where = f"PBIs[{outcome.index}], " if outcome.status == "refused" else ""
+                    place = f"PBIs[{outcome.index}], " if outcome.status == "refused" else ""
                     why = f" ({outcome.error})" if outcome.error else ""
-                    console.print(f"{where}{outcome.id}: {outcome.status}{why}", markup=False)
+                    console.print(f"{place}{outcome.id}: {outcome.status}{why}", markup=False)
                 progress.update(bar, advance=1, note=outcome.id)
 
-            made = step4_file.enrich(parts, read, scope=scope, timeout=timeout, tell=tell)
-    _give(context, console, made, output, chosen)
-    raise typer.Exit(made.exit_code)
+            result = step4_file.enrich(runtime, backlog, scope=scope, timeout=timeout, tell=tell)
+    _give(context, console, result, output, chosen)
+    raise typer.Exit(result.exit_code)
 
 
 def _runtime(context: CommandContext) -> Runtime:
@@ -123,11 +123,11 @@ def _runtime(context: CommandContext) -> Runtime:
     except StoreUnavailable as error:
         warn(str(error))
         nowhere = "127.0.0.1:1"
-        where = Addresses(database=f"postgresql://{nowhere}/larder", broker=f"redis://{nowhere}/0")
-        return Runtime(context.settings, where)
+        addresses = Addresses(database=f"postgresql://{nowhere}/larder", broker=f"redis://{nowhere}/0")
+        return Runtime(context.settings, addresses)
 
 
-def _give(context: CommandContext, console: Console, made: Any, output: Path | None, form: Format) -> None:
+def _give(context: CommandContext, console: Console, result: Any, output: Path | None, form: Format) -> None:
     """Write the answers to a file or to stdout, and a summary for a person."""
     from pipeline.enrichment import report
     from workers.enrichment import step4_file
@@ -135,24 +135,24 @@ def _give(context: CommandContext, console: Console, made: Any, output: Path | N
     text = ""
     if form == "json":
         if output is None:
-            text = to_stdout_json(made.document)
+            text = to_stdout_json(result.document)
         else:
-            step4_file.write(output, made.document)
+            step4_file.write(output, result.document)
     elif output is None:
         encoding = sys.stdout.encoding or "utf-8"
-        text = report.document(made.items, form).encode(encoding, "xmlcharrefreplace").decode(encoding)
-    elif replaced := step4_file.write_pages(output, made.items, form):
+        text = report.document(result.items, form).encode(encoding, "xmlcharrefreplace").decode(encoding)
+    elif replaced := step4_file.write_pages(output, result.items, form):
         were = plural(replaced, "page of the same name was", "pages of the same names were")
         console.print(f"{were} replaced in {output}", markup=False)
     if context.as_json:
-        context.answer(made.report())
+        context.answer(result.report())
         return
     if output is None:
         print(text)
-    show(console, made.items)
-    bad = f", {len(made.failed)} failed" if made.failed else ""
-    counts = f"{len(made.outcomes) - len(made.failed)} of {len(made.outcomes)} PBIs"
-    console.print(f"{counts} in {made.seconds:.1f} s{bad}")
+    show(console, result.items)
+    bad = f", {len(result.failed)} failed" if result.failed else ""
+    counts = f"{len(result.outcomes) - len(result.failed)} of {len(result.outcomes)} PBIs"
+    console.print(f"{counts} in {result.seconds:.1f} s{bad}")
     if output is not None:
         console.print(f"written to {output}", markup=False)
 
@@ -166,32 +166,32 @@ def show(console: Console, items: Sequence[Json]) -> None:
     from pipeline.enrichment.degradation import LEVELS
 
     for item in items:
-        pbi, found = item["pbi"], item["context"]
+        pbi, answer = item["pbi"], item["context"]
         title = "  ".join(filter(None, (_cut(str(pbi.get(key) or "")) for key in ("id", "title"))))
-        level = found.get("degradation_level", 0)
-        if found.get("error"):
+        level = answer.get("degradation_level", 0)
+        if answer.get("error"):
             console.print(Text.assemble((title, "bold"), ("  (refused)", "red")))
             continue
         lowered = f"  (level {level}: {LEVELS[level].says})" if level else ""
-        partial = f"  (partial: {found['partial']})" if found.get("partial") else ""
+        partial = f"  (partial: {answer['partial']})" if answer.get("partial") else ""
         console.print(Text.assemble((title, "bold"), (lowered + partial, "yellow")))
-        rows = ((Text(name, style="cyan"), _cut(line)) for name, line in _lines(found))
+        rows = ((Text(name, style="cyan"), _cut(line)) for name, line in _lines(answer))
         console.print(Padding(table(("", ""), rows), (0, 0, 0, 2)))
 
 
-def _lines(found: Json) -> Iterator[tuple[str, str]]:
+def _lines(answer: Json) -> Iterator[tuple[str, str]]:
     from pipeline.enrichment.degradation import STATIC
 
-    for name, one, said in sorted(_documents(found), key=lambda row: -row[1].get("similarity", 0)):
-        yield f"{name} {one.get('similarity', 0):>3.0f} %", said
-    if effort := found.get("effort_of_similar"):
+    for name, document, text in sorted(_documents(answer), key=lambda row: -row[1].get("similarity", 0)):
+        yield f"{name} {document.get('similarity', 0):>3.0f} %", text
+    if effort := answer.get("effort_of_similar"):
         yield "effort", str(effort.get("text"))
-    for hint in found.get("risk_hints") or ():
+    for hint in answer.get("risk_hints") or ():
         yield f"risk {hint.get('severity')}", str(hint.get("message"))
-    for suggestion in found.get("suggestions") or ():
+    for suggestion in answer.get("suggestions") or ():
         yield "suggestion", str(suggestion)
-    some = any(map(found.get, ("similar_work", "past_decisions", "technical_docs", "suggestions")))
-    if not some and found.get("degradation_level", 0) < STATIC:
+    some = any(map(answer.get, ("similar_work", "past_decisions", "technical_docs", "suggestions")))
+    if not some and answer.get("degradation_level", 0) < STATIC:
         yield "nothing", "no similar work, decision or document is in stock"
 
 
@@ -227,11 +227,11 @@ def _standing(decision: Json) -> str:
 
 
 def _named(one: Json, *facts: str | None) -> str:
-    """What a title alone does not tell stands in brackets behind it."""
+    """A title, with facts in brackets that it does not tell itself."""
     from pipeline.enrichment.report import named
 
-    told = "; ".join(filter(None, facts))
-    return _cut(named(one), LONGEST // 2) + (f" ({told})" if told else "")
+    details = "; ".join(filter(None, facts))
+    return _cut(named(one), LONGEST // 2) + (f" ({details})" if details else "")
 
 
 def _cut(text: str, longest: int = LONGEST) -> str:

@@ -43,7 +43,7 @@ app = typer.Typer(
 MEASURES = {"ndcg@10": "nDCG@10", "recall@5": "recall@5", "recall@10": "recall@10", "mrr@10": "MRR@10"}
 SECTION = ("shown", "useful", "related", "noise", "unjudged")
 LONGEST = 100
-"""Characters of a question."""
+"""Most characters of a question on the screen."""
 Place = Path | None
 
 _ALL = "Enrich all questions. [default: those in context_judgements.tsv]"
@@ -51,7 +51,7 @@ _ALL = "Enrich all questions. [default: those in context_judgements.tsv]"
 
 @dataclass(frozen=True)
 class EvalOptions:
-    """What is measured besides the search as it is configured, and what is written."""
+    """Options of a measurement, and the files that it writes."""
 
     rankings: Annotated[Place, Option(metavar="FILE", help="Write {query id: [document ids]} there.")] = None
     mode: Annotated[str, Option(help="hybrid, vector or keyword.")] = "hybrid"
@@ -111,23 +111,23 @@ def evaluate(
         raise ConfigurationError("no question is judged for Step 4", fix="add --step4 to enrich all of them")
     baseline = options.fail_if_worse
     before = measuring.baseline(baseline, dataset, mode, items) if baseline else None
-    first, told = _measure(context, dataset, mode, items, options)
+    first, report = _measure(context, dataset, mode, items, options)
     if before is not None:
-        found = measuring.compare(before, told)
-        told["baseline"] = {
+        changes = measuring.compare(before, report)
+        report["baseline"] = {
             "file": str(baseline),
-            "comparison": found,
-            "worse": measuring.regressions(found),
-            "not_compared": measuring.not_compared(before, told),
+            "comparison": changes,
+            "worse": measuring.regressions(changes),
+            "not_compared": measuring.not_compared(before, report),
         }
     _write(options, first)
-    context.answer(told, *_report(told, dataset.queries))
+    context.answer(report, *_report(report, dataset.queries))
     if before is not None:
-        for part in _against(told["baseline"]):
+        for part in _against(report["baseline"]):
             context.console.print(part)
-        if told["baseline"]["worse"]:
+        if report["baseline"]["worse"]:
             raise typer.Exit(FAILED)
-    if told["failed"]:
+    if report["failed"]:
         raise typer.Exit(PARTLY)
 
 
@@ -145,30 +145,30 @@ def _measure(
     ):
         bars: dict[str, Any] = {}
 
-        def show(what: str, done: int, total: int) -> None:
-            if what not in bars:
-                bars[what] = progress.add_task(what, note="")
-            progress.update(bars[what], completed=done, total=total)
+        def show(step: str, done: int, total: int) -> None:
+            if step not in bars:
+                bars[step] = progress.add_task(step, note="")
+            progress.update(bars[step], completed=done, total=total)
 
-        parts = sandbox.open_runtime(context.settings, dataset, place)
-        first = measuring.measure(parts, dataset, mode, show, items)
-        told = first.report
+        runtime = sandbox.open_runtime(context.settings, dataset, place)
+        first = measuring.measure(runtime, dataset, mode, show, items)
+        report = first.report
         if options.calibrate:
-            told["calibration"] = measuring.calibrate(parts, dataset)
-        parts.database.close()
+            report["calibration"] = measuring.calibrate(runtime, dataset)
+        runtime.database.close()
         if other is not None:
-            parts = sandbox.open_runtime(other, dataset, place)
-            second = measuring.measure(parts, dataset, mode, show, items).report
-            parts.database.close()
-            told["second"] = {**second, "config": str(options.compare)}
-            told["comparison"] = measuring.compare(told, second)
+            runtime = sandbox.open_runtime(other, dataset, place)
+            second = measuring.measure(runtime, dataset, mode, show, items).report
+            runtime.database.close()
+            report["second"] = {**second, "config": str(options.compare)}
+            report["comparison"] = measuring.compare(report, second)
         if options.keep:
-            told["kept"] = str(place / told["tenant"])
-    return first, told
+            report["kept"] = str(place / report["tenant"])
+    return first, report
 
 
 def _write(options: EvalOptions, measured: Any) -> None:
-    """What was asked for beside the report."""
+    """Write the files that were asked for beside the report."""
     from workers.admin.evaluation.dataset import table_row
 
     if options.rankings:
@@ -180,76 +180,78 @@ def _write(options: EvalOptions, measured: Any) -> None:
         options.ungraded.write_text("".join(table_row(*row) for row in rows), encoding="utf-8")
 
 
-def _report(told: Json, questions: Mapping[str, str]) -> Iterator[RenderableType]:
+def _report(report: Json, questions: Mapping[str, str]) -> Iterator[RenderableType]:
     """The report for a person."""
-    counts = f"{plural(told['documents'], 'document')}, {plural(told['judged'], 'judged question')}"
-    yield f"{told['set']}: {counts}, {told['mode']}, {told['model']}\n"
-    yield from _scores(told)
-    if told["failed"]:
-        yield Text(f"{plural(told['failed'], 'document')} could not be indexed", style="yellow")
-    if told["degraded"]:
-        yield Text(f"answered below level 0: {plural(told['degraded'], 'question')}", style="yellow")
-    if told["judged"] < told["queries"]:
-        yield f"not counted: {plural(told['queries'] - told['judged'], 'question')} without a judgement"
-    if "step4" in told:
-        yield from _step4(told["step4"])
-    if others := {name: one for name, one in told.get("comparison", {}).items() if name not in MEASURES}:
-        yield _changes(others)
-    if found := told.get("calibration"):
-        kept = f"keeps {found['kept_share']:.0%} of {found['pairs']} relevant documents"
-        yield f"\nminSimilarity {found['min_similarity']} {kept}"
+    counts = f"{plural(report['documents'], 'document')}, {plural(report['judged'], 'judged question')}"
+    yield f"{report['set']}: {counts}, {report['mode']}, {report['model']}\n"
+    yield from _scores(report)
+    if report["failed"]:
+        yield Text(f"{plural(report['failed'], 'document')} could not be indexed", style="yellow")
+    if report["degraded"]:
+        yield Text(f"answered below level 0: {plural(report['degraded'], 'question')}", style="yellow")
+    if report["judged"] < report["queries"]:
+        yield f"not counted: {plural(report['queries'] - report['judged'], 'question')} without a judgement"
+    if "step4" in report:
+        yield from _step4(report["step4"])
+    if step4_changes := {
+        name: one for name, one in report.get("comparison", {}).items() if name not in MEASURES
+    }:
+        yield _changes(step4_changes)
+    if calibration := report.get("calibration"):
+        share = f"keeps {calibration['kept_share']:.0%} of {calibration['pairs']} relevant documents"
+        yield f"\nminSimilarity {calibration['min_similarity']} {share}"
     worst = (
         (f"{one['ndcg@10']:.3f}", one["id"], shorten(questions[one["id"]], LONGEST, placeholder=" ..."))
-        for one in told["worst"]
+        for one in report["worst"]
     )
     yield ""
     yield table(("nDCG@10", "answered worst", ""), worst)
-    if "kept" in told:
-        yield f"\nkept in {told['kept']}, tenant {told['tenant']}"
+    if "kept" in report:
+        yield f"\nkept in {report['kept']}, tenant {report['tenant']}"
 
 
-def _scores(told: Json) -> Iterator[RenderableType]:
-    rows, found = [("", told)], []
-    if "comparison" in told:
-        rows = [("first", told), ("second", told["second"])]
-        found = [told["comparison"][m] for m in MEASURES]
+def _scores(report: Json) -> Iterator[RenderableType]:
+    rows, changes = [("", report)], []
+    if "comparison" in report:
+        rows = [("first", report), ("second", report["second"])]
+        changes = [report["comparison"][m] for m in MEASURES]
     cells = [
         [name, *(f"{one['scores'][m]:.3f}" for m in MEASURES), f"{one['seconds']['p50'] * 1000:.0f}"]
         for name, one in rows
     ]
     ends = (("difference", "difference"), ("  95 % from", "low"), ("  95 % to", "high"))
-    cells += [[name, *(f"{one[key]:+.3f}" for one in found)] for name, key in ends if found]
+    cells += [[name, *(f"{one[key]:+.3f}" for one in changes)] for name, key in ends if changes]
     figures = (*MEASURES.values(), "ms")
     yield table(("", *figures), cells, right=figures)
-    if found:
-        better = "better" if found[0]["difference"] > 0 else "worse"
-        yield f"nDCG@10: {f'the second is {better}' if found[0]['certain'] else 'the difference may be chance'}"
+    if changes:
+        better = "better" if changes[0]["difference"] > 0 else "worse"
+        yield f"nDCG@10: {f'the second is {better}' if changes[0]['certain'] else 'the difference may be chance'}"
 
 
-def _step4(told: Json) -> Iterator[RenderableType]:
-    p50, p95 = (1000 * told["seconds"][name] for name in ("p50", "p95"))
-    items = plural(len(told["items"]), "item")
+def _step4(summary: Json) -> Iterator[RenderableType]:
+    p50, p95 = (1000 * summary["seconds"][name] for name in ("p50", "p95"))
+    items = plural(len(summary["items"]), "item")
     yield Text(f"\nStep 4: {items}, p50 {p50:.0f} ms, p95 {p95:.0f} ms", style="bold")
     rows = []
-    for name, one in (*told["sections"].items(), ("all", told["all"])):
+    for name, one in (*summary["sections"].items(), ("all", summary["all"])):
         p = one["precision"]
         precise = f"{p['mean']:.2f} {p['low']:.2f}-{p['high']:.2f}" if p else "-"
         rows.append((name, *(one[key] for key in SECTION), precise, one["empty"]))
     figures = (*SECTION, "precision", "empty")
     yield table(("", *figures), rows, right=figures)
-    if told["degraded"]:
-        yield Text(f"enriched below level 0: {plural(told['degraded'], 'item')}", style="yellow")
+    if summary["degraded"]:
+        yield Text(f"enriched below level 0: {plural(summary['degraded'], 'item')}", style="yellow")
 
 
-def _against(told: Json) -> Iterator[RenderableType]:
-    """What became of the figures of the baseline."""
-    for name, why in told["not_compared"].items():
+def _against(baseline: Json) -> Iterator[RenderableType]:
+    """Changes from the baseline, for a person."""
+    for name, why in baseline["not_compared"].items():
         yield Text(f"\nnot compared: {name} ({why})")
-    if told["worse"]:
-        yield Text(f"\nworse than in {told['file']}:", style="bold red")
-        yield _changes({name: told["comparison"][name] for name in told["worse"]})
+    if baseline["worse"]:
+        yield Text(f"\nworse than in {baseline['file']}:", style="bold red")
+        yield _changes({name: baseline["comparison"][name] for name in baseline["worse"]})
     else:
-        yield Text(f"\nno measure is worse than in {told['file']} beyond chance")
+        yield Text(f"\nno measure is worse than in {baseline['file']} beyond chance")
 
 
 def _changes(changes: Json) -> Table:
@@ -269,11 +271,11 @@ def build(
     from workers.admin.evaluation import dataset
 
     context.ping()
-    made = dataset.build(context.parts, context.tenant, out)
-    pairs = ", ".join(f"{made.get(name, 0)} by {name}" for name in dataset.REASONS)
-    said = (
-        f"{out} holds the texts of {plural(made['documents'], 'document')} and "
-        f"{plural(made['queries'], 'question')}: keep it as safe as the documents\n"
+    counts = dataset.build(context.parts, context.tenant, out)
+    pairs = ", ".join(f"{counts.get(name, 0)} by {name}" for name in dataset.REASONS)
+    message = (
+        f"{out} holds the texts of {plural(counts['documents'], 'document')} and "
+        f"{plural(counts['queries'], 'question')}: keep it as safe as the documents\n"
         f"pairs: {pairs}\nnext: larder eval {out} --ungraded FILE"
     )
-    context.answer({"success": True, "folder": str(out), **made}, said)
+    context.answer({"success": True, "folder": str(out), **counts}, message)

@@ -95,8 +95,8 @@ def _would_do(previews: Sequence[Json]) -> Iterator[RenderableType]:
 
 
 def _queue(context: CommandContext, started: Sequence[Any], not_begun: Sequence[Json]) -> None:
-    queued = [{"source": w.source.settings.name, "run": w.run.id} for w in started if w.own]
-    busy = [{"source": w.source.settings.name, "run": w.run.id} for w in started if not w.own]
+    queued = [{"source": w.source.settings.name, "run": w.run.id} for w in started if w.is_own]
+    busy = [{"source": w.source.settings.name, "run": w.run.id} for w in started if not w.is_own]
     said = [f"{one['source']} is being read already" for one in busy]
     said += [f"failed {one['source']}: {one['reason']}" for one in not_begun]
     said.append(f"queued {plural(len(queued), 'run')}; `larder status --watch` shows them")
@@ -119,9 +119,9 @@ def _run(
             def show(all_: list[Any]) -> None:
                 nonlocal told
                 for bar, w in zip(bars, all_, strict=True):
-                    run = w.shown
+                    run = w.current
                     total = None if run.state == "discovering" else run.queued
-                    note = progress_note(vars(run), earlier=run.id != w.run.id or not w.own)
+                    note = progress_note(vars(run), earlier=run.id != w.run.id or not w.is_own)
                     show_run(progress, bar, run.id, sync_now.count_settled(run), total, note)
                 if progress.disable and not context.as_json and time.monotonic() - told >= TELL_SECONDS:
                     told = time.monotonic()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 MOST_SHOWN = 50
-"""Rows of a list on the screen; --json has all."""
+"""Most rows of a list on the screen; --json has all."""
 
 dead = typer.Typer(no_args_is_help=True, help="Documents that were given up on.")
 audit = typer.Typer(no_args_is_help=True, help="Who searched and who changed something.")
@@ -44,8 +44,8 @@ def new_key(context: CommandContext) -> None:
     """Print a new key for LARDER_ENCRYPTION_KEYS; needs no server."""
     from cryptography.fernet import Fernet
 
-    made = Fernet.generate_key().decode()
-    context.answer({"key": made}, made)
+    key = Fernet.generate_key().decode()
+    context.answer({"key": key}, key)
 
 
 @command(keys, "status", looks=True)
@@ -64,14 +64,18 @@ def _answer_keys(context: CommandContext, *, rotate: bool) -> None:
     from pipeline.database.encryption import UNKNOWN
     from workers.admin import operations
 
-    found = operations.keys(context.parts, rotate=rotate)
-    rows = [(name, str(count)) for name, count in found["documents"].items()]
-    said = [f"{plural(found['rotated'], 'document was', 'documents were')} encrypted anew"] if rotate else []
-    if lost := found["documents"].get(UNKNOWN, 0):
+    counts = operations.keys(context.parts, rotate=rotate)
+    rows = [(name, str(count)) for name, count in counts["documents"].items()]
+    lines = (
+        [f"{plural(counts['rotated'], 'document was', 'documents were')} encrypted anew"] if rotate else []
+    )
+    if unreadable := counts["documents"].get(UNKNOWN, 0):
         fix = "put their key back behind the others, or store them anew: larder index --force"
-        said.append(f"{plural(lost, 'document is', 'documents are')} opened by none of these keys; {fix}")
-    context.answer(found, table(("key", "documents"), rows), *said)
-    if lost and rotate:
+        lines.append(
+            f"{plural(unreadable, 'document is', 'documents are')} opened by none of these keys; {fix}"
+        )
+    context.answer(counts, table(("key", "documents"), rows), *lines)
+    if unreadable and rotate:
         raise typer.Exit(PARTLY)
 
 
@@ -87,18 +91,20 @@ def list_dead(
     """Show what was given up on and why, newest first; never a text."""
     from workers.admin import operations
 
-    found = [one.to_json() for one in operations.dead_letters(context.parts, source, settled=every)]
+    letters = [one.to_json() for one in operations.dead_letters(context.parts, source, settled=every)]
     jobs = [] if source else operations.failed_jobs(context.parts)
     keys = ("id", "source", "item", "stage", "reason", "at", "resolution")
-    rows = [{**one, "at": minute(one["at"])} for one in found[:MOST_SHOWN]]
+    rows = [{**one, "at": minute(one["at"])} for one in letters[:MOST_SHOWN]]
     for job in jobs[:MOST_SHOWN]:
-        shown = {"id": job["id"][: operations.SHOWN], "item": "user stories", "at": minute(job["at"])}
-        rows.append({**dict.fromkeys(keys), "reason": job["reason"], **shown})
+        cells = {"id": job["id"][: operations.ID_CHARACTERS], "item": "user stories", "at": minute(job["at"])}
+        rows.append({**dict.fromkeys(keys), "reason": job["reason"], **cells})
     listed = table((*keys[:-1], "settled"), ([row[key] or "" for key in keys] for row in rows))
-    more = len(found) + len(jobs) - len(rows)
+    more = len(letters) + len(jobs) - len(rows)
     hint = f"... and {more} more; --json has all\n" if more > 0 else ""
     hint += "look closer: larder dead show ID    try again: larder dead replay ID, or --all"
-    context.answer({"dead_letters": found, "jobs": jobs}, *([listed, hint] if rows else ["no dead letters"]))
+    context.answer(
+        {"dead_letters": letters, "jobs": jobs}, *([listed, hint] if rows else ["no dead letters"])
+    )
 
 
 @command(dead, "show", looks=True)
@@ -107,11 +113,13 @@ def show_dead(context: CommandContext, letter_id: Annotated[str, Argument(metava
     from workers.admin import operations
 
     letters, jobs = operations.dead_letters_and_jobs(context.parts, [letter_id])
-    told = jobs[0] if jobs else letters[0].to_json()
+    entry = jobs[0] if jobs else letters[0].to_json()
     history = operations.history(context.parts, letters[0]) if letters else []
-    others = [one.to_json() for one in history if one.id != told["id"]]
-    said = "\n".join(f"{name:<16} {value}" for name, value in {**told, "other letters": len(others)}.items())
-    context.answer({**told, "history": others}, said)
+    other_letters = [one.to_json() for one in history if one.id != entry["id"]]
+    lines = "\n".join(
+        f"{name:<16} {value}" for name, value in {**entry, "other letters": len(other_letters)}.items()
+    )
+    context.answer({**entry, "history": other_letters}, lines)
 
 
 @command(dead, "replay")
@@ -127,23 +135,23 @@ def replay_dead(
 
     if bool(ids) + bool(source) + every != 1:
         raise ConfigurationError("say what to replay", fix="give ids, or --source NAME, or --all")
-    parts = context.parts
+    runtime = context.parts
     if ids:
-        letters, failed = operations.dead_letters_and_jobs(parts, ids)
+        letters, failed = operations.dead_letters_and_jobs(runtime, ids)
     else:
-        letters = operations.dead_letters(parts, source)
-        failed = operations.failed_jobs(parts) if every else []
-    done = operations.replay(parts, letters)
-    again = operations.settle_jobs(parts, failed, "dead.replay", jobs.replay)
-    done = {"replayed": [*done["replayed"], *again], "skipped": done["skipped"]}
-    done["skipped"] += sorted({job["id"] for job in failed} - set(again))
-    said = [f"queued {plural(len(done['replayed']) - len(again), 'document')} again"] * (
-        bool(letters) or not again
+        letters = operations.dead_letters(runtime, source)
+        failed = operations.failed_jobs(runtime) if every else []
+    done = operations.replay(runtime, letters)
+    requeued = operations.settle_jobs(runtime, failed, "dead.replay", jobs.replay)
+    done = {"replayed": [*done["replayed"], *requeued], "skipped": done["skipped"]}
+    done["skipped"] += sorted({job["id"] for job in failed} - set(requeued))
+    messages = [f"queued {plural(len(done['replayed']) - len(requeued), 'document')} again"] * (
+        bool(letters) or not requeued
     )
-    said += [f"queued {plural(len(again), 'job')} of user stories again"] * bool(again)
-    said += [f"no longer dead: {', '.join(done['skipped'])}"] * bool(done["skipped"])
+    messages += [f"queued {plural(len(requeued), 'job')} of user stories again"] * bool(requeued)
+    messages += [f"no longer dead: {', '.join(done['skipped'])}"] * bool(done["skipped"])
     code = (PARTLY if done["replayed"] else FAILED) if done["skipped"] else 0
-    context.answer({"success": not code, **done}, "; ".join(said), code=code)
+    context.answer({"success": not code, **done}, "; ".join(messages), code=code)
 
 
 @command(dead, "drop")
@@ -178,12 +186,15 @@ def set_aside(
         raise broker_lost(why, broker.advice_on(why))
     total = broker.quarantined_total(url) or 0
     if not drop:
-        found = broker.quarantined_messages(url)
+        messages = broker.quarantined_messages(url)
         listed = table(
-            ("at", "task", "id"), ([minute(one["at"]), one["task"], one["id"]] for one in found[:MOST_SHOWN])
+            ("at", "task", "id"),
+            ([minute(one["at"]), one["task"], one["id"]] for one in messages[:MOST_SHOWN]),
         )
         hint = f"{plural(total, 'message')}; forget them: larder dead messages --drop --yes"
-        context.answer({"total": total, "messages": found}, *([listed, hint] if total else ["no messages"]))
+        context.answer(
+            {"total": total, "messages": messages}, *([listed, hint] if total else ["no messages"])
+        )
         return
     if not yes:
         context.refuse_without_yes(f"forget {plural(total, 'message')}", "dropped", messages=total)
@@ -198,8 +209,8 @@ def set_aside(
 def _chain(context: CommandContext, tenant: str | None) -> Iterator[Connection]:
     from pipeline.ledger import tenant_id
 
-    own = tenant_id(tenant) if tenant else context.tenant
-    with context.parts.database.tenant(own) as connection:
+    chain_tenant = tenant_id(tenant) if tenant else context.tenant
+    with context.parts.database.tenant(chain_tenant) as connection:
         yield connection
 
 
@@ -214,14 +225,14 @@ def list_audit(
     from pipeline.ledger import audit as log
 
     with _chain(context, tenant) as connection:
-        found = log.listed(connection, number, action)
+        entries = log.listed(connection, number, action)
     keys = ("seq", "at", "actor", "action", "subject", "detail")
     rows = []
-    for one in found:
+    for one in entries:
         detail = ", ".join(f"{k} {v}" for k, v in (one["detail"] or {}).items())
         row = {**one, "at": minute(one["at"]), "detail": detail}
         rows.append([row[key] for key in keys])
-    context.answer({"entries": found}, table(keys, rows) if found else "no entries")
+    context.answer({"entries": entries}, table(keys, rows) if entries else "no entries")
 
 
 @command(audit, "verify", answer_timeout=None, looks=True)
@@ -235,14 +246,14 @@ def verify_audit(
     from pipeline.ledger import sources, tenant_id
 
     with _chain(context, tenant) as connection:
-        found = log.verify(connection, head)
-        if tenant and not found.entries and tenant_id(tenant) not in sources.tenant_names(connection):
+        chain = log.verify(connection, head)
+        if tenant and not chain.entries and tenant_id(tenant) not in sources.tenant_names(connection):
             raise NotFound(f"there is no tenant {tenant}, and no entry of one")
-    problems = [vars(one) for one in found.problems]
-    told = {"success": not problems, **vars(found), "problems": problems}
-    lines = [one.problem for one in found.problems] or ["all fit"]
-    said = f"{plural(found.entries, 'entry', 'entries')}, head {found.head or '-'}"
-    context.answer(told, said, *lines, code=FAILED if problems else 0)
+    problems = [vars(one) for one in chain.problems]
+    document = {"success": not problems, **vars(chain), "problems": problems}
+    lines = [one.problem for one in chain.problems] or ["all fit"]
+    summary = f"{plural(chain.entries, 'entry', 'entries')}, head {chain.head or '-'}"
+    context.answer(document, summary, *lines, code=FAILED if problems else 0)
 
 
 # Runs and logs ------------------------------------------------------------------------------------
@@ -257,26 +268,26 @@ def runs(
     """Show the last syncs with their counts, times and errors, newest first."""
     from workers.admin import operations
 
-    found = operations.newest_runs(context.parts, names or [], number)
+    run_rows = operations.newest_runs(context.parts, names or [], number)
     heads = ("run", "source", "began", "took", "state", "listed", "indexed", "failed", "noted")
     rows = []
-    for one in found:
+    for one in run_rows:
         times = {"began": minute(one["started_at"]), "took": duration_text(one["seconds"])}
         row = {**one, **times, "failed": one["failed"] + one["dead"]}
         rows.append([row[head] for head in heads])
-    shown = table(heads, rows, right=heads[5:])
-    errors = [f"run {one['run']}: {one['error']}" for one in found if one["error"]]
+    run_table = table(heads, rows, right=heads[5:])
+    errors = [f"run {one['run']}: {one['error']}" for one in run_rows if one["error"]]
     errors += [
         f"run {one['run']}: {item_and_reason(p['item'], p['reason'])}"
-        for one in found
+        for one in run_rows
         for p in one["problems"]
     ]
     lines = errors[:MOST_SHOWN] + ["... and more; --json has all"] * (len(errors) > MOST_SHOWN)
-    context.answer({"runs": found}, *([shown, *lines] if found else ["no source was synced yet"]))
+    context.answer({"runs": run_rows}, *([run_table, *lines] if run_rows else ["no source was synced yet"]))
 
 
 _TICK = re.compile(r"Task larder\.(?:pump|upkeep\.canary)\[.*(?:received|succeeded in)")
-"""What happens every few seconds, shown from the level debug on."""
+"""Lines that are logged every few seconds, shown from the level debug on."""
 LEVELS = ("debug", "info", "warning", "error", "critical")
 FOLLOW_SECONDS = 0.5
 
@@ -298,13 +309,13 @@ def logs(
     pattern = f"{process or '*'}.log"
     read = dict.fromkeys(sorted(folder.glob(pattern)), 0)
     if not read:
-        known = ", ".join(path.stem for path in sorted(folder.glob("*.log"))) or "none yet, see `larder up`"
-        raise ConfigurationError(f"there is no {pattern} in {folder}", fix=f"there are: {known}")
+        present = ", ".join(path.stem for path in sorted(folder.glob("*.log"))) or "none yet, see `larder up`"
+        raise ConfigurationError(f"there is no {pattern} in {folder}", fix=f"there are: {present}")
     while True:
         lines: list[tuple[str, str]] = []
         for path, place in read.items():
-            told, read[path] = _read_on(path, place)
-            lines += _of_level(path.stem, told, LEVELS.index(level), every=process is not None)
+            new_lines, read[path] = _read_on(path, place)
+            lines += _of_level(path.stem, new_lines, LEVELS.index(level), every=process is not None)
         context.answer(None, *(line for _, line in sorted(lines, key=itemgetter(0))[-number:]))
         if not follow:
             return
@@ -325,9 +336,9 @@ def _of_level(process: str, lines: list[str], least: int, *, every: bool) -> Ite
     """Time and text of the lines that `_log_line` shows; one without a time has that of the line before."""
     at = ""
     for line in lines:
-        if found := _log_line(process, line, least, every=every):
-            at = found[0] or at
-            yield at, found[1]
+        if entry := _log_line(process, line, least, every=every):
+            at = entry[0] or at
+            yield at, entry[1]
 
 
 def _log_line(process: str, line: str, least: int, *, every: bool) -> tuple[str, str] | None:
@@ -340,21 +351,21 @@ def _log_line(process: str, line: str, least: int, *, every: bool) -> tuple[str,
     except (ValueError, AttributeError):
         if process != "supervisor":
             return ("", line) if every and least <= LEVELS.index("info") else None
-        noted = re.fullmatch(r"(\d{4}-\S+Z) (.*)", line)
-        at, event, level = (*noted.groups(), "warning") if noted else ("", line, "info")
+        parsed = re.fullmatch(r"(\d{4}-\S+Z) (.*)", line)
+        at, event, level = (*parsed.groups(), "warning") if parsed else ("", line, "info")
         more = ""
     if (level in LEVELS and LEVELS.index(level) < least) or (least and _TICK.match(event)):
         return None
     return at, f"{at[:19].replace('T', ' ')} {process:<14} {level:<8} {event}{more}"
 
 
-def _entry(told: Json) -> tuple[str, str, str, str]:
-    """Time, level, event and what else an entry of a log tells."""
-    at, level, event = str(told.pop("timestamp", "")), told.pop("level", "info"), told.pop("event", "")
-    told.pop("logger", None)
+def _entry(entry: Json) -> tuple[str, str, str, str]:
+    """Time, level, event and other fields of a log entry, as text."""
+    at, level, event = str(entry.pop("timestamp", "")), entry.pop("level", "info"), entry.pop("event", "")
+    entry.pop("logger", None)
     # Celery's own lines begin with the task and its id.
-    known = [name for name in ("task", "task_id") if str(told.get(name)) in event]
-    return at, level, event, "".join(f" {name}={value}" for name, value in told.items() if name not in known)
+    named = [name for name in ("task", "task_id") if str(entry.get(name)) in event]
+    return at, level, event, "".join(f" {name}={value}" for name, value in entry.items() if name not in named)
 
 
 # Doctor -------------------------------------------------------------------------------------------
@@ -373,17 +384,17 @@ def doctor(
     context.looks = not repair
     if repair:  # which may take any time
         context.answer_timeout = None
-    found = doctors.report(doctors.examine(context.parts, repair=repair))
-    findings = found["findings"]
+    report = doctors.report(doctors.examine(context.parts, repair=repair))
+    findings = report["findings"]
     rows = []
     for one in findings:
         fix = f"\n-> {one['fix']}" if one["fix"] else ""
         rows.append((Text(one["status"], style=_COLOURS[one["status"]]), one["check"], one["detail"] + fix))
     bad = sum(one["status"] != "ok" for one in findings)
     context.answer(
-        found,
-        f"larder {found['version']}, Python {platform.python_version()}",
+        report,
+        f"larder {report['version']}, Python {platform.python_version()}",
         table(("", "check", "found"), rows),
         f"{bad} of {len(findings)} checks found something" if bad else "all is well",
-        code=0 if found["ok"] else FAILED,
+        code=0 if report["ok"] else FAILED,
     )

@@ -60,8 +60,8 @@ def up(
         raise supervisor.refuse_second(settings.data)
     r = settings.rag
     ports = {"flower.port": 0 if no_flower else r.flower.port, "api.port": 0 if no_api else r.api.port}
-    for key, wanted in ports.items():
-        _refuse_taken(key, wanted)
+    for key, chosen in ports.items():
+        _refuse_taken(key, chosen)
     if detach:
         try:
             _tell(context, _detach(context, no_api=no_api, no_flower=no_flower), secrets=show_secrets)
@@ -74,10 +74,10 @@ def up(
         from workers.processes.run import refuse_shared_broker
         from workers.queue import broker
 
-        where = addresses(settings, start=True)
-        ensure_schema(settings, where)
+        server_addresses = addresses(settings, start=True)
+        ensure_schema(settings, server_addresses)
         if uses_embedded(settings):
-            broker.disown(where.broker)  # the data folder is restored as a whole
+            broker.disown(server_addresses.broker)  # the data folder is restored as a whole
         else:
             refuse_shared_broker(context.parts)
         sync.register(context.parts)
@@ -86,11 +86,11 @@ def up(
         api = None if no_api else r.api.port or embedded.usual_port(settings.data / "api")
         _load(context.parts, ("worker", "api")[: 1 + (api is not None)], LOADED_MODULES)
         boss = supervisor.Supervisor(
-            settings=settings, where=where, flower_port=port, api_port=api, fork=run_in_fork
+            settings=settings, addresses=server_addresses, flower_port=port, api_port=api, fork=run_in_fork
         )
         boss.run(
             lambda: _tell(context, supervisor.read_state(settings.data) or {}, secrets=show_secrets),
-            lambda: print("stopping: within half a minute all have ended what they are at", file=sys.stderr),
+            lambda: print("stopping: the processes finish their work, within half a minute", file=sys.stderr),
         )
         if boss.ended_by == signal.SIGINT:
             raise typer.Exit(INTERRUPTED)
@@ -125,16 +125,16 @@ def _detach(context: CommandContext, *, no_api: bool, no_flower: bool) -> dict[s
         alive = supervisor.living_processes(state)
         if "database_url" in state and alive.get("supervisor") == process.pid:
             missing = _missing(folder, state, alive, api=not no_api)
-            # Nobody need wait for what dies again and again.
+            # A process that ends again and again is not waited for.
             entries: Any = state["processes"]
             if any(p["name"] in missing and p["failures"] > supervisor.FREE_RESTARTS for p in entries):
                 break
     if process.poll() is None and missing != [""]:
         if missing:
             names = ", ".join(missing)
-            said = f"everything runs but {names}, which did not come up"
+            message = f"everything runs but {names}, which did not come up"
             raise StoreUnavailable(
-                said, fix=f"see {log.with_name(missing[0])}.log; `larder down` stops the rest"
+                message, fix=f"see {log.with_name(missing[0])}.log; `larder down` stops the rest"
             )
         return state
     if supervisor.running(folder).get("supervisor", process.pid) != process.pid:
@@ -144,7 +144,7 @@ def _detach(context: CommandContext, *, no_api: bool, no_flower: bool) -> dict[s
 
 
 def _missing(folder: Path, state: dict[str, Any], alive: dict[str, int], *, api: bool) -> list[str]:
-    """Which parts do not live, or do not listen yet."""
+    """Processes that do not live, or do not listen yet."""
     from workers.embedded import is_taken
     from workers.queue.celeryconfig import QUEUES
 
@@ -160,20 +160,20 @@ def _tell(context: CommandContext, state: dict[str, Any], *, secrets: bool) -> N
     from workers.admin import reindex
     from workers.processes.supervisor import without_secrets_of
 
-    said = [
+    lines = [
         f"running:  {', '.join(p['name'] for p in state.get('processes', []))}",
         f"database  {state['database_url'].rsplit('@', 1)[-1]}",
     ]
     if state.get("api_url"):
-        said.append(f"api       {state['api_url']}  (larder token makes a token)")
+        lines.append(f"api       {state['api_url']}  (larder token makes a token)")
     if state.get("flower_url"):
-        said.append(
-            f"flower    {state['flower_url']}  (user {state['flower_user'] or 'as its provider tells'})"
+        lines.append(
+            f"flower    {state['flower_url']}  (user {state['flower_user'] or 'of its OAuth provider'})"
         )
-    said.append(f"state     {context.settings.data / 'state.json'}  (addresses and passwords)")
+    lines.append(f"state     {context.settings.data / 'state.json'}  (addresses and passwords)")
     if notice := reindex.mismatch_notice(context.parts):
-        said.append(f"model     {notice}")
-    context.answer(state if secrets else without_secrets_of(state), *said)
+        lines.append(f"model     {notice}")
+    context.answer(state if secrets else without_secrets_of(state), *lines)
 
 
 @command()
@@ -191,12 +191,12 @@ def down(context: CommandContext) -> None:
         raise ConfigurationError(error.message, fix="\n  ".join(filter(None, (error.fix, fix)))) from None
     stopped = supervisor.shut_down(data)
     count = plural(len(stopped), "process", "processes")
-    said = f"stopped {count}" if stopped else f"nothing runs with {data}"
-    context.answer({"success": True, "stopped": stopped}, said)
+    message = f"stopped {count}" if stopped else f"nothing runs with {data}"
+    context.answer({"success": True, "stopped": stopped}, message)
 
 
 RELOAD_SECONDS = 90.0
-"""In which one process ends what it is at and begins anew, and several times over."""
+"""Seconds in which one process ends what it is at and begins anew, several times over."""
 
 
 @command()
@@ -220,31 +220,35 @@ def reload(context: CommandContext) -> None:
             fix = "start each process again that was started by hand or in a container, and it reads the file"
         raise ConfigurationError(f"`larder up` runs nothing with {data}", fix=fix)
     if fixed := [line for line in changed if line.startswith(FIXED)]:
-        what = f"this cannot be taken over while it runs: {'; '.join(fixed)}"
-        raise ConfigurationError(what, fix="larder down, then larder up --detach")
+        message = f"this cannot be taken over while it runs: {'; '.join(fixed)}"
+        raise ConfigurationError(message, fix="larder down, then larder up --detach")
     if not changed:
-        context.answer({"success": True, "changed": []}, "nothing to do: what runs has this configuration")
+        context.answer(
+            {"success": True, "changed": []}, "nothing to do: the running processes have this configuration"
+        )
         return
     os.kill(boss, signal.SIGHUP)
-    begun, last, left = time.monotonic(), time.monotonic(), None
+    begun, last, outdated = time.monotonic(), time.monotonic(), None
     with resumable(goes_on=True):
-        while left != []:
+        while outdated != []:
             time.sleep(0.2)
             state = supervisor.read_state(data) or {}
             now: Any = None if differing(context.settings, file) else state.get("outdated")
-            if now != left:
-                left, last = now, time.monotonic()
-                warn(*([f"{', '.join(left)} begin anew"] if left else []))
+            if now != outdated:
+                outdated, last = now, time.monotonic()
+                warn(*([f"restarting {', '.join(outdated)}"] if outdated else []))
             if (
                 "supervisor" not in supervisor.living_processes(state)
                 or time.monotonic() - last > RELOAD_SECONDS
             ):
-                log = data / "logs" / f"{left[0] if left else 'supervisor'}.log"
-                what = f"{left[0] if left else 'the supervisor'} does not take the configuration over"
-                raise StoreUnavailable(what, fix=f"see {log}; correct the file, then larder reload")
-    before = (line.replace("(what runs has ", "(before: ") for line in changed)
-    told = [f"taken over in {time.monotonic() - begun:.0f} s:", *before]
-    context.answer({"success": True, "changed": changed}, *told)
+                log = data / "logs" / f"{outdated[0] if outdated else 'supervisor'}.log"
+                message = (
+                    f"{outdated[0] if outdated else 'the supervisor'} has not taken over the configuration"
+                )
+                raise StoreUnavailable(message, fix=f"see {log}; correct the file, then larder reload")
+    before = (line.replace("(running with ", "(before: ") for line in changed)
+    lines = [f"taken over in {time.monotonic() - begun:.0f} s:", *before]
+    context.answer({"success": True, "changed": changed}, *lines)
 
 
 def _log_as_configured(context: CommandContext) -> None:
@@ -267,10 +271,10 @@ def worker(
     if queue not in QUEUES:
         raise ConfigurationError(f"there is no queue {queue!r}", fix=f"use one of {', '.join(QUEUES)}")
     _log_as_configured(context)
-    if said := reindex.mismatch_notice(context.parts):
+    if notice := reindex.mismatch_notice(context.parts):
         import structlog
 
-        structlog.get_logger("larder").warning(said)
+        structlog.get_logger("larder").warning(notice)
     processes.run_worker(context.parts, queue, concurrency)
 
 
@@ -278,7 +282,7 @@ LOADED_MODULES = ("workers.processes.run", "workers.tasks")
 """What forks of the supervisor would load themselves."""
 
 
-def _load(parts: Runtime, commands: Iterable[str], modules: Iterable[str]) -> None:
+def _load(runtime: Runtime, commands: Iterable[str], modules: Iterable[str]) -> None:
     """Load what these commands need, and the model, for all forks of this process."""
     from workers.cli.commands import loaded
     from workers.runtime import preload
@@ -287,7 +291,7 @@ def _load(parts: Runtime, commands: Iterable[str], modules: Iterable[str]) -> No
         loaded(name)
     for module in modules:
         import_module(module)
-    preload(parts)
+    preload(runtime)
 
 
 @command(answer_timeout=None, without={"as_json"})
@@ -299,7 +303,7 @@ def lend(context: CommandContext, queues: Annotated[list[str], Argument()]) -> N
     _load(context.parts, ("worker", "beat"), LOADED_MODULES)
     settings = context.settings
     boss = supervisor.Supervisor(
-        settings=settings, where=addresses(settings), queues=queues, lends=True, fork=run_in_fork
+        settings=settings, addresses=addresses(settings), queues=queues, lends=True, fork=run_in_fork
     )
 
     def end_with_input() -> None:
@@ -355,16 +359,20 @@ def token(
     from workers.runtime import current_user
 
     caller = rights.caller(user, tenant or context.settings.tenant, permission or ["read"])
-    parts = context.parts
-    made = tokens.issue_token(context.settings, caller, hours=hours)
-    held = {"permissions": sorted(caller.permissions), "projects": caller.projects, "groups": caller.groups}
-    with parts.database.tenant(caller.tenant) as connection:
-        told = {**held, "security_level": caller.level, "hours": hours}
-        audit.append(connection, caller.tenant, "token", user, told, by=current_user())
-        known = caller.tenant in sources.tenant_names(connection)
-    if tenant and not known:
+    runtime = context.parts
+    issued = tokens.issue_token(context.settings, caller, hours=hours)
+    granted = {
+        "permissions": sorted(caller.permissions),
+        "projects": caller.projects,
+        "groups": caller.groups,
+    }
+    with runtime.database.tenant(caller.tenant) as connection:
+        detail = {**granted, "security_level": caller.level, "hours": hours}
+        audit.append(connection, caller.tenant, "token", user, detail, by=current_user())
+        exists = caller.tenant in sources.tenant_names(connection)
+    if tenant and not exists:
         warn(f"there is no tenant {tenant} yet; it begins with its first source, story or upload")
-    context.answer({"token": made}, made)
+    context.answer({"token": issued}, issued)
 
 
 @command(answer_timeout=None, without={"as_json"})
@@ -402,11 +410,11 @@ def flower(
         liveness.refuse_foreign_state(context.settings.data)
         state = supervisor.read_state(context.settings.data) or {}
         if "flower" not in supervisor.living_processes(state):
-            what = f"no Flower of yours runs with {context.settings.data}"
-            raise ConfigurationError(what, fix="larder up --detach, without --no-flower")
+            message = f"no Flower of yours runs with {context.settings.data}"
+            raise ConfigurationError(message, fix="larder up --detach, without --no-flower")
         names = {"address": "url", "user": "user", "password": "password"}
-        told = {label: state[f"flower_{name}"] for label, name in names.items()}
-        context.answer(None, *(f"{label:<9} {value}" for label, value in told.items() if value))
+        values = {label: state[f"flower_{name}"] for label, name in names.items()}
+        context.answer(None, *(f"{label:<9} {value}" for label, value in values.items() if value))
         return
     from workers.processes import run as processes
 
@@ -428,8 +436,8 @@ def migrate(
     from workers.embedded.locating import migrate as run
 
     owner = context.settings.rag.storage.database.admin_url
-    where = addresses(context.settings, needed=() if owner else ("LARDER_DATABASE_URL",))
-    revision = run(context.settings, where, to=to)
+    server_addresses = addresses(context.settings, needed=() if owner else ("LARDER_DATABASE_URL",))
+    revision = run(context.settings, server_addresses, to=to)
     context.answer({"success": True, "revision": revision}, f"schema is at revision {revision}")
 
 

@@ -23,17 +23,17 @@ from workers.cli.context import FAILED, CommandContext, command
 from workers.cli.tables import duration_text, first_lines, item_and_reason, rate_and_time_left, table, warn
 
 SLOW_SECONDS = 2.0
-"""Of one way to the database: from there on workers answer at level 2 at least."""
+"""Seconds of a way to the database from which on workers answer at level 2 at least."""
 WATCH_SECONDS = 2.0
 CUT_WORTH_SAYING = 0.01
-"""Of the texts of the last load."""
+"""Share of the texts of the last load from which on cut texts are told."""
 MOST_ALERTS = 3
-"""Named on the screen, the oldest first."""
+"""Most alerts on the screen, the oldest first."""
 MOST_STEPS = 3
-"""Things to do, the most urgent first."""
+"""Most things to do on the screen, the most urgent first."""
 _COLOURS = {"failed": "red", "skipped": "yellow", "noted": "cyan"}
 MOST_LINES = 3
-"""Of errors and of problems: the screen is 24 lines high."""
+"""Most lines of errors and of problems: the screen is 24 lines high."""
 
 
 @command(looks=True)
@@ -50,10 +50,10 @@ def status(
             while True:  # until Ctrl-C
                 time.sleep(WATCH_SECONDS)
                 live.update(screen(_look(context)), refresh=True)
-    found = _look(context)
-    context.answer(found, screen(found))
-    if found["database"] != "ok":
-        error = found["error"]
+    document = _look(context)
+    context.answer(document, screen(document))
+    if document["database"] != "ok":
+        error = document["error"]
         warn(f"{error['code']}: {error['message']}\n  {error['fix']}".rstrip())
         raise typer.Exit(FAILED)
 
@@ -69,24 +69,26 @@ _SERVER = {"ok": "ok", "error": "[bold red]away[/]", "refused": "[bold red]refus
 _COLUMNS = ("docs", "chunks", "pending", "dead", "hidden", "fresh", "next")
 
 
-def screen(found: Json) -> RenderableType:
-    """The whole picture in at most 24 lines of 80 columns for five sources."""
-    servers = {name: f"{name} {_SERVER[found[name]]}" for name in ("database", "broker")}
-    if (found["database_seconds"] or 0) > SLOW_SECONDS:
-        servers["database"] = f"[yellow]database slow ({found['database_seconds']:.1f} s)[/]"
-    level = f"level {found['degradation_level']}"
-    head = ["larder", *servers.values(), f"[yellow]{level}[/]" if found["degradation_level"] else level]
-    parts: list[RenderableType] = [Text.from_markup("    ".join(head))]
-    bars = [*filter(None, map(_running, found["sources"]))]
-    if found["database"] == "ok":
-        parts += [_source_table(found["sources"]), *_troubles(found["sources"])]
+def screen(document: Json) -> RenderableType:
+    """The screen, in at most 24 lines of 80 columns for five sources."""
+    servers = {name: f"{name} {_SERVER[document[name]]}" for name in ("database", "broker")}
+    if (document["database_seconds"] or 0) > SLOW_SECONDS:
+        servers["database"] = f"[yellow]database slow ({document['database_seconds']:.1f} s)[/]"
+    level = f"level {document['degradation_level']}"
+    head = ["larder", *servers.values(), f"[yellow]{level}[/]" if document["degradation_level"] else level]
+    blocks: list[RenderableType] = [Text.from_markup("    ".join(head))]
+    bars = [*filter(None, map(_running, document["sources"]))]
+    if document["database"] == "ok":
+        blocks += [_source_table(document["sources"]), *_troubles(document["sources"])]
         if bars:
-            parts += [Text(), table(("", "", "", ""), bars)]
-        figures = ((Text(name, style="bold"), Text.from_markup(said)) for name, said in _figures(found))
-        parts += [Text(), table(("", ""), figures)]
+            blocks += [Text(), table(("", "", "", ""), bars)]
+        figures = (
+            (Text(name, style="bold"), Text.from_markup(markup)) for name, markup in _figures(document)
+        )
+        blocks += [Text(), table(("", ""), figures)]
     idle = "nothing to do: it goes on by itself" if bars else "nothing to do"
-    parts += [*_next_steps(found["next"])] or [idle]
-    return Group(*parts)
+    blocks += [*_next_steps(document["next"])] or [idle]
+    return Group(*blocks)
 
 
 def _next_steps(steps: list[Json]) -> Iterator[Text]:
@@ -107,7 +109,7 @@ def _source_table(sources: list[Json]) -> RenderableType:
 
 
 def _running(s: Json) -> tuple[object, ...]:
-    """The bar of its run under way, as `larder index` shows it; nothing if there is none."""
+    """The bar of a source's run under way, as `larder index` shows it; nothing if there is none."""
     run = s.get("running")
     if not run:
         return ()
@@ -146,9 +148,9 @@ def _troubles(sources: list[Json]) -> list[Text | str]:
     every = [("red", s["name"], s["last_error"]) for s in sources if s["last_error"]]
     for s in sources:
         for p in s["problems"]:
-            said = f"{p['outcome']} {item_and_reason(p['item'], p['reason'])}"
-            every.append((_COLOURS[p["outcome"]], s["name"], said))
-    # What is named is not counted once more.
+            problem = f"{p['outcome']} {item_and_reason(p['item'], p['reason'])}"
+            every.append((_COLOURS[p["outcome"]], s["name"], problem))
+    # Items that are named are not counted once more.
     every += [
         ("yellow", s["name"], left_out_in_words(s["left_out"]))
         for s in sources
@@ -160,8 +162,8 @@ def _troubles(sources: list[Json]) -> list[Text | str]:
         if s["noted"] > _named(s, "noted")
     ]
     lines = [
-        Text.assemble((name, colour), f" {said}", no_wrap=True, overflow="ellipsis")
-        for colour, name, said in every
+        Text.assemble((name, colour), f" {text}", no_wrap=True, overflow="ellipsis")
+        for colour, name, text in every
     ]
     return first_lines(lines, MOST_LINES, "; see larder status --json")
 
@@ -170,9 +172,9 @@ def _named(source: Json, outcome: str) -> int:
     return sum(problem["outcome"] == outcome for problem in source["problems"])
 
 
-def _figures(found: Json) -> Iterator[tuple[str, str]]:
+def _figures(document: Json) -> Iterator[tuple[str, str]]:
     """Labels, and what is said of each as markup."""
-    b, e = found["backlog"], found["enrichment"]
+    b, e = document["backlog"], document["enrichment"]
     stages = ", ".join(f"{n} {stage}" for stage, n in b["by_stage"].items() if n)
     oldest = _since("; oldest due {}", b["oldest_due_seconds"])
     pending = f"{b['pending']} pending{f' ({stages})' if stages else ''}"
@@ -180,35 +182,35 @@ def _figures(found: Json) -> Iterator[tuple[str, str]]:
     waiting = _since("; oldest waits {}", e["oldest_seconds"])
     failed = f", [red]{e['failed']} failed[/]" if e["failed"] else ""
     yield "step 4", f"{e['waiting']} waiting, {e['running']} running{failed}{waiting}"
-    yield "queues", _queues(found)
-    gone = {queue: seconds for queue, seconds in found["unserved"].items() if seconds is not None}
-    silent = (f"[yellow]none serves {q} since {duration_text(seconds)}[/]" for q, seconds in gone.items())
-    yield "workers", ", ".join([*map(_worker, found["workers"]), *silent]) or "none running"
-    yield "index", _index(found["index"]) if found["index"] else "none yet"
-    if found["partial"]:
-        few, all_ = found["partial"]["without_vectors"], found["partial"]["documents"]
+    yield "queues", _queues(document)
+    unserved = {queue: seconds for queue, seconds in document["unserved"].items() if seconds is not None}
+    silent = (f"[yellow]none serves {q} since {duration_text(seconds)}[/]" for q, seconds in unserved.items())
+    yield "workers", ", ".join([*map(_worker, document["workers"]), *silent]) or "none running"
+    yield "index", _index(document["index"]) if document["index"] else "none yet"
+    if document["partial"]:
+        few, all_ = document["partial"]["without_vectors"], document["partial"]["documents"]
         yield "partial", f"[yellow]{few:,} of {all_:,} documents have no vectors yet[/]: found by words alone"
-    yield "embed", _embedding(found["embedding"])
-    load = found["embedding"]["last_load"]
+    yield "embed", _embedding(document["embedding"])
+    load = document["embedding"]["last_load"]
     if load["cut"] >= max(1, CUT_WORTH_SAYING * load["texts"]):
         share = f"{load['cut'] / load['texts']:.0%} of {load['texts']:,} texts"
         yield "cut", f"[yellow]{share} are longer than the model reads[/]: docs/search.md"
-    if raised := found["alerts"]:
+    if raised := document["alerts"]:
         yield "alerts", f"[yellow]{first_names([*map(_alert, raised)], MOST_ALERTS)}[/]"
-    for i in found["other_indexes"]:
+    for i in document["other_indexes"]:
         yield "", _inactive_index(i)
 
 
-def _queues(found: Json) -> str:
-    """What waits in the broker, and within what time every queue was heard of."""
-    queues, ages = found["backlog"]["queues"], found["canaries"]
+def _queues(document: Json) -> str:
+    """Messages that wait in the broker, and the time within which every queue was heard of."""
+    queues, ages = document["backlog"]["queues"], document["canaries"]
     if queues is None:
-        return f"[red]unknown: the broker {escape(found['broker_error'])}[/]"
-    said = "   ".join(f"{q} {n}" for q, n in queues.items())
-    if seen := [ages[q] for q in queues if q in ages]:
-        said += f"   (seen within {duration_text(max(seen))})"
-    aside = found["backlog"]["set_aside"]
-    return said + (f"   [yellow]{plural(aside, 'message')} quarantined[/]" if aside else "")
+        return f"[red]unknown: the broker {escape(document['broker_error'])}[/]"
+    lengths = "   ".join(f"{q} {n}" for q, n in queues.items())
+    if queue_ages := [ages[q] for q in queues if q in ages]:
+        lengths += f"   (seen within {duration_text(max(queue_ages))})"
+    aside = document["backlog"]["set_aside"]
+    return lengths + (f"   [yellow]{plural(aside, 'message')} quarantined[/]" if aside else "")
 
 
 def _worker(w: Json) -> str:
@@ -224,11 +226,11 @@ def _alert(a: Json) -> str:
 
 
 def _inactive_index(i: Json) -> str:
-    """One that is being filled, or kept for a rollback."""
+    """Line of an index that is being filled, or kept for a rollback."""
     lag = f", {i['stale']} older, {duration_text(i['lag_seconds'])} behind" if i["stale"] else ""
     dead = f", [red]{i['dead']} dead[/]" if i["dead"] else ""
-    held = f"{i['documents']} of {plural(i['total'], 'document')}"
-    return f"{escape(i['model'])}, {i['status']}, {held}{lag}{dead}"
+    filled = f"{i['documents']} of {plural(i['total'], 'document')}"
+    return f"{escape(i['model'])}, {i['status']}, {filled}{lag}{dead}"
 
 
 def _index(i: Json) -> str:
@@ -241,26 +243,26 @@ def _embedding(e: Json) -> str:
     used = {key: sum(row[key] for row in e["today"]) for key in ("texts", "tokens", "cache_hits", "cost")}
     cost = used.pop("cost")
     # Models of this machine count no tokens.
-    shown = {key: n for key, n in used.items() if n or key == "texts"}
-    said = "today " + ", ".join(
-        f"{n:,.0f} {(key[:-1] if n == 1 else key).replace('_', ' ')}" for key, n in shown.items()
+    figures = {key: n for key, n in used.items() if n or key == "texts"}
+    usage = "today " + ", ".join(
+        f"{n:,.0f} {(key[:-1] if n == 1 else key).replace('_', ' ')}" for key, n in figures.items()
     )
-    said += f", cost {cost:,.2f}" if cost else ""
+    usage += f", cost {cost:,.2f}" if cost else ""
     if e["state"] == "held":
-        return f"[bold red]paused[/], tried again in {_until(e['until'])}: {escape(e['error'])}; {said}"
+        return f"[bold red]paused[/], tried again in {_until(e['until'])}: {escape(e['error'])}; {usage}"
     if e["state"] == "waiting":
         waiting = f"{plural(e['documents'], 'document waits', 'documents wait')} {_until(e['until'])}"
-        return f"[yellow]{waiting}[/]: {escape(e['error'])}; {said}"
-    return said
+        return f"[yellow]{waiting}[/]: {escape(e['error'])}; {usage}"
+    return usage
 
 
 def _since(words: str, seconds: float | None) -> str:
-    """`words` with a time in them; nothing for None."""
+    """Put a duration into `words`; empty for None."""
     return "" if seconds is None else words.format(duration_text(seconds))
 
 
 def _until(moment: str | None) -> str:
     if moment is None:
         return "-"
-    left = (datetime.fromisoformat(moment) - datetime.now(UTC)).total_seconds()
-    return "due" if left <= 0 else duration_text(left)
+    remaining = (datetime.fromisoformat(moment) - datetime.now(UTC)).total_seconds()
+    return "due" if remaining <= 0 else duration_text(remaining)

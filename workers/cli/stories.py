@@ -22,7 +22,7 @@ app = typer.Typer(no_args_is_help=True, help="User stories that generators learn
 LONGEST_SEED = 86_400.0
 """Seconds that a command waits for the workers; what is accepted is stored in any case."""
 MOST_SHOWN = 10
-"""Reasons on the screen, and rows of each; --json has all."""
+"""Most reasons on the screen, and most rows of each; --json has all."""
 
 FileArgument = Annotated[
     Path | None,
@@ -51,25 +51,25 @@ def seed(
     from workers.queue.celeryconfig import ENRICHING
 
     rows = rows_of(file) if file else []  # before any server is asked
-    with context.workers(ENRICHING) as own, resumable(own=own):
-        where = context.parts.addresses
-        with Client.of(context.settings, where.database, where.broker) as client:
-            parts = _seeded(client, rows, source or file.name[-64:]) if file else _embedded_anew(client)
+    with context.workers(ENRICHING) as owns_workers, resumable(own=owns_workers):
+        addresses = context.parts.addresses
+        with Client.of(context.settings, addresses.database, addresses.broker) as client:
+            results = _seeded(client, rows, source or file.name[-64:]) if file else _embedded_anew(client)
             done: Json = {"stored": 0, "skipped": 0, "refused": []}
             with progress_bars(Screen(stderr=True, highlight=False)) as progress:
                 bar = progress.add_task("storing", total=len(rows) or None, note="")
-                for part, count in parts:
+                for part, count in results:
                     done = {key: done[key] + part[key] for key in done}
                     progress.update(bar, advance=count)
     refused = [{"row": number, "reason": reason} for number, reason in done["refused"]]
-    warn(*_told(done["refused"]))
+    warn(*_lines_of_reasons(done["refused"]))
     stored = plural(done["stored"], "story", "stories")
-    said = f"{stored} stored, {done['skipped']} were there already, {len(refused)} refused"
+    message = f"{stored} stored, {done['skipped']} were there already, {len(refused)} refused"
     code = (PARTLY if done["stored"] + done["skipped"] else FAILED) if refused else 0
-    context.answer({"success": not code, **done, "refused": refused}, said, code=code)
+    context.answer({"success": not code, **done, "refused": refused}, message, code=code)
 
 
-def _told(refused: list[tuple[int, str]]) -> list[str]:
+def _lines_of_reasons(refused: list[tuple[int, str]]) -> list[str]:
     """A line for each reason, with the rows that have it as far as they fit."""
     rows: dict[str, list[int]] = {}
     for number, reason in refused:
@@ -79,31 +79,31 @@ def _told(refused: list[tuple[int, str]]) -> list[str]:
 
 
 def _seeded(client: Any, rows: list[tuple[int, Any]], source: str) -> Iterator[tuple[Json, int]]:
-    """What became of each part of a file, and its length; the reasons of refusal by the file's own numbers."""
+    """Results of the parts of a file, with their lengths; reasons of refusal by the file's own numbers."""
     from workers.enrichment.story_jobs import MOST_STORIES
 
-    own = {"source_agent": "seed", "source_doc_id": source}
+    defaults = {"source_agent": "seed", "source_doc_id": source}
     for start in range(0, len(rows), MOST_STORIES):
         part = rows[start : start + MOST_STORIES]
         bad = [(number, row.message) for number, row in part if isinstance(row, RequestRejected)]
         good = [(number, row) for number, row in part if not isinstance(row, RequestRejected)]
-        stories = [_filled(row, own) if isinstance(row, dict) else row for _, row in good]
+        stories = [_filled(row, defaults) if isinstance(row, dict) else row for _, row in good]
         done = client.stored_stories(client.store_stories(stories), wait=LONGEST_SEED)
         done["refused"] = sorted([*bad, *((good[number - 1][0], why) for number, why in done["refused"])])
         yield done, len(part)
 
 
-def _filled(row: Json, own: Json) -> Json:
-    """The row, with what it does not tell itself."""
-    return {**own, **row, **{key: value for key, value in own.items() if not row.get(key)}}
+def _filled(row: Json, defaults: Json) -> Json:
+    """The row, with defaults for what it does not tell itself."""
+    return {**defaults, **row, **{key: value for key, value in defaults.items() if not row.get(key)}}
 
 
 def _embedded_anew(client: Any) -> Iterator[tuple[Json, int]]:
-    left = True
-    while left:
+    more = True
+    while more:
         done = client.stored_stories(client.embed_stories_anew(), wait=LONGEST_SEED)
         yield done, done["stored"]
-        left = done["stored"] > 0
+        more = done["stored"] > 0
 
 
 @command(app, "search", looks=True)
@@ -121,15 +121,15 @@ def find(
     from pipeline.stories import format_examples_for_prompt
     from workers.enrichment.stories import StoryQuery, search
 
-    asked = StoryQuery(query=query, k=k, threshold=threshold, tags=tag, examples=prompt)
-    found = search(context.parts, context.tenant, asked)
+    request = StoryQuery(query=query, k=k, threshold=threshold, tags=tag, examples=prompt)
+    hits = search(context.parts, context.tenant, request)
     heads = ("alike", "id", "title", "agent", "edited")
     rows = []
-    for s in found:
+    for s in hits:
         alike, edited = f"{s['similarity_score']:.2f}", "yes" if s["was_edited"] else ""
         rows.append((alike, s["user_story_id"], s["title"], s["source_agent"], edited))
-    shown = format_examples_for_prompt(found, memory=_memory(context)) if prompt else table(heads, rows)
-    context.answer({"stories": found}, shown if found else _why_none(_memory(context), prompt=prompt))
+    output = format_examples_for_prompt(hits, memory=_memory(context)) if prompt else table(heads, rows)
+    context.answer({"stories": hits}, output if hits else _why_none(_memory(context), prompt=prompt))
 
 
 def _why_none(memory: StoryMemory, *, prompt: bool) -> str:
@@ -140,14 +140,14 @@ def _why_none(memory: StoryMemory, *, prompt: bool) -> str:
     if not memory.options.enabled:
         return "no story is looked for while rag.enabled is false"
     with memory.connected() as connection:
-        every = story_stats(connection, memory.tenant)["total_stories"]
-        own = get_story_count(connection, memory=memory)
-    if every and not own:
-        return f"no story is embedded by {memory.model}: `larder stories seed` embeds all {every} anew"
+        total = story_stats(connection, memory.tenant)["total_stories"]
+        embedded = get_story_count(connection, memory=memory)
+    if total and not embedded:
+        return f"no story is embedded by {memory.model}: `larder stories seed` embeds all {total} anew"
     least = memory.options.min_stories
-    if prompt and own < least:
-        return f"no story is an example before there are {least} (stories.minStories): {own} so far"
-    return "no story is similar enough" if own else "there is no story yet: larder stories seed FILE"
+    if prompt and embedded < least:
+        return f"no story is an example before there are {least} (stories.minStories): {embedded} so far"
+    return "no story is similar enough" if embedded else "there is no story yet: larder stories seed FILE"
 
 
 @command(app, looks=True)
@@ -156,13 +156,13 @@ def stats(context: CommandContext) -> None:
     from pipeline.stories.store import story_stats
 
     with context.parts.database.tenant(context.tenant) as connection:
-        found = story_stats(connection, context.tenant)
-    by = {f"  {agent}": count for agent, count in found["by_source_agent"].items()}
-    mean = found["average_confidence_score"]
-    rows: Json = {"stories": found["total_stories"], **by, "edited": found["edited"]}
+        figures = story_stats(connection, context.tenant)
+    by = {f"  {agent}": count for agent, count in figures["by_source_agent"].items()}
+    mean = figures["average_confidence_score"]
+    rows: Json = {"stories": figures["total_stories"], **by, "edited": figures["edited"]}
     rows |= {"mean confidence": "-" if mean is None else mean}
-    rows |= {f"by {model}": count for model, count in found["by_model"].items()}
-    context.answer(found, table(("", ""), rows.items()))
+    rows |= {f"by {model}": count for model, count in figures["by_model"].items()}
+    context.answer(figures, table(("", ""), rows.items()))
 
 
 @command(app, "delete")
@@ -178,5 +178,5 @@ def remove(
         context.refuse_without_yes(f"remove the stories of {source}", "removed", source=source)
     deleted = delete(_memory(context), source)
     count = plural(deleted, "story", "stories")
-    said = f"removed {count} of {source}" if deleted else f"no story came from {source}"
-    context.answer({"success": True, "source": source, "deleted": deleted}, said)
+    message = f"removed {count} of {source}" if deleted else f"no story came from {source}"
+    context.answer({"success": True, "source": source, "deleted": deleted}, message)

@@ -1,4 +1,4 @@
-"""What commands draw: tables and progress, on a screen that no text of a document can drive."""
+"""Tables and progress of commands, on a screen that no text of a document can drive."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from pipeline.documents.plain_text import CONTROLS, without_controls
 class Screen(Console):
     """A console that shows controlling characters of no text; its own colours and movements stay."""
 
-    def render(self, *given: Any, **named: Any) -> Iterator[Segment]:
-        """What everything that is printed is made of."""
-        for part in super().render(*given, **named):
+    def render(self, *args: Any, **kwargs: Any) -> Iterator[Segment]:
+        """Segments of everything that is printed, without controlling characters."""
+        for part in super().render(*args, **kwargs):
             yield part if part.control else Segment(without_controls(part.text), part.style)
 
 
@@ -38,7 +38,7 @@ def to_stdout_json(data: Any) -> str:
     """`data` as JSON that stdout can take: escaped where its encoding has not every letter, or a screen would obey."""
     every = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
     text = json.dumps(data, indent=1, default=str, ensure_ascii=not every)
-    return CONTROLS.sub(lambda found: json.dumps(found[0])[1:-1], text)
+    return CONTROLS.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 _PIECE = re.compile(r"[^-_./\\@,:;=]+[-_./\\@,:;=]*|[-_./\\@,:;=]+")
@@ -47,8 +47,8 @@ _PIECE = re.compile(r"[^-_./\\@,:;=]+[-_./\\@,:;=]*|[-_./\\@,:;=]+")
 class TableCell(Text):
     """Plain text of a table, of which a word that is longer than its column is broken behind one of its marks."""
 
-    def wrap(self, console: Console, width: int, **how: Any) -> Lines:
-        """Its lines."""
+    def wrap(self, console: Console, width: int, **options: Any) -> Lines:
+        """Lines of the cell."""
 
         def broken(word: re.Match[str]) -> str:
             lines = [""]
@@ -59,7 +59,7 @@ class TableCell(Text):
             return "\n".join(lines)
 
         plain = re.sub(rf"\S{{{width + 1},}}", broken, self.plain)
-        return Text(plain, self.style).wrap(console, width, **how)
+        return Text(plain, self.style).wrap(console, width, **options)
 
 
 MOST_PIECE = 12
@@ -70,7 +70,7 @@ class FittingTable(Table):
     """A table; on a screen too narrow for the words of its columns, the cells of each row as a list."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """What is drawn."""
+        """Draw the table, or lists where it does not fit."""
         least = [self._least_width(column) for column in self.columns]
         fits = sum(least) + len(least) <= options.max_width
         drawn = super().__rich_console__(console, options)
@@ -102,17 +102,17 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, right: Coll
     `right` are the heads of columns of numbers; without heads there is no line for them.
     """
     columns = [Column(head, overflow="fold", justify="right" if head in right else "left") for head in heads]
-    made = FittingTable(*columns, box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
-    made.show_header = any(heads)
+    fitting = FittingTable(*columns, box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
+    fitting.show_header = any(heads)
     for row in rows:
-        made.add_row(
+        fitting.add_row(
             *(cell if isinstance(cell, Text | ProgressBar) else TableCell(str(cell)) for cell in row)
         )
-    return made
+    return fitting
 
 
 def hanging(console: Console, lines: Sequence[str], indent: int) -> Iterator[str]:
-    """Lines broken between words for a person's screen, what follows below the beginning; as they are elsewhere."""
+    """Break lines between words for a person's screen, indented from the second on; elsewhere leave them whole."""
     for line in lines:
         if not (console.is_terminal and len(line) > console.width):
             yield line
@@ -131,22 +131,22 @@ _UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 def duration_text(seconds: float | None) -> str:
-    """Seconds as people say them, in at most four characters or so; `never` for None."""
+    """Duration for people, in about four characters at most; `never` for None."""
     if seconds is None:
         return "never"
     return next((f"{int(seconds // size)}{unit}" for size, unit in _UNITS if seconds >= size), "0s")
 
 
-def rate_and_time_left(rate: float | None, left: float | None) -> str:
-    """How much is done in a second, and in how many seconds all of it will be; empty if that is not known."""
-    return f"{rate:.1f}/s" + (f", {duration_text(left)} left" if left else "") if rate else ""
+def rate_and_time_left(rate: float | None, seconds_left: float | None) -> str:
+    """Rate per second and time left as text; empty if they are not known."""
+    return f"{rate:.1f}/s" + (f", {duration_text(seconds_left)} left" if seconds_left else "") if rate else ""
 
 
 class PaceColumn(ProgressColumn):
-    """Rate and time left."""
+    """Column of the rate and the time left."""
 
     def render(self, task: Task) -> Text:
-        """Of the last half minute."""
+        """Pace of the last half minute."""
         return Text(rate_and_time_left(task.speed, task.time_remaining))
 
 
@@ -161,15 +161,15 @@ def first_lines(lines: Sequence[_Line], most: int, rest: str) -> list[_Line | st
 
 
 def item_and_reason(item: str, reason: str) -> str:
-    """What is wrong with an item, which is named once; with a source as a whole if there is none."""
+    """Text that names an item once with what is wrong; the reason alone where it is about a source as a whole."""
     return reason if not item or item in reason else f"{item}: {reason}"
 
 
 def progress_line(task: Task) -> str:
-    """The same as a line, where no bar can be drawn."""
-    of = f" of {task.total:.0f}" if task.total else ""
+    """Progress as a line, where no bar can be drawn."""
+    total = f" of {task.total:.0f}" if task.total else ""
     return ", ".join(
-        filter(None, (f"{task.completed:.0f}{of}", rate_and_time_left(task.speed, task.time_remaining)))
+        filter(None, (f"{task.completed:.0f}{total}", rate_and_time_left(task.speed, task.time_remaining)))
     )
 
 

@@ -31,17 +31,17 @@ class UnknownJob(NotFound):
     """There is no such enrichment, or no longer."""
 
 
-def job_uuid(given: UUID | str) -> UUID:
+def job_uuid(job_id: UUID | str) -> UUID:
     """The id of a job.
 
     Raises:
         UnknownJob: it is none.
     """
     try:
-        return UUID(str(given))
+        return UUID(str(job_id))
     except ValueError:
-        what = f"{truncated(str(given))!r} is no id of an enrichment"
-        raise UnknownJob(what, fix="give the id that submit gave") from None
+        message = f"{truncated(str(job_id))!r} is no id of an enrichment"
+        raise UnknownJob(message, fix="give the id that submit gave") from None
 
 
 def may_read(caller: Caller, job: JobRow) -> bool:
@@ -50,11 +50,11 @@ def may_read(caller: Caller, job: JobRow) -> bool:
         rights = EnrichmentRequest.from_json(job.request).filter
     except RequestRejected:  # a job of an action
         return False
-    theirs = caller.search_filter
+    caller_filter = caller.search_filter
     return (
         caller.may_see(job.project_id)
-        and _holds(theirs.security_levels, rights.security_levels)
-        and _holds(theirs.readers, rights.readers)
+        and _holds(caller_filter.security_levels, rights.security_levels)
+        and _holds(caller_filter.readers, rights.readers)
         and all(caller.may_see(project_id(caller.tenant, name)) for name in job.request.get("projects", ()))
     )
 
@@ -64,7 +64,7 @@ def _holds(theirs: tuple[str, ...] | All, needed: tuple[str, ...] | All) -> bool
 
 
 def answer_of(job: JobRow) -> Json:
-    """The answer of a job that is done; of any other the error is raised."""
+    """The answer of a job that is done; for any other its error is raised."""
     if job.state == "done":
         return dict(job.result or {})
     if job.state == "failed":

@@ -21,7 +21,7 @@ from workers.limits.rest import Rest
 from workers.queue import broker, rabbit
 
 POLL_SECONDS = 1.0
-"""A notification may be lost, with its connection or in a pooler; looking once in a while finds what it told."""
+"""Seconds between two looks at jobs: a notification may be lost, with its connection or in a pooler."""
 
 
 @dataclass
@@ -31,11 +31,11 @@ class _Watched:
     tenant: UUID
     wakes: list[Callable[[], object]] = field(default_factory=list)
     state: str | None = None
-    """As it was seen last."""
+    """State that was seen last."""
 
 
 class JobNotifications:
-    """Wakes who waits for jobs: one thread and one connection for all waiters of a process, from the first one on."""
+    """Wakes waiters of jobs: one thread and one connection for all of a process, from the first waiter on."""
 
     def __init__(
         self,
@@ -107,10 +107,10 @@ class JobNotifications:
 
     def _wake(self, job_id: UUID, state: str | None = None) -> None:
         with self._lock:
-            found = self._waiting.get(job_id)
-            if found is not None and (state is None or state != found.state):
-                found.state = state or found.state
-                for wake in found.wakes:
+            watched = self._waiting.get(job_id)
+            if watched is not None and (state is None or state != watched.state):
+                watched.state = state or watched.state
+                for wake in watched.wakes:
                     with suppress(RuntimeError):  # its event loop is closed; the others are still to be woken
                         wake()
 
@@ -123,15 +123,15 @@ class JobNotifications:
         for tenant, job_ids in by_tenant.items():
             with suppress(LarderError):
                 with self._database.tenant(tenant) as connection:
-                    found = jobs.states(connection, job_ids)
+                    states = jobs.states(connection, job_ids)
                 for job_id in job_ids:
-                    self._wake(job_id, found.get(job_id, "gone"))
+                    self._wake(job_id, states.get(job_id, "gone"))
 
 
 QUEUE = "enrich"
 _SCHEMES = ("redis://", "rediss://", "redis+socket://", "amqp://", "amqps://")
 SECONDS = 3.0
-"""Longer is not worth waiting for: the pump sends what could not be sent."""
+"""Seconds to send a message: the pump sends what could not be sent."""
 OPTIONS = {
     "socket_timeout": SECONDS,
     "socket_connect_timeout": SECONDS,
@@ -148,14 +148,14 @@ class JobPublisher:
     """One connection to the broker, opened with the first message, for all threads of a process."""
 
     def __init__(self, broker_url: str) -> None:
-        """Nothing is connected yet.
+        """Check the address; nothing is connected yet.
 
         Raises:
             ConfigurationError: it is no address of a Valkey, Redis or RabbitMQ; another broker would take messages
                 that no worker hears of.
         """
         if not broker_url.startswith(_SCHEMES):
-            # Not quoted: it may hold a password.
+            # The address is not quoted: it may hold a password.
             raise ConfigurationError(
                 "broker_url is no address of a Valkey, Redis or RabbitMQ",
                 fix="write redis://:PASSWORD@HOST:6379/0",

@@ -1,4 +1,4 @@
-"""What is asked from another machine than the model's: by engines through PostgreSQL, by any app through the broker."""
+"""Remote actions: asked for by engines through PostgreSQL, and by any app through the broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from workers.runtime import Runtime
 from workers.search import unknown_projects
 
 MOST_BYTES = 8_000_000
-"""Of one call as JSON: it is one row of a table. Larger batches go in several calls."""
+"""Most bytes of one call as JSON: it is one row of a table. Larger batches go in several calls."""
 
 
 def _remote(method: str) -> Callable[..., Json]:
@@ -32,9 +32,9 @@ def _remote(method: str) -> Callable[..., Json]:
 
     @functools.wraps(local)
     def call(self: RemoteActions, *args: Any, **named: Any) -> Json:
-        given = signature.bind(self, *args, **named).arguments
-        asked = {name: given[name] for name in given if name not in ("self", "state", "_more")}
-        return self._call(method, asked)
+        bound = signature.bind(self, *args, **named).arguments
+        sent = {name: bound[name] for name in bound if name not in ("self", "state", "_more")}
+        return self._call(method, sent)
 
     return answered(call)
 
@@ -59,10 +59,10 @@ class RemoteActions:
         """`message`, which is one of ours and holds no secret."""
         return message
 
-    def _call(self, method: str, given: Mapping[str, object]) -> Json:
+    def _call(self, method: str, values: Mapping[str, object]) -> Json:
         arguments = {
             name: _plain(value) if name in ("metadata", "filter") else _listed(value)
-            for name, value in given.items()
+            for name, value in values.items()
         }
         _sendable(method, arguments, str(uuid4()))
         # A question is waited for; a load of texts steps aside for Step 4, which shares the queue.
@@ -82,10 +82,10 @@ def register_remote_actions(
     registry: MutableMapping[str, Callable[..., Any]], client: Client
 ) -> RemoteActions:
     """Put the remote actions into an engine's registry, under the names of the local ones."""
-    made = RemoteActions(client)
+    actions = RemoteActions(client)
     for method, names in NAMES.items():
-        registry.update(dict.fromkeys(names, getattr(made, method)))
-    return made
+        registry.update(dict.fromkeys(names, getattr(actions, method)))
+    return actions
 
 
 def _sendable(method: str, arguments: dict[str, Any], call: str) -> None:
@@ -112,78 +112,78 @@ def _sendable(method: str, arguments: dict[str, Any], call: str) -> None:
 
 
 KEPT_SECONDS = 3600
-"""An answer to an app without this package lies in the broker that long."""
-ASKED = {"enrich": "", **{names[0]: method for method, names in NAMES.items()}}
-"""What such an app may ask for -> the method of `Actions`."""
+"""Seconds that an answer to an app without this package lies in the broker."""
+APP_TASKS = {"enrich": "", **{names[0]: method for method, names in NAMES.items()}}
+"""Task that such an app may ask for -> method of `Actions`; empty for Step 4."""
 
 
 ENRICH_KEYS = ("pbi", "scores", "filters", "project", "projects")
 
 
-def store_answer(parts: Runtime, message: str, what: Sequence[object], given: Json) -> None:
+def store_answer(runtime: Runtime, message: str, args: Sequence[object], kwargs: Json) -> None:
     """Answer a message of a Celery app that lacks this package, as the result that its `AsyncResult` reads.
 
     It asks as the tenant that the workers are configured for, and sees what everybody of it may. An error is an answer.
     """
     try:
-        found = _answer(parts, message, what, given)
+        result = _answer(runtime, message, args, kwargs)
     except Exception as error:  # noqa: BLE001 (whatever it is, whoever waits must be told)
-        found = failure(error, str)
-    _results(parts.addresses.valkey).store_result(message, found, "SUCCESS")
+        result = failure(error, str)
+    _results(runtime.addresses.valkey).store_result(message, result, "SUCCESS")
 
 
-def _checked(parts: Runtime, what: Sequence[object], given: Json) -> tuple[str, Json]:
-    """What is asked for, a key of `ASKED`, and its arguments.
+def _checked(runtime: Runtime, args: Sequence[object], kwargs: Json) -> tuple[str, Json]:
+    """Name of the task, a key of `APP_TASKS`, and its arguments.
 
     Raises:
-        RequestRejected: it is not answered here, or not so.
+        RequestRejected: it is not answered here, or its arguments are wrong.
     """
-    if not parts.rag.queue.answer_apps:
+    if not runtime.rag.queue.answer_apps:
         raise RequestRejected("larder.ask is switched off here", fix="its operator sets rag.queue.answerApps")
-    name = what[0] if what else None
-    if not isinstance(name, str) or name not in ASKED:
+    name = args[0] if args else None
+    if not isinstance(name, str) or name not in APP_TASKS:
         raise RequestRejected(
-            f"larder.ask does not know {truncated(str(name))!r}", fix=f"ask for one of {', '.join(ASKED)}"
+            f"larder.ask does not know {truncated(str(name))!r}", fix=f"ask for one of {', '.join(APP_TASKS)}"
         )
-    if len(what) > 1:
+    if len(args) > 1:
         raise RequestRejected(
-            f"args has {len(what)} members and not one, {name!r}", fix="name all else in kwargs"
+            f"args has {len(args)} members and not one, {name!r}", fix="name all else in kwargs"
         )
-    if "tenant" in given:
+    if "tenant" in kwargs:
         raise RequestRejected(
             "a message cannot name a tenant: it asks as that of the workers", fix="leave tenant out"
         )
-    arguments = {name: value for name, value in given.items() if name not in ("self", "state")}
-    method, known = ASKED[name], [*ENRICH_KEYS]
+    arguments = {name: value for name, value in kwargs.items() if name not in ("self", "state")}
+    method, accepted = APP_TASKS[name], [*ENRICH_KEYS]
     if method:
-        taken = inspect.signature(getattr(Actions, method)).parameters
-        known = [one for one in taken if one not in ("self", "state", "_more")]
-    if surplus := sorted(arguments.keys() - {*known} if method or "pbi" in arguments else ()):
-        what_else = truncated(", ".join(surplus))
-        raise RequestRejected(f"{name} does not take {what_else}", fix=f"it takes {', '.join(known)}")
+        parameters = inspect.signature(getattr(Actions, method)).parameters
+        accepted = [one for one in parameters if one not in ("self", "state", "_more")]
+    if surplus := sorted(arguments.keys() - {*accepted} if method or "pbi" in arguments else ()):
+        unknown = truncated(", ".join(surplus))
+        raise RequestRejected(f"{name} does not take {unknown}", fix=f"it takes {', '.join(accepted)}")
     listed = arguments.get("projects")
     named = [arguments.get("project"), *(listed if isinstance(listed, list) else ())]
     projects = [one for one in named if isinstance(one, str)]
-    for sentence in unknown_projects(parts, parts.settings.tenant_id, projects):
+    for sentence in unknown_projects(runtime, runtime.settings.tenant_id, projects):
         raise RequestRejected(sentence, fix="name one of them, or leave it out")
     return name, arguments
 
 
-def _answer(parts: Runtime, message: str, what: Sequence[object], given: Json) -> Json:
-    """A job like any other, done here unless another worker has taken it."""
+def _answer(runtime: Runtime, message: str, args: Sequence[object], kwargs: Json) -> Json:
+    """Submit a job like any other, and do it here unless another worker takes it."""
     from workers.enrichment.job import run, run_action
 
-    name, arguments = _checked(parts, what, given)
-    method = ASKED[name]
+    name, arguments = _checked(runtime, args, kwargs)
+    method = APP_TASKS[name]
     _sendable(method, arguments, message)
-    end = time.monotonic() + parts.rag.enrichment.deadline_seconds
-    with Client.of_parts(parts, parts.settings.tenant, parts.settings.project) as client:
+    end = time.monotonic() + runtime.rag.enrichment.deadline_seconds
+    with Client.of_parts(runtime, runtime.settings.tenant, runtime.settings.project) as client:
         job = client.ask(f"larder.{name}", arguments) if method else client.submit(arguments)
         while True:
             if method:
-                run_action(parts, client.tenant, job, method)
+                run_action(runtime, client.tenant, job, method)
             else:
-                run(parts, client.tenant, job)
+                run(runtime, client.tenant, job)
             try:
                 return client.result(job)
             except NoAnswerYet:  # it is put off, or with another worker
@@ -194,7 +194,7 @@ def _answer(parts: Runtime, message: str, what: Sequence[object], given: Json) -
 
 @functools.cache
 def _results(valkey_url: str) -> Any:
-    """Where results of Celery lie. The app's own setting is none: every message of ours would ask for its result."""
+    """Celery's backend of results. The app's own setting is none: every message of ours would ask for its result."""
     from celery.app.backends import by_url
 
     from workers.queue.app import app

@@ -32,31 +32,31 @@ from workers.runtime import Runtime
 from workers.search import MOST_NAMED, names_in, unknown_projects
 
 MOST_INTERACTIVE = 20
-"""More PBIs than these are a backlog, which lets those go first for whom somebody waits."""
+"""Most PBIs for which somebody waits; more are a backlog, which steps aside for them."""
 TEXT_ENDINGS = (".md", ".markdown", ".mdx", ".txt")
 MOST_NOTICES = 5
-"""Projects that something is told of."""
+"""Most projects that notices are about."""
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BacklogFile:
-    """What a file holds, in the shape that Step 4 reads."""
+    """Content of a file, in the shape that Step 4 reads."""
 
     context: Json
     flat: bool
-    """True: the file is the output of one step and no whole context; so is what comes out."""
+    """True if the file is the output of one step and no whole context; so is the output then."""
     items: Sequence[Json]
-    """Each with its `pbi`."""
+    """The items, each with its `pbi`."""
     projects: Sequence[str] = ()
-    """Those that PBIs name, each once; empty for those that name none."""
+    """Projects that PBIs name, each once; an empty name stands for PBIs that name none."""
     repeated: Sequence[str] = ()
     """Ids that more than one PBI has."""
 
 
 @dataclass(kw_only=True)
 class Enriched:
-    """What Step 4 made of a file."""
+    """Output of Step 4 for a file."""
 
     document: Json
     items: Sequence[Json]
@@ -71,7 +71,7 @@ class Enriched:
 
     @property
     def exit_code(self) -> int:
-        """0 all, 1 none, 3 some."""
+        """Exit code: 0 all enriched, 1 none, 3 some."""
         if not self.failed:
             return 0
         return 1 if len(self.failed) == len(self.outcomes) else 3
@@ -113,14 +113,14 @@ def read_backlog(path: Path) -> BacklogFile:
 
 
 def is_text(words: str, ending: str = "") -> bool:
-    """Whether words are a PBI as a person writes one, and no JSON; `ending` is that of the file that they are from."""
+    """Whether a text is a PBI as a person writes one, and no JSON; `ending` is that of its file."""
     if words.lstrip().startswith(("{", "[")):
         return ending.lower() in TEXT_ENDINGS and words.lstrip().startswith("[") and not _is_json(words)
     return ending.lower() != ".json"
 
 
 def item_of_text(words: str, title: str = "") -> Json:
-    """The PBI that words are: a header, and a title in it or on the first line."""
+    """The PBI of a text: a header, and a title in it or on the first line."""
     head = read_front_matter(words.strip())
     facts: Json = json.loads(json.dumps(head.values, default=str))  # YAML has dates
     text = head.body.strip()
@@ -169,8 +169,8 @@ def _is_bare(item: Any) -> bool:
     """True for a PBI without an id or a title; False for what holds objects, as a run's report does."""
     pbi = item.get("pbi", item) if isinstance(item, Mapping) else None
     keys = plain_keys(pbi) if isinstance(pbi, Mapping) else {}
-    others = (value for key, value in keys.items() if key not in CRITERIA_KEYS)
-    values = chain.from_iterable(value if isinstance(value, list) else [value] for value in others)
+    fields = (value for key, value in keys.items() if key not in CRITERIA_KEYS)
+    values = chain.from_iterable(value if isinstance(value, list) else [value] for value in fields)
     nested = any(isinstance(value, Mapping | list) for value in values)
     return not nested and bool(text_of(keys, (*TITLE_KEYS, *DESCRIPTION_KEYS)))
 
@@ -208,26 +208,26 @@ def _parsed(path: Path, words: str) -> Any:
     return data
 
 
-def _check(path: Path, where: str, items: Sequence[Any]) -> None:
+def _check(path: Path, field: str, items: Sequence[Any]) -> None:
     for index, item in enumerate(items):
         inner = isinstance(item, Mapping) and "pbi" in item
         pbi = item["pbi"] if inner else item
         if not isinstance(pbi, Mapping):
             raise DocumentRejected(
-                f"{path}: {where}[{index}]{'.pbi' if inner else ''} is {json_type_name(pbi)}, not an object",
+                f"{path}: {field}[{index}]{'.pbi' if inner else ''} is {json_type_name(pbi)}, not an object",
                 fix='each is a PBI, or {"pbi": {...}, "scores": {...}}',
             )
 
 
 def enrich(
-    parts: Runtime,
+    runtime: Runtime,
     backlog: BacklogFile,
     *,
     scope: ProjectScope,
     timeout: float | None,
     tell: Callable[[Outcome], None],
 ) -> Enriched:
-    """Send every PBI through the queue and put together what comes back; `tell` hears of each as it comes in."""
+    """Send every PBI through the queue and put the answers together; `tell` is called with each outcome."""
     begun = time.monotonic()
     outcomes: list[Outcome] = []
 
@@ -235,7 +235,7 @@ def enrich(
         outcomes.append(outcome)
         tell(outcome)
 
-    rag, settings = parts.rag, parts.settings
+    rag, settings = runtime.rag, runtime.settings
     options = StepOptions(
         enabled=rag.enabled and rag.feature_flags.rag_enrichment,
         rollout=rag.rollout_percentage,
@@ -244,7 +244,7 @@ def enrich(
     )
     priority = INTERACTIVE if len(backlog.items) <= MOST_INTERACTIVE else BULK
     until = None if timeout is None else begun + timeout
-    with Client.of(settings, parts.addresses.database, parts.addresses.broker) as client:
+    with Client.of(settings, runtime.addresses.database, runtime.addresses.broker) as client:
         asker = _Asker(client, until, project=scope.project, projects=scope.projects, priority=priority)
         context = dict(EnrichContextStep(asker, options, on_outcome=note).execute(backlog.context))
     written = context[INPUTS[scored_of(context)[0]]]
@@ -258,53 +258,53 @@ def enrich(
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectScope:
-    """Where a command looks."""
+    """Projects that a command looks into."""
 
     project: str | None = None
-    """None: each item's own, else that of the installation."""
+    """The project of all items; None: each item's own, else that of the installation."""
     projects: tuple[str, ...] = ()
-    """Those searched besides; `*` is all of the tenant."""
+    """Projects that are searched besides; `*` is all of the tenant."""
 
     @classmethod
-    def of(cls, words: Iterable[str]) -> Self:
-        """Of what an option was given, several divided by commas: the first name is the project, the rest are more."""
+    def parse(cls, words: Iterable[str]) -> Self:
+        """Parse an option's values, several divided by commas: the first name is the project, the rest are more."""
         names = names_in(words)
-        own = next((name for name in names if name != ALL), None)
-        return cls(project=own, projects=tuple(name for name in names if name != own))
+        first = next((name for name in names if name != ALL), None)
+        return cls(project=first, projects=tuple(name for name in names if name != first))
 
 
-def notices(parts: Runtime, backlog: BacklogFile, scope: ProjectScope) -> list[str]:
-    """What a person is told of the projects that are asked for: those without documents, and what is left out."""
+def notices(runtime: Runtime, backlog: BacklogFile, scope: ProjectScope) -> list[str]:
+    """Notices about the projects that are asked for: those without documents, and documents that are left out."""
     named = [scope.project] if scope.project else backlog.projects
-    tenant = parts.settings.tenant_id
-    own = [name or parts.settings.project for name in named][:MOST_NOTICES]
-    said = unknown_projects(parts, tenant, [*own, *scope.projects])
-    with parts.database.tenant(tenant) as connection:
-        held = sources.projects(connection)
-    for name in own:
-        where = visible_projects(tenant, project_id(tenant, name), scope.projects)
-        others = [] if where == ALL else [held[ident] for ident in held if ident not in where]
-        if others:
-            said.append(
-                f"project {name}: documents of other projects ({first_names(others, MOST_NAMED)}) are left out;"
+    tenant = runtime.settings.tenant_id
+    names = [name or runtime.settings.project for name in named][:MOST_NOTICES]
+    lines = unknown_projects(runtime, tenant, [*names, *scope.projects])
+    with runtime.database.tenant(tenant) as connection:
+        stored = sources.projects(connection)
+    for name in names:
+        visible = visible_projects(tenant, project_id(tenant, name), scope.projects)
+        hidden = [] if visible == ALL else [stored[ident] for ident in stored if ident not in visible]
+        if hidden:
+            lines.append(
+                f"project {name}: documents of other projects ({first_names(hidden, MOST_NAMED)}) are left out;"
                 f" --projects '{ALL}' asks all"
             )
-    return said
+    return lines
 
 
 class _Asker:
-    """A client in the hurry of one command."""
+    """A client with the deadline of one command."""
 
-    def __init__(self, client: Client, until: float | None, **wanted: Any) -> None:
-        self._client, self._until, self._wanted = client, until, wanted
+    def __init__(self, client: Client, until: float | None, **scope: Any) -> None:
+        self._client, self._until, self._scope = client, until, scope
 
     def enrich(self, pbi: Json, scores: Json) -> Json:
-        left = None if self._until is None else max(0.1, self._until - time.monotonic())
-        return self._client.enrich(pbi, scores, deadline=left, **self._wanted)
+        remaining = None if self._until is None else max(0.1, self._until - time.monotonic())
+        return self._client.enrich(pbi, scores, deadline=remaining, **self._scope)
 
 
 def check_writable(path: Path, *, folder: bool = False) -> None:
-    """Find out before the work whether its end can be written; `folder` allows for one.
+    """Check before the work that its output can be written; `folder` allows for one.
 
     Raises:
         ConfigurationError: `path` is a folder, or its folder is not there.

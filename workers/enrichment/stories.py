@@ -35,26 +35,26 @@ ANSWER_TIMEOUT = 5.0
 
 
 def memory_of(
-    parts: Runtime, tenant: UUID, tenant_name: str = "", *, longest_wait: float = 2.0
+    runtime: Runtime, tenant: UUID, tenant_name: str = "", *, longest_wait: float = 2.0
 ) -> StoryMemory:
     """The stories of a tenant; `longest_wait` is how many seconds a busy model is waited for on the spot."""
-    s, options = parts.rag.stories, parts.options_of(parts.rag.story_embedding)
+    s, options = runtime.rag.stories, runtime.options_of(runtime.rag.story_embedding)
     model = vector_key(options)
 
     def open_embedder() -> Embedder:
-        return parts.allowance.budgeted(tenant, parts.embedder_with(options), model)
+        return runtime.allowance.budgeted(tenant, runtime.embedder_with(options), model)
 
     auto = MEASURED_THRESHOLDS.get(model_of(model), memory.THRESHOLD)
     return StoryMemory(
-        database=parts.database,
+        database=runtime.database,
         tenant=tenant,
         tenant_name=tenant_name,
         open_embedder=open_embedder,
         model=model,
-        dimensions=parts.rag.story_embedding.dimensions,
+        dimensions=runtime.rag.story_embedding.dimensions,
         longest_wait=longest_wait,
         options=StoryOptions(
-            enabled=parts.rag.enabled,
+            enabled=runtime.rag.enabled,
             k=s.retrieval_k,
             max_examples=s.max_examples,
             min_stories=s.min_stories,
@@ -73,27 +73,27 @@ def connect(settings: Settings) -> StoryMemory:
     Raises:
         ConfigurationError, StoreUnavailable: as `locating.addresses` does.
     """
-    parts = open_runtime(settings)
-    parts.answer_timeout = ANSWER_TIMEOUT
-    made = memory_of(parts, settings.tenant_id, settings.tenant, longest_wait=memory.LONGEST_WAIT)
-    use(made)
-    return made
+    runtime = open_runtime(settings)
+    runtime.answer_timeout = ANSWER_TIMEOUT
+    stories = memory_of(runtime, settings.tenant_id, settings.tenant, longest_wait=memory.LONGEST_WAIT)
+    use(stories)
+    return stories
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoryQuery:
-    """What is looked for; what is None is configured."""
+    """A search for similar stories; what is None is as configured."""
 
     query: str
     k: int | None = None
     threshold: float | None = None
     tags: Sequence[str] | None = None
     examples: bool = False
-    """For a prompt: ranked and guarded as `retrieve_similar_examples` does."""
+    """Whether they are for a prompt: ranked and guarded as `retrieve_similar_examples` does."""
 
 
-def find(stories: StoryMemory, asked: StoryQuery) -> list[Json]:
-    """Similar stories, nearest first; none if the installation is switched off.
+def find(stories: StoryMemory, request: StoryQuery) -> list[Json]:
+    """Search for similar stories, nearest first; none if the installation is switched off.
 
     Raises:
         RequestRejected: nothing is looked for.
@@ -101,70 +101,70 @@ def find(stories: StoryMemory, asked: StoryQuery) -> list[Json]:
         StoreUnavailable: the database does not answer.
     """
     options = stories.options
-    if not asked.query.strip():
+    if not request.query.strip():
         raise RequestRejected("the question is empty", fix="say in a sentence what the stories are about")
-    k = options.k if asked.k is None else asked.k
-    threshold = options.threshold if asked.threshold is None else asked.threshold
-    if asked.examples:
-        return retrieve_similar_examples(asked.query, k, threshold, asked.tags, memory=stories)
+    k = options.k if request.k is None else request.k
+    threshold = options.threshold if request.threshold is None else request.threshold
+    if request.examples:
+        return retrieve_similar_examples(request.query, k, threshold, request.tags, memory=stories)
     if not options.enabled:
         return []
-    vector = embed_query_checked(stories.open_embedder(), asked.query).tolist()
-    return search_similar_stories(vector, k, threshold, asked.tags, memory=stories)
+    vector = embed_query_checked(stories.open_embedder(), request.query).tolist()
+    return search_similar_stories(vector, k, threshold, request.tags, memory=stories)
 
 
-def search(parts: Runtime, tenant: UUID, asked: StoryQuery, *, by: str = "") -> list[Json]:
-    """What `find` finds of a tenant's stories, audited as other searches are."""
-    found = find(memory_of(parts, tenant), asked)
-    if parts.rag.enabled and parts.rag.security.audit:
-        parts.audit_log.search(tenant, asked.query, len(found), by=by or current_user())
-    return found
+def search(runtime: Runtime, tenant: UUID, request: StoryQuery, *, by: str = "") -> list[Json]:
+    """Search a tenant's stories as `find` does, audited as other searches are."""
+    hits = find(memory_of(runtime, tenant), request)
+    if runtime.rag.enabled and runtime.rag.security.audit:
+        runtime.audit_log.search(tenant, request.query, len(hits), by=by or current_user())
+    return hits
 
 
 def delete(stories: StoryMemory, source: str) -> int:
-    """Remove the stories of a run or file, which the audit notes; how many there were."""
+    """Remove the stories of a run or file, with an entry in the audit; returns their number."""
     with stories.connected() as connection:
         deleted = delete_stories_by_source(source, connection, memory=stories)
         if deleted:
-            told = {"stories": deleted}
-            audit.append(connection, stories.tenant, "stories.delete", source, told, by=current_user())
+            detail = {"stories": deleted}
+            audit.append(connection, stories.tenant, "stories.delete", source, detail, by=current_user())
     return deleted
 
 
-def run_store(parts: Runtime, tenant: UUID, job_id: UUID) -> None:
+def run_store(runtime: Runtime, tenant: UUID, job_id: UUID) -> None:
     """Do a job of `story_jobs.requests_of`; done twice it stores once."""
 
     def store(request: Json) -> Json:
-        stories = memory_of(parts, tenant)
+        stories = memory_of(runtime, tenant)
         if not stories.options.enabled:
             raise ConfigurationError("Larder is switched off", fix="set rag.enabled to true")
-        given = request["stories"]
-        if given is None:
+        raw_stories = request["stories"]
+        if raw_stories is None:
             with stories.connected() as connection:
-                given = stories_of_other_models(connection, stories, most=BATCH)
-        done = store_stories(stories, [Story.read(one) for one in given])
-        numbers = request.get("numbers") or range(1, len(given) + 1)
+                raw_stories = stories_of_other_models(connection, stories, most=BATCH)
+        done = store_stories(stories, [Story.read(one) for one in raw_stories])
+        numbers = request.get("numbers") or range(1, len(raw_stories) + 1)
         refused = [(numbers[number - 1], why) for number, why in done.refused]
         return {"stored": done.stored, "skipped": done.skipped, "refused": refused}
 
-    run(parts, tenant, job_id, store)
+    run(runtime, tenant, job_id, store)
 
 
-def run_search(parts: Runtime, tenant: UUID, job_id: UUID) -> None:
+def run_search(runtime: Runtime, tenant: UUID, job_id: UUID) -> None:
     """Do a job that asks a `StoryQuery`; `by` is who asks."""
 
-    def answer(asked: Json) -> Json:
-        query = {name: asked[name] for name in asked if name != "by"}
-        return {"stories": search(parts, tenant, StoryQuery(**query), by=asked.get("by", ""))}
+    def answer(request: Json) -> Json:
+        query = {name: request[name] for name in request if name != "by"}
+        return {"stories": search(runtime, tenant, StoryQuery(**query), by=request.get("by", ""))}
 
-    run(parts, tenant, job_id, answer)
+    run(runtime, tenant, job_id, answer)
 
 
 # Exports of earlier stories ------------------------------------------------------------------------
 
 MOST_BYTES = 50_000_000
 MOST_UNPACKED = 500_000_000
-"""Of an Excel file, which is packed."""
+"""Most bytes of an Excel file, which is packed, when it is unpacked."""
 MOST_ROWS = 100_000
 _KEYS = ("user_stories", "userStories", "stories", "final_output")
 
@@ -203,11 +203,11 @@ def rows_of(path: Path) -> list[tuple[int, Any]]:
 def _json(path: Path) -> Iterator[tuple[int, Any]]:
     data = parse_json(path.read_text(encoding="utf-8-sig"), str(path))
     while isinstance(data, Mapping):
-        held = [data[key] for key in _KEYS if key in data]
-        held += [value for value in data.values() if _listing(value)]
-        if not held:
+        candidates = [data[key] for key in _KEYS if key in data]
+        candidates += [value for value in data.values() if _listing(value)]
+        if not candidates:
             break
-        data = held[0]
+        data = candidates[0]
     if not isinstance(data, list):
         raise DocumentRejected(
             f"{path} has no list of stories", fix='write [{...}, ...] or {"user_stories": [{...}, ...]}'
@@ -246,7 +246,7 @@ def _excel(path: Path) -> Iterator[tuple[int, Any]]:
         finally:
             book.close()
     except (zipfile.BadZipFile, KeyError, ValueError, TypeError, IndexError, SyntaxError) as error:
-        # What the library raises about a broken file; a broken XML is a SyntaxError.
+        # Errors of the library about a broken file; a broken XML is a SyntaxError.
         raise DocumentRejected(
             f"{path} is no Excel file ({type(error).__name__})", fix="save it as .xlsx"
         ) from None
@@ -270,13 +270,13 @@ def _fields(heads: Sequence[Any], row: Sequence[Any]) -> dict[str, Any] | Reques
         return RequestRejected(
             f"it has {len(row)} cells under {len(heads)} columns: put quotes around its texts"
         )
-    found: dict[str, list[Any]] = {}
+    cells_by_head: dict[str, list[Any]] = {}
     for head, cell in zip(heads, row, strict=False):
         if _filled(head):
-            found.setdefault(str(head), []).append(cell)
+            cells_by_head.setdefault(str(head), []).append(cell)
     return {
         head: cells[0] if len(cells) == 1 else list(filter(_filled, cells)) or None
-        for head, cells in found.items()
+        for head, cells in cells_by_head.items()
     }
 
 

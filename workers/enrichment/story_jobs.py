@@ -26,12 +26,12 @@ BATCH = 100
 """Stories of one job: one transaction, and one call of most models."""
 MOST_K = 100
 MOST_STORIES = 10_000
-"""Of one call; more go in several."""
+"""Most stories of one call; more go in several."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedStories:
-    """Stories that will be stored, whatever dies; each once, and those of a job all or none."""
+    """Stories that will be stored whatever ends; each once, and those of a job all or none."""
 
     jobs: Sequence[UUID]
     accepted: int
@@ -40,30 +40,30 @@ class AcceptedStories:
 
 
 def requests_of(
-    given: Sequence[object],
+    rows: Sequence[object],
     source_agent: str,
     requirement_texts: Mapping[str, str] | None,
     redact: Callable[[str], str],
 ) -> tuple[list[Json], list[tuple[int, str]]]:
-    """What jobs that store these stories are asked, without what may not be stored, and what is wrong with the others.
+    """Requests of jobs that store these stories, redacted, and the stories that are refused with their reasons.
 
     Raises:
         ConfigurationError: there are more than `MOST_STORIES`.
     """
     from pipeline.stories.story import read_stories
 
-    if len(given) > MOST_STORIES:
-        raise ConfigurationError(f"{len(given):,} stories at once", fix=f"send {MOST_STORIES:,} at most")
-    read, refused = read_stories(given, source_agent, requirement_texts)
+    if len(rows) > MOST_STORIES:
+        raise ConfigurationError(f"{len(rows):,} stories at once", fix=f"send {MOST_STORIES:,} at most")
+    read, refused = read_stories(rows, source_agent, requirement_texts)
     bad = {number for number, _ in refused}
-    numbers = [number for number in range(1, len(given) + 1) if number not in bad]
+    numbers = [number for number in range(1, len(rows) + 1) if number not in bad]
     stories = [story.redacted(redact).model_dump(exclude_none=True) for story in read]
     starts = range(0, len(stories), BATCH)
     return [{"stories": stories[n : n + BATCH], "numbers": numbers[n : n + BATCH]} for n in starts], refused
 
 
 def audited(task: str, request: Json) -> Iterator[tuple[str, Json]]:
-    """Action and detail of what the audit says of a job that is asked for."""
+    """Action and detail of the audit's entry about a job."""
     if task == ENRICH:
         yield "enrich", {"pbi": EnrichmentRequest.from_json(request).id[: audit.MOST_QUERY]}
     elif task == STORE and request["stories"]:
@@ -72,7 +72,7 @@ def audited(task: str, request: Json) -> Iterator[tuple[str, Json]]:
 
 
 class StoryMethods:
-    """What a client can do with user stories, by these of its own."""
+    """Methods of a client for user stories."""
 
     tenant: UUID
     _settings: Settings | None
@@ -83,7 +83,7 @@ class StoryMethods:
 
     @property
     def _subject(self) -> str:
-        """For the audit."""
+        """Name of who asks, for the audit."""
         return self._caller.subject if self._caller else current_user()
 
     def _needs(self, permission: str) -> None:
@@ -149,14 +149,14 @@ class StoryMethods:
             raise RequestRejected(f"k must be a whole number from 1 to {MOST_K}")
         if threshold is not None and not 0 <= threshold <= 1:
             raise RequestRejected("threshold must be a number from 0 to 1")
-        asked = {"query": query, "k": k, "threshold": threshold, "tags": tags, "examples": examples}
-        asked["by"] = self._subject
-        job = self.ask(SEARCH, asked, priority=INTERACTIVE, deadline=wait)
-        found: list[Json] = self._story_result(job, wait)["stories"]
-        return found
+        request = {"query": query, "k": k, "threshold": threshold, "tags": tags, "examples": examples}
+        request["by"] = self._subject
+        job = self.ask(SEARCH, request, priority=INTERACTIVE, deadline=wait)
+        stories: list[Json] = self._story_result(job, wait)["stories"]
+        return stories
 
     def story_stats(self) -> Json:
-        """How many stories there are, by agent and model, and their mean confidence; may raise Forbidden."""
+        """Number of stories, by agent and model, and their mean confidence; may raise Forbidden."""
         self._needs(READ)
         from pipeline.stories.store import story_stats
 
@@ -165,7 +165,7 @@ class StoryMethods:
 
 
 def summary(accepted: AcceptedStories, done: Sequence[Json]) -> Json:
-    """What became of all, by the answers of their jobs."""
+    """Sum of the answers of an acceptance's jobs."""
     refused = [*accepted.refused, *((n, why) for one in done for n, why in one["refused"])]
     return {
         "stored": sum(one["stored"] for one in done),

@@ -1,4 +1,4 @@
-"""What a control worker's first process does beside its tasks, in threads: it holds up no task and needs no message."""
+"""Threads of a control worker's first process beside its tasks: they hold up no task and need no message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from workers.runtime import Runtime
 
 BUILD_SECONDS = 1.0
 ENDING_SECONDS = 2.0
-"""So long what is being done may take before its connections are closed: a look, not the build of an index."""
+"""Seconds that work under way may take before its connections are closed: enough for a look, not to build an index."""
 
 logger = logging.getLogger(__name__)
 
@@ -46,11 +46,11 @@ class Loop:
         self._thread = threading.Thread(target=self._run, name=f"larder-{name}", daemon=True)
 
     def start(self) -> None:
-        """Begin to wait for the first time."""
+        """Start the thread, which waits first."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Begin nothing any more; what is being done for long ends with this process."""
+        """Stop the thread; work that takes longer ends with this process."""
         self._over.set()
         self._waits.wait(ENDING_SECONDS)
 
@@ -77,22 +77,26 @@ class Loops:
     Of several in a fleet, one is at each index.
     """
 
-    def __init__(self, parts: Runtime) -> None:
-        builder, seen, told = Runtime(parts.settings, parts.addresses), watcher(parts), parts.rag.monitoring
-        self._parts = (builder, seen)
+    def __init__(self, runtime: Runtime) -> None:
+        builder, watching, monitoring = (
+            Runtime(runtime.settings, runtime.addresses),
+            watcher(runtime),
+            runtime.rag.monitoring,
+        )
+        self._runtimes = (builder, watching)
         self._every = [
             Loop("builder", BUILD_SECONDS, partial(maintenance.build_requested, builder), wait_for_request)
         ]
-        if told.alerts.enabled:
-            look = Watcher(seen, builder).look
-            self._every.append(Loop("alerts", told.health_check.interval, look))
-        if told.metrics.enabled and told.metrics.export_path:
-            folder = parts.settings.resolve(told.metrics.export_path)
+        if monitoring.alerts.enabled:
+            look = Watcher(watching, builder).look
+            self._every.append(Loop("alerts", monitoring.health_check.interval, look))
+        if monitoring.metrics.enabled and monitoring.metrics.export_path:
+            folder = runtime.settings.resolve(monitoring.metrics.export_path)
 
             def export() -> None:
-                metrics.export(folder, metrics.exposition(parts.metrics_folder, recent(seen)))
+                metrics.export(folder, metrics.exposition(runtime.metrics_folder, recent(watching)))
 
-            self._every.append(Loop("metrics", told.metrics.export_interval, export))
+            self._every.append(Loop("metrics", monitoring.metrics.export_interval, export))
 
     def start(self) -> None:
         """Start all threads."""
@@ -103,8 +107,8 @@ class Loops:
         """Stop all threads, and close their connections."""
         for loop in self._every:
             loop.stop()
-        for parts in self._parts:
-            parts.close()
+        for one in self._runtimes:
+            one.close()
 
 
 class Background(bootsteps.StartStopStep):  # type: ignore[misc]

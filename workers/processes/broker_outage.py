@@ -17,9 +17,9 @@ from workers.runtime import Runtime
 
 LOOK_SECONDS = 1.0
 ANNOUNCE_SECONDS = 60.0
-"""How often it is told anew how answers are made: there may be new tenants, and older workers may have gone."""
+"""Seconds between two announcements of how answers are made: tenants may be new, and older workers may have gone."""
 RETURN_SECONDS = 40.0
-"""So long after the broker is back Celery may still pause before it connects."""
+"""Seconds that Celery may still pause before it connects once the broker is back."""
 
 logger = logging.getLogger(__name__)
 
@@ -30,13 +30,13 @@ class LedgerPoller:
     Beside others of its kind, and beside messages, it does no harm: claims decide.
     """
 
-    def __init__(self, parts: Runtime, *, look: float = LOOK_SECONDS, back: float = RETURN_SECONDS) -> None:
-        self._parts = parts
+    def __init__(self, runtime: Runtime, *, look: float = LOOK_SECONDS, back: float = RETURN_SECONDS) -> None:
+        self._runtime = runtime
         self._look = look
         self._back = back
         self._needed_until = self._announce_at = float("-inf")
         self._over = threading.Event()
-        self._broker = broker.client_of(parts.addresses.broker)
+        self._broker = broker.client_of(runtime.addresses.broker)
         self._thread = threading.Thread(target=self._run, name="larder-ledger-poller", daemon=True)
 
     def start(self) -> None:
@@ -52,7 +52,7 @@ class LedgerPoller:
     def _run(self) -> None:
         while not self._over.wait(self._look):
             # Now and then; at every look until the database is there to be told.
-            if time.monotonic() >= self._announce_at and job.record_answer_version(self._parts):
+            if time.monotonic() >= self._announce_at and job.record_answer_version(self._runtime):
                 self._announce_at = time.monotonic() + ANNOUNCE_SECONDS
             if self._needed():
                 while not self._over.is_set() and self._answer_one():
@@ -70,11 +70,11 @@ class LedgerPoller:
         return now < self._needed_until
 
     def _answer_one(self) -> bool:
-        """Answer what the pump would send a message about next; False if there is nothing, or no database."""
+        """Answer the job that the pump would send a message about next; False if there is none, or no database."""
         with suppress(LarderError):
-            with self._parts.database.control() as connection:
-                due = jobs.pump_once(connection, replace(steps.job_limits(self._parts.rag), batch=1))
+            with self._runtime.database.control() as connection:
+                due = jobs.pump_once(connection, replace(steps.job_limits(self._runtime.rag), batch=1))
             for one in due:
-                job.run(self._parts, one.tenant_id, one.id)
+                job.run(self._runtime, one.tenant_id, one.id)
             return bool(due)
         return False

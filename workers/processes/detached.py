@@ -16,7 +16,7 @@ from workers.settings import Settings
 def start_temporary_workers(settings: Settings, queues: Sequence[str]) -> psutil.Popen:
     """A process that runs workers and beat until it is told to end, or its input, which is ours, is closed."""
     (settings.data / "metrics").mkdir(exist_ok=True)
-    given = {
+    variables = {
         "LARDER_DATA": str(settings.data),
         "LARDER_TENANT": settings.tenant,
         "LARDER_PROJECT": settings.project,
@@ -25,4 +25,4 @@ def start_temporary_workers(settings: Settings, queues: Sequence[str]) -> psutil
     }
     log = settings.data / "logs" / "supervisor.log"
     command = [*supervisor.LARDER, "lend", *queues]
-    return embedded.start_detached(command, log, cwd=settings.folder, env=os.environ | given, stdin=PIPE)
+    return embedded.start_detached(command, log, cwd=settings.folder, env=os.environ | variables, stdin=PIPE)

@@ -38,7 +38,7 @@ ROW_SECONDS = 10.0
 ANSWER_TIMEOUT = 5.0
 """Seconds in which the database must give each answer; the next row is soon due anyway."""
 DEAF_LOOKS = int(2 * DEAF_SECONDS / LOOK_SECONDS)
-"""As many looks in a row at a deaf worker end it: a supervisor that reads heartbeats is faster. Looks and not seconds,
+"""Looks in a row at a deaf worker that end it: a supervisor that reads heartbeats is faster. Looks and not seconds,
 because a process that was stopped for a while has not listened either."""
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Presence:
         name: str,
         queues: str,
         folder: Path,
-        where: runtime.Addresses,
+        addresses: runtime.Addresses,
         *,
         look: float = LOOK_SECONDS,
         starves: Callable[[], bool] = lambda: False,
@@ -74,15 +74,17 @@ class Presence:
         self._name = name
         self._queues = queues
         self._folder = folder
-        self._broker_url = where.broker
-        self._database = Database(where.database, where.control, pool_size=1, answer_timeout=ANSWER_TIMEOUT)
+        self._broker_url = addresses.broker
+        self._database = Database(
+            addresses.database, addresses.control, pool_size=1, answer_timeout=ANSWER_TIMEOUT
+        )
         self._look = look
         self._starves = starves
         self._die = die
         self._deaf_looks = 0
         self._database_id = ""
         self._timer: Any = None
-        self._heard = self._noted = float("-inf")
+        self._consumer_ran_at = self._row_written_at = float("-inf")
         self._excused_until = float("-inf")
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="larder-presence", daemon=True)
@@ -101,7 +103,7 @@ class Presence:
 
     def consumer_ran(self) -> None:
         """Note that the consumer's timer ran just now."""
-        self._heard = time.monotonic()
+        self._consumer_ran_at = time.monotonic()
         touch(self._folder, self._name.split("@")[0])
 
     def stop(self) -> None:
@@ -124,7 +126,7 @@ class Presence:
     def _deafness(self) -> str:
         """Refresh the row; returns why the worker counts as deaf, empty if it does not."""
         now = time.monotonic()
-        if now - self._heard <= self._look:
+        if now - self._consumer_ran_at <= self._look:
             self._show()
             return "messages wait, and it takes none" if self._starves() else ""
         # While the broker is away, and while Celery may still pause before it connects again, the timer stands still:
@@ -141,9 +143,9 @@ class Presence:
 
     def _show(self) -> None:
         """Write the row, if it is time; a database that is away is no reason to stop."""
-        if time.monotonic() - self._noted < ROW_SECONDS:
+        if time.monotonic() - self._row_written_at < ROW_SECONDS:
             return
-        self._noted = time.monotonic()
+        self._row_written_at = time.monotonic()
         with suppress(LarderError), self._database.control() as connection:
             host, pid = socket.gethostname(), os.getpid()
             upkeep.record_worker(connection, self._name, queues=self._queues, host=host, pid=pid)
@@ -159,15 +161,15 @@ class Heartbeat(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def create(self, parent: Any) -> Presence:
         """The worker's presence, kept as `parent.presence` for `Listening`."""
-        parts = runtime.current()
+        current = runtime.current()
 
         def served() -> list[str]:
-            # Not those of each priority that RabbitMQ has besides.
+            # Without the queues of each priority that RabbitMQ has besides.
             return sorted(name for name in parent.app.amqp.queues.consume_from if "." not in name)
 
-        starves = Starvation(parts.addresses.broker, served)
-        queues, folder = ",".join(served()), parts.heartbeat_folder
-        presence = Presence(parent.hostname, queues, folder, parts.addresses, starves=starves)
+        starves = Starvation(current.addresses.broker, served)
+        queues, folder = ",".join(served()), current.heartbeat_folder
+        presence = Presence(parent.hostname, queues, folder, current.addresses, starves=starves)
         parent.presence = presence
         return presence
 
@@ -181,7 +183,7 @@ class Listening(bootsteps.StartStopStep):  # type: ignore[misc]
     requires = {"celery.worker.consumer.tasks:Tasks"}  # noqa: RUF012 - the name and type Celery asks for
 
     def start(self, parent: Any) -> None:
-        """Put it there, or there again."""
+        """Put the heartbeat on the timer of this start."""
         parent.controller.presence.listen(parent.timer)
 
 
@@ -204,7 +206,7 @@ class TickScheduler(Scheduler):  # type: ignore[misc]
 
 
 class Starvation:
-    """Called now and then; tells whether messages waited since the last call while the worker took none.
+    """Check for a worker that takes no messages while some wait; called now and then.
 
     A consumer may have lost its place at the broker and not know it: its timer runs, its connection is answered, and no
     message comes.

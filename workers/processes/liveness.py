@@ -1,4 +1,4 @@
-"""Whether processes live: heartbeat files, and process numbers that are not someone else's by now.
+"""Liveness of processes: heartbeat files, and process numbers that are not someone else's by now.
 
 Light: container health checks run it every few seconds.
 """
@@ -18,15 +18,15 @@ import psutil
 from pipeline.errors import ConfigurationError
 
 DEAF_SECONDS = 30.0
-"""A heartbeat older than this means a process that must be restarted."""
+"""Age in seconds of a heartbeat from which on its process must be restarted."""
 
 
 FOLDER = "LARDER_HEARTBEAT_DIR"
-"""Names the folder of the signs of life."""
+"""Variable that names the folder of the heartbeat files."""
 
 
 def heartbeat_folder(data: Path, environ: Mapping[str, str]) -> Path:
-    """Where processes give signs of life: LARDER_HEARTBEAT_DIR in containers, else below the data folder."""
+    """Folder of the heartbeat files: LARDER_HEARTBEAT_DIR in containers, else below the data folder."""
     named = environ.get(FOLDER)
     return Path(named) if named else data / "heartbeat"
 
@@ -35,7 +35,7 @@ FIX = f"name a folder that this user may write to in {FOLDER}"
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make the folder of the signs of life, before anything is begun that would have none.
+    """Make the folder of the heartbeat files, before a process starts that could write none.
 
     Raises:
         ConfigurationError: this user may not write there.
@@ -56,20 +56,20 @@ def touch(folder: Path, name: str) -> None:
 
 
 def ages(folder: Path) -> dict[str, float]:
-    """Seconds since each process in `folder` gave a sign of life, by worker name."""
-    found = {}
+    """Seconds since the last heartbeat of each process in `folder`, by worker name."""
+    seconds = {}
     for path in sorted(folder.glob("*.heartbeat")):
         with suppress(OSError):
-            found[path.stem] = max(0.0, time.time() - path.stat().st_mtime)
-    return found
+            seconds[path.stem] = max(0.0, time.time() - path.stat().st_mtime)
+    return seconds
 
 
 ALIKE_SECONDS = 2.0
-"""No process number comes round again in so short a time."""
+"""Seconds in which no process number comes round again."""
 
 
 def process_start(pid: int) -> float:
-    """When a process began, 0 if there is none: seconds since the machine did, where the system counts so.
+    """Start of a process, 0 if there is none: seconds since the machine's start, where the system counts so.
 
     The time of day would not do: it is made of the machine's start, which moves whenever the clock is set, and then
     no living process would be known again.
@@ -85,23 +85,23 @@ def process_start(pid: int) -> float:
     return 0.0
 
 
-def is_same_process(pid: int, noted: float) -> bool:
-    """Whether that process lives and began when it was noted."""
+def is_same_process(pid: int, started: float) -> bool:
+    """Whether that process lives and has this start."""
     began = process_start(pid)
-    return bool(began) and abs(began - noted) < ALIKE_SECONDS
+    return bool(began) and abs(began - started) < ALIKE_SECONDS
 
 
 def read_state(data: Path) -> dict[str, object] | None:
-    """What `up` wrote in this folder; None if it does not run, or the folder is a copy of one where it does."""
+    """State that `up` wrote in this folder; None if it does not run, or the folder is a copy of one where it does."""
     with suppress(OSError, ValueError):
-        found = json.loads((data / "state.json").read_text(encoding="utf-8"))
-        ours = isinstance(found, dict) and found.get("folder") in (None, data.stat().st_ino)
-        return found if ours else None
+        state = json.loads((data / "state.json").read_text(encoding="utf-8"))
+        is_original = isinstance(state, dict) and state.get("folder") in (None, data.stat().st_ino)
+        return state if is_original else None
     return None
 
 
 def refuse_foreign_state(data: Path) -> None:
-    """See that what `up` wrote in this folder, if it did, may be read by this user.
+    """Check that this user may read the state that `up` wrote in this folder, if there is one.
 
     Raises:
         ConfigurationError: it is another's, and tells passwords.
@@ -123,11 +123,11 @@ def running(data: Path) -> dict[str, int]:
 
 
 def living_processes(state: dict[str, object]) -> dict[str, int]:
-    """The same of a state that was read."""
-    found = {}
+    """Living processes by name, out of a state that was read."""
+    pids = {}
     entries = state.get("processes")
     for entry in entries if isinstance(entries, list) else []:
         with suppress(KeyError, TypeError):  # a state that nobody of ours wrote
             if is_same_process(entry["pid"], entry["started"]):
-                found[entry["name"]] = entry["pid"]
-    return found
+                pids[entry["name"]] = entry["pid"]
+    return pids

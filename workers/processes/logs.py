@@ -25,19 +25,19 @@ from workers.queue.broker import REQUEST_HEADER
 from workers.settings import Settings
 
 OUTAGES = (redis.ConnectionError, redis.TimeoutError, OperationalError, ConnectionError)
-"""How the broker's absence shows."""
-TOLD = [
+"""Errors by which the broker's absence shows."""
+EVENT_FIELDS = [
     *("alert", "subject", "severity", "state", "since"),
     *("document", "documents", "code", "error", "attempt", "dead"),
     *("run", "source", "tenant", "chunks", "errors", "duration"),
     *("query", "resultCount", "topScore", "degradation_level"),
     *("old", "new", "store", "embedder", "reranker", "way", "where"),
 ]
-"""What events of ours have beside their name; Celery adds the arguments of tasks, which stay out."""
-OURS = {"connectors", "pipeline", "workers"}
-"""What the loggers that `debug` is about begin with."""
+"""Fields of our events beside their name; Celery adds the arguments of tasks, which stay out."""
+OUR_PACKAGES = {"connectors", "pipeline", "workers"}
+"""Names that the loggers begin with whose debug lines are shown."""
 MOST_ID = 64
-"""Letters of an id; whoever writes to the broker may send any."""
+"""Most characters of an id; whoever writes to the broker may send any."""
 
 
 def configure(level: str, path: Path | None = None, *, most_bytes: int = 10_485_760, files: int = 10) -> None:
@@ -47,7 +47,7 @@ def configure(level: str, path: Path | None = None, *, most_bytes: int = 10_485_
     """
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
-        structlog.stdlib.ExtraAdder(TOLD),
+        structlog.stdlib.ExtraAdder(EVENT_FIELDS),
         task_of_celery,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
@@ -61,13 +61,13 @@ def configure(level: str, path: Path | None = None, *, most_bytes: int = 10_485_
     person = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
 
     def written(render: Processor, *before: Processor) -> logging.Formatter:
-        kept: list[Processor] = [
+        processors: list[Processor] = [
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             outage_in_a_line,
             structlog.processors.format_exc_info,
         ]
         return structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared, processors=[*kept, *before, render]
+            foreign_pre_chain=shared, processors=[*processors, *before, render]
         )
 
     screen = logging.StreamHandler(sys.stderr)
@@ -84,28 +84,28 @@ def configure(level: str, path: Path | None = None, *, most_bytes: int = 10_485_
     logging.captureWarnings(True)
 
 
-def write_line(said: str) -> None:
+def write_line(text: str) -> None:
     """Write a line to stderr without a logger: for the supervisor, and for signal handlers, which wait for no lock.
 
     A full disk takes none, and ends nobody.
     """
     now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-    told = {"event": said.strip(), "level": "info", "timestamp": now}
-    line = f"{now} {told['event']}\n" if os.isatty(2) else f"{json.dumps(told)}\n"
+    entry = {"event": text.strip(), "level": "info", "timestamp": now}
+    line = f"{now} {entry['event']}\n" if os.isatty(2) else f"{json.dumps(entry)}\n"
     with suppress(OSError):
         os.write(2, line.encode())
 
 
 def ours_at_debug(record: logging.LogRecord) -> bool:
     """Filter out debug lines of libraries, which hold whole requests with texts and keys."""
-    return record.levelno >= logging.INFO or record.name.partition(".")[0] in OURS
+    return record.levelno >= logging.INFO or record.name.partition(".")[0] in OUR_PACKAGES
 
 
 def configure_from(settings: Settings) -> None:
     """Call `configure` with the level and file of the settings."""
-    told = settings.rag.monitoring.logging
-    path = settings.resolve(told.path) if told.path else None
-    configure(told.level, path, most_bytes=int(told.max_size), files=told.max_files)
+    options = settings.rag.monitoring.logging
+    path = settings.resolve(options.path) if options.path else None
+    configure(options.level, path, most_bytes=int(options.max_size), files=options.max_files)
 
 
 class SharedFile(logging.handlers.WatchedFileHandler):
@@ -127,7 +127,7 @@ class SharedFile(logging.handlers.WatchedFileHandler):
 
 
 def printable(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """Without letters that drive a terminal: what is logged may come from a stranger."""
+    """Replace letters that drive a terminal: what is logged may come from a stranger."""
     return {
         key: "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in value)
         if isinstance(value, str)
@@ -137,31 +137,33 @@ def printable(_logger: object, _method: str, event: EventDict) -> EventDict:
 
 
 def ids_of(task: Any, task_id: str, args: Sequence[Any]) -> dict[str, object]:
-    """What a task is about, by the names of its function's arguments; of documents their number, of one its id."""
-    found: dict[str, object] = {"task": task.name, "task_id": task_id}
+    """Ids of a task's subject, by the names of its function's arguments; of several documents their number."""
+    ids: dict[str, object] = {"task": task.name, "task_id": task_id}
     for name, value in zip(inspect.signature(task.run).parameters, args, strict=False):
         if name == "items" and isinstance(value, list):
-            found |= {"documents": len(value)} if len(value) != 1 else {"document": str(value[0][0])}
+            ids |= {"documents": len(value)} if len(value) != 1 else {"document": str(value[0][0])}
         elif isinstance(value, int | str) and not name.startswith("_"):
-            found[name] = str(value)[:MOST_ID] if isinstance(value, str) else value
+            ids[name] = str(value)[:MOST_ID] if isinstance(value, str) else value
     if request := getattr(task.request, REQUEST_HEADER, None):
-        found["request"] = str(request)[:MOST_ID]
-    return found
+        ids["request"] = str(request)[:MOST_ID]
+    return ids
 
 
 def task_of_celery(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """The task that Celery tells about in another process than that of the task, which has its ids from `ids_of`."""
-    told = getattr(event.get("_record"), "data", None)
-    if isinstance(told, dict) and "id" in told:
-        event.setdefault("task", str(told.get("name")))
-        event.setdefault("task_id", str(told["id"])[:MOST_ID])
+    """Add the task that Celery tells about in another process than its own, where it has its ids from `ids_of`."""
+    data = getattr(event.get("_record"), "data", None)
+    if isinstance(data, dict) and "id" in data:
+        event.setdefault("task", str(data.get("name")))
+        event.setdefault("task_id", str(data["id"])[:MOST_ID])
     return event
 
 
 def outage_in_a_line(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """What is away is told with its error; where in which library that was noticed would only hide it."""
-    given = event.get("exc_info")
-    error = given[1] if isinstance(given, tuple) else sys.exc_info()[1] if given is True else given
+    """Show an outage by its error alone: where in which library it was noticed would only hide it."""
+    exc_info = event.get("exc_info")
+    error = (
+        exc_info[1] if isinstance(exc_info, tuple) else sys.exc_info()[1] if exc_info is True else exc_info
+    )
     if error is not None and type(error).__name__ == "SchedulingError":
         # Beat's, around the error itself, with a stack in its message.
         error = error.__context__

@@ -1,4 +1,4 @@
-"""What is told to Prometheus: what processes count, and figures that are read from the ledger for each scrape.
+"""Metrics for Prometheus: counts of processes, and figures that are read from the ledger for each scrape.
 
 Workers are several processes: with `PROMETHEUS_MULTIPROC_DIR` set before they start, `exposition` counts all
 that share the folder together.
@@ -44,10 +44,10 @@ from pipeline.documents import Json
 from pipeline.enrichment.degradation import DegradationLevel
 from pipeline.ledger.embedding_use import Meter, Used
 
-# What processes count ---------------------------------------------------------------------------------
+# Counts of processes ----------------------------------------------------------------------------------
 
 FIRST_BYTES = 65_536
-"""Of each kind and process: four times what a worker with all its figures uses."""
+"""Bytes of a new file of each kind and process: four times what a worker with all its figures uses."""
 
 
 class _OnDisk(MmapedDict):
@@ -137,13 +137,13 @@ USED = {
 
 
 WARMING = ContextVar("warming", default=False)
-"""Nobody asked: what is searched now only loads models and connects, and is not counted."""
+"""True while a search only loads models and connects: nobody asked, and it is not counted."""
 
 
-def record_vector_look(found: bool) -> None:
+def record_vector_look(hit: bool) -> None:
     """Count a look for a question's vector in the cache: found or not."""
     if not WARMING.get():
-        LOOKS.labels("near", "yes" if found else "no").inc()
+        LOOKS.labels("near", "yes" if hit else "no").inc()
 
 
 def record_level(_old: DegradationLevel, new: DegradationLevel) -> None:
@@ -182,7 +182,7 @@ def timed(histogram: Histogram) -> Iterator[None]:
     histogram.observe(time.monotonic() - begun)
 
 
-# What the ledger tells ---------------------------------------------------------------------------------
+# Figures of the ledger ---------------------------------------------------------------------------------
 
 _Values = Iterable[tuple[tuple[str, ...], float | None]]
 """Labels and a value; None: nothing is known."""
@@ -190,37 +190,39 @@ _QUEUE_OF = {"fetched": "ingest", "chunked": "embed", "embedded": "ingest"}
 _STATES = ("documents", "pending", "dead", "hidden", "held")
 
 
-def value_at(found: Json, *path: str) -> Any:
-    """The value at this place of the document; None if there is none."""
+def value_at(document: Json, *path: str) -> Any:
+    """Value at this path of a document; None if there is none."""
     for key in path[:-1]:
-        found = found.get(key) or {}
-    return found.get(path[-1])
+        document = document.get(key) or {}
+    return document.get(path[-1])
 
 
 def _one(*path: str) -> Callable[[Json], _Values]:
-    """The value at this place of the document."""
-    return lambda found: [((), value_at(found, *path))]
+    """Reader of the value at this path of a document."""
+    return lambda document: [((), value_at(document, *path))]
 
 
 def _each(*path: str) -> Callable[[Json], _Values]:
-    """Each value of the mapping at this place, with its key."""
-    return lambda found: [((key,), value) for key, value in (value_at(found, *path) or {}).items()]
+    """Reader of the mapping at this path of a document: each value with its key."""
+    return lambda document: [((key,), value) for key, value in (value_at(document, *path) or {}).items()]
 
 
 def _sources(key: str) -> Callable[[Json], _Values]:
-    return lambda found: [((s["tenant"], s["name"]), s[key]) for s in found["sources"] if not s["removed"]]
+    return lambda document: [
+        ((s["tenant"], s["name"]), s[key]) for s in document["sources"] if not s["removed"]
+    ]
 
 
-def _counts(found: Json) -> _Values:
-    for s in found["sources"]:
+def _counts(document: Json) -> _Values:
+    for s in document["sources"]:
         for state in _STATES:
             yield (s["tenant"], s["name"], state), s[state]
         yield (s["tenant"], s["name"], "left_out"), sum(s["left_out"].values())
         yield (s["tenant"], s["name"], "noted"), s["noted"]
 
 
-def _runs(found: Json) -> _Values:
-    for s in found["sources"]:
+def _runs(document: Json) -> _Values:
+    for s in document["sources"]:
         run = s["last_run"]
         if run and not run["finished_at"]:
             for name in ("listed", "queued", "indexed", "dead"):
@@ -242,7 +244,7 @@ FIGURES: tuple[tuple[str, str, tuple[str, ...], Callable[[Json], _Values]], ...]
         (),
         _one("broker_memory"),
     ),
-    ("disk_free_bytes", "Room where the data lie", (), _one("disk_free")),
+    ("disk_free_bytes", "Free bytes on the disk of the data", (), _one("disk_free")),
     (
         "backlog",
         "Documents that wait for a step",
@@ -333,41 +335,45 @@ FIGURES: tuple[tuple[str, str, tuple[str, ...], Callable[[Json], _Values]], ...]
 class _Figures(Collector):
     """The figures of a document, each declared though it has no value at this moment."""
 
-    def __init__(self, found: Json) -> None:
-        self._found = found
+    def __init__(self, document: Json) -> None:
+        self._document = document
 
     def collect(self) -> Iterator[Metric]:
-        """All of the table."""
+        """All figures of the table."""
         for name, meaning, labels, read in FIGURES:
             family = GaugeMetricFamily(f"larder_{name}", meaning, labels=labels)
-            for own, value in dict(read(self._found)).items():
+            for label_values, value in dict(read(self._document)).items():
                 if value is not None:
-                    family.add_metric(own, float(value))
+                    family.add_metric(label_values, float(value))
             yield family
 
 
 class _Counted(Collector):
-    """What the processes of a folder counted; without one, what this process did."""
+    """Counts of the processes of a folder; without one, those of this process."""
 
     def __init__(self, shared: Path | None) -> None:
         self._shared = shared
 
     def collect(self) -> Iterator[Metric]:
-        """All that is declared, and the share of looks that found something."""
-        own = {metric.name: metric for metric in REGISTRY.collect()}
+        """All metrics that are declared, and the share of looks that found something."""
+        metrics_by_name = {metric.name: metric for metric in REGISTRY.collect()}
         if self._shared is not None:
-            # Of a metric with labels that nobody has counted yet there is no file.
-            empty = {n: Metric(n, m.documentation, m.type) for n, m in own.items() if n.startswith("larder_")}
-            own = empty | {metric.name: metric for metric in _together(self._shared)}
-        yield from own.values()
+            # A metric with labels has no file before it is counted first.
+            empty = {
+                n: Metric(n, m.documentation, m.type)
+                for n, m in metrics_by_name.items()
+                if n.startswith("larder_")
+            }
+            metrics_by_name = empty | {metric.name: metric for metric in _together(self._shared)}
+        yield from metrics_by_name.values()
         looks = {
             (s.labels["cache"], s.labels["found"]): s.value
-            for s in own["larder_query_vector_lookups"].samples
+            for s in metrics_by_name["larder_query_vector_lookups"].samples
             if s.name.endswith("_total")
         }
         rate = GaugeMetricFamily("larder_cache_hit_rate", "Share of questions whose vector was remembered")
         if looks:
-            hits = sum(value for (_, found), value in looks.items() if found == "yes")
+            hits = sum(value for (_, outcome), value in looks.items() if outcome == "yes")
             rate.add_metric([], hits / max(sum(looks.values()), 1))
         yield rate
 
@@ -377,7 +383,7 @@ LOCK_SECONDS = 2.0
 
 @contextmanager
 def _alone(shared: Path, seconds: float) -> Iterator[bool]:
-    """Be the one who reads or moves all counts, if that can be had in so many seconds: another may be frozen at it."""
+    """Hold the lock of all counts, if it can be had in so many seconds: another process may be frozen with it."""
     end = time.monotonic() + seconds
     with (shared / "lock").open("a") as lock:
         while True:
@@ -394,7 +400,7 @@ def _alone(shared: Path, seconds: float) -> Iterator[bool]:
 
 
 def compact(shared: Path) -> None:
-    """Bring what ended processes counted into one file, and drop their gauges, unless somebody is at it.
+    """Sum the counts of ended processes in one file, and drop their gauges, unless another process does.
 
     Workers replace their processes after some tasks, and the folder must not grow with them.
     """
@@ -409,10 +415,10 @@ def _tidy(shared: Path) -> None:
         if pid == "0" or psutil.pid_exists(int(pid)):
             continue
         if kind in {"counter", "histogram"}:
-            kept = _OnDisk(str(shared / f"{kind}_0.db"))
+            total = _OnDisk(str(shared / f"{kind}_0.db"))
             for key, value, at, _ in MmapedDict.read_all_values_from_file(file):  # type: ignore[no-untyped-call]
-                kept.write_value(key, kept.read_value(key)[0] + value, at)  # type: ignore[no-untyped-call]
-            kept.close()  # type: ignore[no-untyped-call]
+                total.write_value(key, total.read_value(key)[0] + value, at)  # type: ignore[no-untyped-call]
+            total.close()  # type: ignore[no-untyped-call]
         file.unlink()
 
 
@@ -424,37 +430,37 @@ def _together(shared: Path) -> list[Metric]:
         return list(multiprocess.MultiProcessCollector(None, path=str(shared)).collect())  # type: ignore[no-untyped-call]
 
 
-def exposition(shared: Path | None = None, found: Json | None = None) -> bytes:
-    """All of it in the text format of Prometheus.
+def exposition(shared: Path | None = None, status: Json | None = None) -> bytes:
+    """Metrics in the text format of Prometheus.
 
     Args:
         shared: The folder of the processes that are counted together; None: this process alone.
-        found: The document of `larder status --json`; None: no figures of the ledger.
+        status: The document of `larder status --json`; None: no figures of the ledger.
     """
     registry = CollectorRegistry()
     registry.register(_Counted(shared))
-    if found is not None:
-        registry.register(_Figures(found))
+    if status is not None:
+        registry.register(_Figures(status))
     return bytes(generate_latest(registry))
 
 
 def is_authorized(token: str, authorization: str) -> bool:
-    """Whether who sends this header may read them: as a bearer, or with the token as a password."""
-    scheme, _, given = authorization.partition(" ")
+    """Whether the sender of this header may read the metrics: with the token as a bearer, or as a password."""
+    scheme, _, credential = authorization.partition(" ")
     if scheme.lower() == "basic":
         with suppress(ValueError):
-            given = base64.b64decode(given).decode().partition(":")[2]
-    return not token or hmac.compare_digest(given.strip().encode(), token.encode())
+            credential = base64.b64decode(credential).decode().partition(":")[2]
+    return not token or hmac.compare_digest(credential.strip().encode(), token.encode())
 
 
 class _Quiet(WSGIRequestHandler):
     def log_message(self, *_: object) -> None:
-        """For whoever looks closely: it is a line for each scrape."""
+        """Log scrapes at debug only: there is a line for each."""
         logging.getLogger(__name__).debug("counts were asked for")
 
 
 def serve(host: str, port: int, token: str, shared: Path | None) -> None:
-    """Offer what is counted at a port of its own, by a thread.
+    """Serve the counts at a port of its own, in a thread.
 
     Raises:
         OSError: the port is taken.
@@ -469,9 +475,9 @@ def serve(host: str, port: int, token: str, shared: Path | None) -> None:
     threading.Thread(target=server.serve_forever, name="larder-metrics", daemon=True).start()
 
 
-def export(path: Path, shown: bytes) -> None:
+def export(path: Path, snapshot: bytes) -> None:
     """Write a snapshot as `larder.prom`, whole or not at all, as the textfile collector of Prometheus reads it."""
     path.mkdir(parents=True, exist_ok=True)
     fresh = path / "larder.prom.new"
-    fresh.write_bytes(shown)
+    fresh.write_bytes(snapshot)
     fresh.replace(path / "larder.prom")

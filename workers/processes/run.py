@@ -57,7 +57,7 @@ PATIENT = {"ingest": 5, "embed": 10}
 """Queues that nobody waits for, and how nice their workers are: where cores are short, they leave them to Step 4 first,
 and what is embedded to what is cut, since that is found by its words at once."""
 BYTES_OF = {"hashing": 150e6, "minilm": 300e6, "transformers": 1200e6}
-"""Provider on this machine -> what a process takes that embeds with it."""
+"""Provider on this machine -> bytes of a process that embeds with it."""
 
 logger = logging.getLogger(__name__)
 
@@ -75,20 +75,20 @@ class Pool(TaskPool):  # type: ignore[misc]  # untyped
 
 
 def _after_fork(**_: Any) -> None:
-    parts = runtime.current()
-    parts.forget_connections()
-    if parts.metrics_folder:
-        metrics.compact(parts.metrics_folder)  # it may come in the place of another
-    configure(parts.rag.queue, parts.addresses.broker, send_only=True)  # its parent consumes
+    current = runtime.current()
+    current.forget_connections()
+    if current.metrics_folder:
+        metrics.compact(current.metrics_folder)  # it may come in the place of another
+    configure(current.rag.queue, current.addresses.broker, send_only=True)  # its parent consumes
 
 
-def _prepare(parts: Runtime) -> None:
-    """What worker and beat have in common: where they beat, and logs that Celery leaves alone."""
-    parts.heartbeat_folder = heartbeat_folder(parts.settings.data, os.environ)
-    prepare_folder(parts.heartbeat_folder)
+def _prepare(runtime: Runtime) -> None:
+    """Prepare what worker and beat share: the heartbeat folder, and logs that Celery leaves alone."""
+    runtime.heartbeat_folder = heartbeat_folder(runtime.settings.data, os.environ)
+    prepare_folder(runtime.heartbeat_folder)
     if shared := os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
-        parts.metrics_folder = Path(shared)
-    setup_logging.connect(lambda **_: logs.configure_from(parts.settings), weak=False)
+        runtime.metrics_folder = Path(shared)
+    setup_logging.connect(lambda **_: logs.configure_from(runtime.settings), weak=False)
 
 
 def _warm(**_: Any) -> None:
@@ -113,92 +113,92 @@ def _task_ended(task_id: str, task: Any, **_: Any) -> None:
 
 
 def _task_failed(sender: Any, exception: BaseException, **_: Any) -> None:
-    # Where a child was lost, it is the first process of the worker that tells.
+    # A lost child is reported by the first process of the worker.
     metrics.TASK_FAILURES.labels(sender.name, type(exception).__name__).inc()
 
 
-def _observe(parts: Runtime) -> None:
+def _observe(runtime: Runtime) -> None:
     """Count and name tasks, and offer the counts of this worker if it is to do so itself."""
     task_prerun.connect(_task_begins, weak=False)
     task_postrun.connect(_task_ended, weak=False)
     task_failure.connect(_task_failed, weak=False)
     worker_process_shutdown.connect(tracing.flush, weak=False)
-    told = parts.rag.monitoring.metrics
-    if told.enabled and told.port:
+    options = runtime.rag.monitoring.metrics
+    if options.enabled and options.port:
         try:
-            metrics.serve(told.host, told.port, secret_value(told.token), parts.metrics_folder)
+            metrics.serve(options.host, options.port, secret_value(options.token), runtime.metrics_folder)
         except OSError as error:
-            # As with several workers on one machine: they count together.
-            logger.warning("port %d for metrics cannot be had: %s", told.port, error.strerror)
+            # Several workers on one machine: the first has the port, and they count together.
+            logger.warning("port %d for metrics cannot be had: %s", options.port, error.strerror)
 
 
-def _processes(parts: Runtime, queue: str) -> int:
-    """As configured; `auto` by the cores and the memory of this machine, or of the container."""
-    given: int | str = getattr(parts.rag.queue.concurrency, queue)
-    if isinstance(given, int):
-        return given
+def _processes(runtime: Runtime, queue: str) -> int:
+    """Number of processes: as configured, `auto` by the cores and the memory of this machine, or of the container."""
+    configured: int | str = getattr(runtime.rag.queue.concurrency, queue)
+    if isinstance(configured, int):
+        return configured
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     free = float(psutil.virtual_memory().available)
     if quota := _limit("cpu.max"):
         cores = min(cores, max(1, round(quota[0] / quota[1])))
     if limit := _limit("memory.max"):
         free = min(free, limit[0] - psutil.Process().memory_info().rss)
-    return embedders(parts.rag.embedding.provider, cores, free)
+    return embedders(runtime.rag.embedding.provider, cores, free)
 
 
 def embedders(provider: str, cores: int, free: float) -> int:
-    """How many processes embed: one per core that `free` bytes allow; one asks a service, which has its limits."""
+    """Number of embedding processes: one per core that `free` bytes allow, and one for a service, which has limits."""
     return max(1, min(cores, int(free // BYTES_OF[provider]))) if provider in BYTES_OF else 1
 
 
 def _limit(name: str) -> list[float] | None:
     """The numbers of a limit of the container, if there is one."""
     try:
-        said = Path("/sys/fs/cgroup", name).read_text(encoding="utf-8").split()
+        words = Path("/sys/fs/cgroup", name).read_text(encoding="utf-8").split()
     except OSError:
         return None
-    return None if said[0] == "max" else [float(number) for number in said]
+    return None if words[0] == "max" else [float(number) for number in words]
 
 
-def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
-    """Serve one queue until a signal comes."""
-    refuse_shared_broker(parts)
-    _prepare(parts)
-    _observe(parts)
+def run_worker(runtime: Runtime, queue: str, concurrency: int | None) -> None:
+    """Serve one queue until a signal ends it."""
+    refuse_shared_broker(runtime)
+    _prepare(runtime)
+    _observe(runtime)
     os.nice(PATIENT.get(queue, 0))
     if queue == "control":
         # Without `larder up`, as in containers, nobody else tells the ledger what is configured.
-        sync.register(parts)
-    parts.database.close()
+        sync.register(runtime)
+    runtime.database.close()
     if queue == "ingest":
-        for source in parts.rag.sources:
+        for source in runtime.rag.sources:
             # Before the fork: clients of services are large, and children share them.
             connectors.source_class(source.type)
     worker_process_init.connect(_after_fork, weak=False)
     if queue == "enrich":
         worker_process_init.connect(_warm, weak=False)  # somebody waits for its first answer already
     install_transport()
-    # It tells of its end past all loggers.
-    celery_worker.safe_say = lambda said, *_: logs.write_line(said)
+    # Celery writes its last line past all loggers.
+    celery_worker.safe_say = lambda text, *_: logs.write_line(text)
     if queue == "control":
-        # It looks at everything, and no other worker does.
+        # The background threads look at everything, and no other worker does.
         from workers.processes.background import Background
 
         app.steps["worker"].add(Background)
     app.steps["worker"].add(Heartbeat)
     app.steps["consumer"].add(Listening)
-    # Not by Celery's command line, which imports every plugin there is, Flower among them, into each worker.
+    # Started here and not by Celery's command line, which imports every plugin, Flower among them, into each worker.
     serving = app.Worker(
-        queues=broker.consumed_queues(queue, parts.addresses.broker),
-        concurrency=concurrency or _processes(parts, queue),
+        queues=broker.consumed_queues(queue, runtime.addresses.broker),
+        concurrency=concurrency or _processes(runtime, queue),
         pool=Pool,
         hostname=host_format(default_nodename(f"worker-{queue}@%h")),
-        loglevel=mlevel(parts.rag.monitoring.logging.level),
+        loglevel=mlevel(runtime.rag.monitoring.logging.level),
         without_mingle=True,
         without_gossip=True,
         quiet=True,  # its banner is no line of JSON
     )
-    # Who is told to end while still starting is stopped by an error of Celery's, which would count as a failure.
+    # A worker that is told to end while it starts is stopped by an error of Celery's, which would count as a failure.
     logging.getLogger("celery.worker").addFilter(
         lambda record: record.levelno < logging.CRITICAL or not state.should_terminate
     )
@@ -207,45 +207,45 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     sys.exit(0 if state.should_terminate else serving.exitcode)
 
 
-def refuse_shared_broker(parts: Runtime) -> None:
-    """See that no workers of another database take the messages of our broker; where a server is away, others tell.
+def refuse_shared_broker(runtime: Runtime) -> None:
+    """Refuse a broker whose messages workers of another database take; a server that is away is no reason to refuse.
 
     Raises:
         ConfigurationError: some do.
     """
-    with suppress(StoreError), parts.database.control() as connection:
-        if other := broker.claim(parts.addresses.broker, database_id(connection)):
+    with suppress(StoreError), runtime.database.control() as connection:
+        if other := broker.claim(runtime.addresses.broker, database_id(connection)):
             message, fix = broker.shared_with(other)
             raise ConfigurationError(message, fix=fix)
 
 
 def _freeze() -> None:
-    """Leave out of each collection what is loaded: its pages stay shared, and what comes after them goes soon."""
+    """Exclude what is loaded from garbage collection: its pages stay shared, and later objects are short-lived."""
     gc.collect()
     gc.freeze()
 
 
-def run_beat(parts: Runtime) -> None:
-    """Tick until a signal comes."""
-    _prepare(parts)
-    configure(parts.rag.queue, parts.addresses.broker, send_only=True)
-    ticking = app.Beat(loglevel=parts.rag.monitoring.logging.level, quiet=True)
+def run_beat(runtime: Runtime) -> None:
+    """Run the clock until a signal ends it."""
+    _prepare(runtime)
+    configure(runtime.rag.queue, runtime.addresses.broker, send_only=True)
+    ticking = app.Beat(loglevel=runtime.rag.monitoring.logging.level, quiet=True)
     _freeze()
     ticking.run()
 
 
-def run_api(parts: Runtime, host: str, port: int) -> None:
-    """Answer over HTTP until a signal comes; requests under way are finished then."""
+def run_api(runtime: Runtime, host: str, port: int) -> None:
+    """Serve HTTP until a signal ends it; requests under way are finished then."""
     import uvicorn  # by this process alone
 
     from workers.api import local
     from workers.api.app import Protocol, create_app
 
-    _prepare(parts)
+    _prepare(runtime)
     if started_as := os.environ.get(STARTED_AS):
-        local.start(parts, started_as)
+        local.start(runtime, started_as)
     uvicorn.run(
-        create_app(parts),
+        create_app(runtime),
         host=host,
         port=port,
         log_config=None,
@@ -257,25 +257,25 @@ def run_api(parts: Runtime, host: str, port: int) -> None:
     )
 
 
-def run_agents(parts: Runtime, caller: Caller) -> None:
+def run_agents(runtime: Runtime, caller: Caller) -> None:
     """Serve agents on standard input and output, as this caller."""
     from workers.api import agents  # by this process alone
 
-    job.warm(parts)
-    agents.server(parts, lambda _context: caller).run("stdio")
+    job.warm(runtime)
+    agents.server(runtime, lambda _context: caller).run("stdio")
 
 
-def run_flower(parts: Runtime, port: int, address: str, environ: Mapping[str, str]) -> None:
-    """Show the queue until a signal comes: read-only, to whom its password or a provider of OAuth lets in."""
+def run_flower(runtime: Runtime, port: int, address: str, environ: Mapping[str, str]) -> None:
+    """Run Flower until a signal ends it: read-only, behind a password or a provider of OAuth."""
     # By the environment: an argument would show secrets in the process list.
-    if parts.rag.flower.oauth.provider:
-        os.environ.update(_oauth(parts.rag.flower.oauth))
+    if runtime.rag.flower.oauth.provider:
+        os.environ.update(_oauth(runtime.rag.flower.oauth))
     else:
-        os.environ["FLOWER_BASIC_AUTH"] = flower_login(environ, parts.settings.data)
-    prefix = parts.rag.flower.url_prefix
-    hosts = {"localhost", "127.0.0.1", "::1", address, *parts.rag.flower.hosts}
-    _guard_flower(hosts, prefix.strip("/"), parts.rag.flower.unprotected)
-    folder = parts.settings.data
+        os.environ["FLOWER_BASIC_AUTH"] = flower_login(environ, runtime.settings.data)
+    prefix = runtime.rag.flower.url_prefix
+    hosts = {"localhost", "127.0.0.1", "::1", address, *runtime.rag.flower.hosts}
+    _guard_flower(hosts, prefix.strip("/"), runtime.rag.flower.unprotected)
+    folder = runtime.settings.data
     with suppress(LarderError, OSError):  # a container's disk may be read-only
         embedded.private_folder(folder)
     keeps = "true" if os.access(folder, os.W_OK) else "false"
@@ -299,7 +299,7 @@ def run_flower(parts: Runtime, port: int, address: str, environ: Mapping[str, st
 
 
 def _interrupt_once(_signal: int, _frame: object) -> NoReturn:
-    """Another one, as `timeout` sends, would break off the end of Flower and of its threads with a traceback."""
+    """Interrupt once: another signal, as `timeout` sends, would break off the end of Flower with a traceback."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
 
@@ -313,22 +313,22 @@ _PROVIDERS = {
 """Provider -> what Flower's class for it begins with, and the variable of its address."""
 
 
-def _oauth(told: OAuthSettings) -> dict[str, str]:
-    """What Flower reads from its environment."""
-    kind, variable = _PROVIDERS[told.provider or ""]
-    server = str(told.server or "").rstrip("/")
+def _oauth(options: OAuthSettings) -> dict[str, str]:
+    """Variables that Flower reads from its environment."""
+    kind, variable = _PROVIDERS[options.provider or ""]
+    server = str(options.server or "").rstrip("/")
     return {
-        "FLOWER_AUTH": "|".join(told.emails).replace("*", ".*"),
+        "FLOWER_AUTH": "|".join(options.emails).replace("*", ".*"),
         "FLOWER_AUTH_PROVIDER": f"flower.views.auth.{kind}LoginHandler",
-        "FLOWER_OAUTH2_KEY": str(told.key),
-        "FLOWER_OAUTH2_SECRET": secret_value(told.secret),
-        "FLOWER_OAUTH2_REDIRECT_URI": str(told.redirect_url),
-        **({variable: server if told.provider == "okta" else urlsplit(server).netloc} if server else {}),
+        "FLOWER_OAUTH2_KEY": str(options.key),
+        "FLOWER_OAUTH2_SECRET": secret_value(options.secret),
+        "FLOWER_OAUTH2_REDIRECT_URI": str(options.redirect_url),
+        **({variable: server if options.provider == "okta" else urlsplit(server).netloc} if server else {}),
     }
 
 
 def _guard_flower(hosts: Collection[str], prefix: str, unprotected: Collection[str]) -> None:
-    """Have every other page of Flower ask for the password or the provider's login, and answer by these names only.
+    """Guard the pages of Flower by the password or the provider's login, and answer by these host names only.
 
     Flower itself gives its metrics and its health to anybody. A page of another site that has its own name resolved
     to this machine would read them in a visitor's browser.
@@ -361,15 +361,15 @@ def _guard_flower(hosts: Collection[str], prefix: str, unprotected: Collection[s
         kind.prepare = guarded(kind.prepare)
     # Flower itself knows the queues of the workers that answered it in time.
     BaseHandler.get_active_queue_names = lambda _handler: sorted(QUEUES)
-    # Of RabbitMQ it asks a plugin, which need not be there.
+    # Flower asks a plugin of RabbitMQ for this, which need not be there.
     RabbitMQ.queues = _queue_lengths
 
 
 def _queue_lengths(_broker: Any, names: Collection[str]) -> Awaitable[list[dict[str, object]]]:
-    """What Flower shows of the queues; nothing while the broker is away."""
+    """Queues as Flower shows them; none while the broker is away."""
 
-    def asked() -> list[dict[str, object]]:
-        found = broker.lengths(runtime.current().addresses.broker, sorted(names)) or {}
-        return [{"name": name, "messages": count} for name, count in found.items()]
+    def read_lengths() -> list[dict[str, object]]:
+        lengths = broker.lengths(runtime.current().addresses.broker, sorted(names)) or {}
+        return [{"name": name, "messages": count} for name, count in lengths.items()]
 
-    return asyncio.to_thread(asked)
+    return asyncio.to_thread(read_lengths)

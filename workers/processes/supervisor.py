@@ -1,4 +1,4 @@
-"""All processes of one machine: starts them, restarts what dies or goes deaf, stops them together."""
+"""The supervisor of one machine: starts processes, restarts those that end or do not respond, stops all together."""
 
 from __future__ import annotations
 
@@ -38,24 +38,26 @@ from workers.settings.rendering import in_force
 read_state, running, living_processes = liveness.read_state, liveness.running, liveness.living_processes
 
 STOP_SECONDS = 45.0
-"""Soft shutdown of a worker takes up to 30 seconds."""
+"""Seconds to stop a worker; its soft shutdown takes up to 30."""
 LONGEST_PAUSE = 30.0
 STEADY_SECONDS = 60.0
-"""A process that lived this long starts with a clean record."""
+"""Seconds of life after which the failures of a process are forgotten."""
 SERVERS = ("database", "broker", "valkey")
-FLOWER = "flower"  # no heartbeat, and no fork: what it counts is not counted with the rest
+FLOWER = "flower"
+"""Process without a heartbeat. It is no fork: its counts are not added to the others', which is decided when the
+library is loaded."""
 FLOWER_AUTH = "LARDER_FLOWER_AUTH"
 LARDER = [sys.executable, "-m", "workers.cli"]
-_TOLD_BY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 ANSWERING = ("worker-enrich", "api")
-"""People wait for these: they begin anew one after the other, once all others have."""
+"""Processes that people wait for: they begin anew one after the other, once all others have."""
 FREE_RESTARTS = 2
-"""As many restarts in a row come at once; later ones wait 2, 4, 8 seconds and so on."""
+"""Restarts in a row that come at once; later ones wait 2, 4, 8 seconds and so on."""
 
 
 @dataclass
 class Child:
-    """One process of ours and how it fares."""
+    """One supervised process, and its restarts."""
 
     name: str
     command: list[str]
@@ -63,9 +65,9 @@ class Child:
     started: float = 0.0
     failures: int = 0
     next_start: float = 0.0
-    told: int = 0
+    ending_pid: int = 0
     """Number of the process that was told to end, to begin anew with another configuration."""
-    told_at: float = 0.0
+    ending_since: float = 0.0
 
 
 @dataclass
@@ -73,11 +75,11 @@ class Supervisor:
     """Owns the children; `run` returns after a signal, with everything stopped."""
 
     settings: Settings
-    where: Addresses
+    addresses: Addresses
     flower_port: int | None = None
     api_port: int | None = None
     queues: Sequence[str] = QUEUES
-    """Whose workers to start."""
+    """Queues whose workers are started."""
     lends: bool = False
     """True: workers and beat for the length of one command; servers and state are not its own."""
     fork: Callable[[Sequence[str], Mapping[str, str], Path], int] | None = None
@@ -87,15 +89,15 @@ class Supervisor:
     reloading: threading.Event = field(default_factory=threading.Event)
     children: list[Child] = field(default_factory=list)
     outdated: list[Child] = field(default_factory=list)
-    """Those that have yet to begin anew with the configuration taken over last."""
+    """Children that have yet to begin anew with the configuration taken over last."""
     configuration: Mapping[str, str] = field(default_factory=dict)
     """The settings as `state.json` tells them; made once, since that costs more than all else of a look."""
     state: dict[str, object] = field(default_factory=dict)
-    """What `state.json` says."""
+    """Content of `state.json`, as written last."""
     servers: dict[str, int] = field(default_factory=dict)
     """The embedded servers, as they were found last: name -> process number."""
     trouble: str = ""
-    """What kept the last look from its end."""
+    """Error that broke off the last look; empty after a good one."""
     program: list[object] = field(default_factory=program_version)
     ended_by: int = 0
     """The signal that ended `run`."""
@@ -106,18 +108,18 @@ class Supervisor:
         return self.settings.data
 
     def plan(self) -> None:
-        """Decide which processes there shall be."""
+        """Decide which processes to run."""
         self.children = [Child(name, command) for name, command in self._commands().items()]
         self.configuration = in_force(self.settings)
 
     def _commands(self) -> dict[str, list[str]]:
-        """Name -> how it is started."""
-        wanted = {f"worker-{q}": ["worker", q] for q in self.queues} | {"beat": ["beat"]}
+        """Name of each process -> its command."""
+        arguments = {f"worker-{q}": ["worker", q] for q in self.queues} | {"beat": ["beat"]}
         if self.api_port is not None:
-            wanted["api"] = ["api", "--port", str(self.api_port)]
+            arguments["api"] = ["api", "--port", str(self.api_port)]
         if self.flower_port is not None:
-            wanted["flower"] = ["flower", "--port", str(self.flower_port)]
-        return {name: [*LARDER, *args] for name, args in wanted.items()}
+            arguments["flower"] = ["flower", "--port", str(self.flower_port)]
+        return {name: [*LARDER, *args] for name, args in arguments.items()}
 
     def run(
         self, ready: Callable[[], None] = lambda: None, leaving: Callable[[], None] = lambda: None
@@ -140,9 +142,9 @@ class Supervisor:
                     self.look()
                     self.trouble = ""
                 except (LarderError, OSError) as error:
-                    # It passes, as a full disk does, and nobody else would start things again after it.
+                    # The error passes, as a full disk does, and nobody else would start things again after it.
                     if str(error) != self.trouble:
-                        logs.write_line(f"the processes cannot be looked after: {error}; it is tried again")
+                        logs.write_line(f"the processes cannot be checked: {error}; it is tried again")
                     self.trouble = str(error)
             leaving()
         finally:
@@ -155,7 +157,7 @@ class Supervisor:
         self.stopping.set()
 
     def look(self) -> None:
-        """One round: restart what has died or stopped beating, servers first."""
+        """Check all processes once: restart what has died or does not respond, servers first."""
         if self.reloading.is_set():
             self.reloading.clear()
             self.reload_settings()
@@ -176,8 +178,8 @@ class Supervisor:
                     kill_tree(child.process.pid)
             else:
                 self._tell_end(child, child.process.pid, code, lived)
-                asked = child.process.pid == child.told
-                child.failures = 0 if asked or lived > STEADY_SECONDS else child.failures + 1
+                was_told = child.process.pid == child.ending_pid
+                child.failures = 0 if was_told or lived > STEADY_SECONDS else child.failures + 1
                 late = child.failures - FREE_RESTARTS
                 child.next_start = time.monotonic() + (
                     pause_after(late, first=2.0, most=LONGEST_PAUSE) if late > 0 else 0
@@ -205,31 +207,33 @@ class Supervisor:
         commands = self._commands()
         for child in self.children:
             child.command = commands.get(child.name, child.command)
-            if child.process is not None and child.process.pid != child.told:
-                child.told = 0  # else it is ending already: told so twice, a worker drops what it is at
+            if child.process is not None and child.process.pid != child.ending_pid:
+                child.ending_pid = 0  # else it is ending already: told so twice, a worker drops what it is at
         self.outdated = list(self.children)
-        logs.write_line("another configuration is taken over: the processes begin anew")
+        logs.write_line("the changed configuration is taken over: the processes restart")
 
     def _renew(self, ages: Mapping[str, float]) -> None:
-        """Have those end that nobody waits for, then each of the others once the one before it is up again."""
+        """Renew outdated processes: those that nobody waits for at once, the others one after the other."""
         background = [child for child in self.outdated if child.name not in ANSWERING]
         for child, process in [(one, one.process) for one in background or self.outdated[:1]]:
             if process is None:
                 continue
-            if not child.told:
-                child.told, child.told_at = process.pid, time.monotonic()
+            if not child.ending_pid:
+                child.ending_pid, child.ending_since = process.pid, time.monotonic()
                 process.terminate()
-            elif child.told == process.pid:
-                if time.monotonic() - child.told_at > STOP_SECONDS:
+            elif child.ending_pid == process.pid:
+                if time.monotonic() - child.ending_since > STOP_SECONDS:
                     kill_tree(process.pid)
             elif ended(process) is None and (child.name in ages or child.name == FLOWER):
                 self.outdated.remove(child)
 
     def _tell_end(self, child: Child, pid: int, code: int, lived: float) -> None:
-        """A line in the log of the supervisor; the process itself may have had no time for one."""
+        """Log the end of a process, which may have had no time for a line of its own."""
         if not self.lends:
-            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            logs.write_line(f"{child.name} (process {pid}) {how} after {lived:.0f} s and is started again")
+            ending = (
+                f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            )
+            logs.write_line(f"{child.name} (process {pid}) {ending} after {lived:.0f} s and is started again")
 
     def _start(self, child: Child) -> None:
         log = self.data / "logs" / f"{child.name}.log"
@@ -254,7 +258,7 @@ class Supervisor:
     ) -> psutil.Process:
         sys.stdout.flush()  # else it is written twice
         gc.freeze()  # pages that its collector does not write to stay shared
-        signal.pthread_sigmask(signal.SIG_BLOCK, _TOLD_BY)  # until the fork has handlers of its own
+        signal.pthread_sigmask(signal.SIG_BLOCK, _END_SIGNALS)  # until the fork has handlers of its own
         try:
             if pid := os.fork():
                 return psutil.Process(pid)
@@ -263,10 +267,10 @@ class Supervisor:
                 os.setsid()
                 for number, stream in enumerate((os.open(os.devnull, os.O_RDONLY), output, output)):
                     os.dup2(stream, number)
-                for sign in _TOLD_BY:
+                for sign in _END_SIGNALS:
                     signal.signal(sign, signal.SIG_DFL)
                 signal.signal(signal.SIGINT, signal.default_int_handler)
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, _TOLD_BY)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, _END_SIGNALS)
                 with suppress(OSError):  # what `top` and `ps -e` show; all have one command line
                     Path("/proc/self/comm").write_text(child.name, encoding="ascii")
                 code = run(child.command[len(LARDER) :], environment, self.settings.folder)
@@ -275,16 +279,16 @@ class Supervisor:
             finally:  # nor where it cannot print that, on a full disk
                 os._exit(code)
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _TOLD_BY)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _END_SIGNALS)
 
     def environment(self, name: str) -> dict[str, str]:
-        """What a child needs to find the same servers and settings; secrets go this way, not on command lines.
+        """Environment in which a child finds the same servers and settings; secrets go this way, not on command lines.
 
         No child migrates, and only workers and the API read tables and ask services: what it does not open is told
         without the password. Secrets that it does not use are withheld, and it is told their names, since the file
         may name their variables.
         """
-        w, worker = self.where, name.startswith(("worker-", "api"))
+        w, worker = self.addresses, name.startswith(("worker-", "api"))
         addresses = {
             "LARDER_DATABASE_URL": w.database if worker else _without_password(w.database),
             "LARDER_CONTROL_DATABASE_URL": w.control if worker else _without_password(w.control),
@@ -295,9 +299,9 @@ class Supervisor:
         }
         withheld = unused_secrets(name, self.settings.variables) | {"LARDER_ENCRYPTION_KEYS"}
         withheld -= {variable for variable, value in addresses.items() if value}
-        ours = {*addresses, *withheld, *([] if name == "flower" else [FLOWER_AUTH])}
+        replaced = {*addresses, *withheld, *([] if name == "flower" else [FLOWER_AUTH])}
         env = {
-            **{key: value for key, value in os.environ.items() if key.removesuffix("_FILE") not in ours},
+            **{key: value for key, value in os.environ.items() if key.removesuffix("_FILE") not in replaced},
             **{key: value for key, value in addresses.items() if key not in withheld},
             WITHHELD: ",".join(sorted(withheld)),
             "LARDER_DATA": str(self.data),
@@ -322,11 +326,11 @@ class Supervisor:
         running = [("supervisor", os.getpid(), 0)]
         if uses_embedded(self.settings):
             servers = embedded.ensure(self.data)
-            found = {"postgres": servers.postgres_pid, "valkey": servers.valkey_pid}
-            for name in (name for name, pid in found.items() if self.servers.get(name, pid) != pid):
+            pids = {"postgres": servers.postgres_pid, "valkey": servers.valkey_pid}
+            for name in (name for name, pid in pids.items() if self.servers.get(name, pid) != pid):
                 logs.write_line(f"{name} had ended and was started again: its log says more")
-            self.servers = found
-            running += [(name, pid, 0) for name, pid in found.items()]
+            self.servers = pids
+            running += [(name, pid, 0) for name, pid in pids.items()]
         if self.lends:
             return
         running += [(c.name, c.process.pid, c.failures) for c in self.children if c.process]
@@ -340,10 +344,10 @@ class Supervisor:
                 user, _, flower["flower_password"] = flower_login(os.environ, self.data).partition(":")
                 flower["flower_user"] = user
         state: dict[str, object] = {
-            "database_url": self.where.database,
-            "control_database_url": self.where.control,
-            "admin_database_url": self.where.admin,
-            "broker_url": self.where.broker,
+            "database_url": self.addresses.database,
+            "control_database_url": self.addresses.control,
+            "admin_database_url": self.addresses.admin,
+            "broker_url": self.addresses.broker,
             "api_url": api,
             **flower,
             "postgres_password": credentials.postgres if uses_embedded(self.settings) else None,
@@ -388,12 +392,12 @@ def flower_login(environ: Mapping[str, str], data: Path) -> str:
     Raises:
         ConfigurationError: the variable says no such pair, so nobody could log in.
     """
-    given = lookup(environ)(FLOWER_AUTH) or f"larder:{Credentials.of_folder(data).flower}"
-    if not all(given.partition(":")):
+    login = lookup(environ)(FLOWER_AUTH) or f"larder:{Credentials.of_folder(data).flower}"
+    if not all(login.partition(":")):
         raise ConfigurationError(
             "LARDER_FLOWER_AUTH has no user and password", fix="write it as user:password"
         )
-    return given
+    return login
 
 
 def _without_password(url: str) -> str:
@@ -412,7 +416,7 @@ def kill_tree(pid: int) -> None:
 
 @contextmanager
 def single_supervisor(data: Path) -> Iterator[None]:
-    """Be the one supervisor of this data folder, however many begin at once.
+    """Hold the lock of the one supervisor of this data folder, however many begin at once.
 
     Raises:
         ConfigurationError: there can be no such folder.
@@ -425,7 +429,7 @@ def single_supervisor(data: Path) -> Iterator[None]:
             raise refuse_second(data) from None
         # Left behind by one that was killed: nobody would ever stop them.
         _end_children(data)
-        # Who it is, for a `down` that comes before there is more to tell.
+        # The supervisor's own entry, for a `down` that comes before there is more to tell.
         os.register_at_fork(after_in_child=handle.close)  # a fork that outlives us must not hold the lock
         entry = {"name": "supervisor", "pid": os.getpid(), "started": process_start(os.getpid())}
         write_private(data / "state.json", json.dumps({"processes": [entry], "folder": data.stat().st_ino}))
@@ -442,24 +446,24 @@ def refuse_second(data: Path) -> LarderError:
 
 def without_secrets_of(state: Mapping[str, Any]) -> dict[str, Any]:
     """The state as it may be shown: passwords, keys, and what would let somebody guess them, are masked."""
-    shown = dict(state)
+    masked = dict(state)
     for key in ("postgres_password", "jwt_secret", "flower_password"):
-        shown[key] = shown.get(key) and MASK
+        masked[key] = masked.get(key) and MASK
     for key in (name for name, value in state.items() if name.endswith("_url") and value):
-        shown[key] = without_secrets(str(state[key]))
-    shown["configuration"] = {**(state.get("configuration") or {}), "secrets": MASK}
-    return shown
+        masked[key] = without_secrets(str(state[key]))
+    masked["configuration"] = {**(state.get("configuration") or {}), "secrets": MASK}
+    return masked
 
 
 def _end_children(data: Path) -> None:
-    """End what a supervisor left behind; servers are looked after by their own folders."""
+    """End processes that a killed supervisor left running; servers are looked after by their own folders."""
     for name, pid in running(data).items():
         if name not in {"postgres", "valkey"} and pid != os.getpid():
             kill_tree(pid)
 
 
 def _stop_servers(data: Path) -> list[str]:
-    """Stop the embedded servers, if any run; what they hold stays."""
+    """Stop the embedded servers, if any run; their data stay."""
     stopped = embedded.stop(data) if data.exists() else []
     (data / "state.json").unlink(missing_ok=True)
     return stopped

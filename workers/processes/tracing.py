@@ -23,19 +23,19 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 SEND_MILLISECONDS = 1000.0
-"""Spans that have ended are sent so often; a killed process loses no more than these."""
+"""Milliseconds between two sends of spans that have ended; a killed process loses no more than these."""
 TIMEOUT = 3.0
-"""Seconds for a collector to take them; a command does not end later than that for its sake."""
+"""Seconds in which a collector must take them; a command ends no later for its sake."""
 LONGEST_WAIT = 3600.0
-"""Seconds that a tick may have been on its way; a time before that is none."""
+"""Longest time in seconds that a tick may have been on its way; an earlier start is ignored."""
 
 _lock = threading.Lock()
 _settings: list[TracingSettings] = []
-"""Where this process tells its spans to; empty: nowhere."""
+"""Settings of the collector that this process sends its spans to; empty: none."""
 
 
 def configure(settings: TracingSettings) -> None:
-    """From now on this process traces as configured; it connects with its first span."""
+    """Trace this process as configured from now on; it connects with its first span."""
     _settings[:] = [settings] if settings.endpoint else []
 
 
@@ -59,21 +59,21 @@ def _provider(settings: TracingSettings) -> Any:
         timeout=TIMEOUT,
     )
     named = Resource.create({"service.name": "larder", "service.version": installed_version()})
-    # Not the global one: who uses the client may have a provider of his own.
-    made = TracerProvider(ParentBased(TraceIdRatioBased(settings.sample_ratio)), named)
-    made.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=SEND_MILLISECONDS))
-    return made
+    # Own provider instead of the global one: the program around the client may have set that.
+    provider = TracerProvider(ParentBased(TraceIdRatioBased(settings.sample_ratio)), named)
+    provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=SEND_MILLISECONDS))
+    return provider
 
 
 def _propagator() -> Any:
-    """Reads and writes contexts in the form in which they are kept."""
+    """Reader and writer of contexts in the form in which they are kept."""
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     return TraceContextTextMapPropagator()
 
 
 def flush(**_: object) -> None:
-    """Send what has ended: a process of a worker ends without its exit handlers."""
+    """Send spans that have ended: a process of a worker ends without its exit handlers."""
     if _settings and _provider.cache_info().currsize:
         _provider(_settings[0]).force_flush()
 
@@ -96,17 +96,17 @@ def span(
 
     with _lock:
         tracer = _provider(_settings[0]).get_tracer("larder")
-    kept = [_propagator().extract({"traceparent": one}) for one in dict.fromkeys(within) if one]
-    parents: Sequence[Any] = kept or [None]
-    how = {
+    contexts = [_propagator().extract({"traceparent": one}) for one in dict.fromkeys(within) if one]
+    parents: Sequence[Any] = contexts or [None]
+    options = {
         "attributes": {f"larder.{key}": value for key, value in about.items() if value is not None},
         "start_time": None if since is None else round(_past(since) * 1e9),
     }
-    first = tracer.start_span(name, parents[0], **how)
-    others = [
-        tracer.start_span(name, one, links=[Link(first.get_span_context())], **how) for one in parents[1:]
+    first = tracer.start_span(name, parents[0], **options)
+    linked = [
+        tracer.start_span(name, one, links=[Link(first.get_span_context())], **options) for one in parents[1:]
     ]
-    for other in others:
+    for other in linked:
         first.add_link(other.get_span_context())
     try:
         # An exception's words may hold a text.
@@ -116,19 +116,19 @@ def span(
         _failed(first, error)
         raise
     finally:
-        for one in (*others, first):
+        for one in (*linked, first):
             one.end()
 
 
 def _past(moment: float) -> float:
-    """A time that a message names, by another clock or by a stranger, as one that can be."""
+    """The time that a message names, or now if it cannot be right: clocks differ, and strangers write messages."""
     now = time.time()
-    known = isinstance(moment, float) and moment >= now - LONGEST_WAIT
-    return min(moment, now) if known else now
+    plausible = isinstance(moment, float) and moment >= now - LONGEST_WAIT
+    return min(moment, now) if plausible else now
 
 
 def traced(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Makes each call of a function a span."""
+    """Make each call of a function a span."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
@@ -177,7 +177,7 @@ def traceparent() -> str | None:
 
 @contextmanager
 def received(header: str | None) -> Iterator[None]:
-    """What the block asks for belongs to the trace of whoever asked over HTTP."""
+    """Make the block a part of the trace of the HTTP request that has this header."""
     if not (_settings and header):
         yield
         return

@@ -44,7 +44,7 @@ class ApiSettings(ConfigSection):
     max_body: Size = Field(default="20m", validate_default=True)
     """Largest body of a request."""
     requests_per_minute: Whole = Field(default=600, ge=1)
-    """What one user may ask, all at once if need be; more is refused with the time to wait."""
+    """Requests of one user, all at once if need be; more are refused with the time to wait."""
     at_once: Whole = Field(default=16, ge=1)
     """Requests of one user that may be under way; more wait half a minute for their turn before they are refused."""
     wrong_tokens_per_minute: Whole = Field(default=20, ge=1)
@@ -57,11 +57,11 @@ class AuthSettings(ConfigSection):
     algorithm: Annotated[str, AfterValidator(str.upper), OneOf([name.lower() for name in ALGORITHMS])] = HMAC
     """HS256 with a secret, or RS256 or ES256 with public keys; a token made otherwise is refused."""
     secret: Secret | None = Field(default=None, examples=["${LARDER_JWT_SECRET}"])
-    """Of HS256, 32 bytes or more. Empty: with the embedded servers one is made."""
+    """Secret of HS256, 32 bytes or more. Empty: with the embedded servers one is made."""
     jwks_url: WebUrl | None = Field(default=None, examples=["https://login.example.com/keys"])
-    """Where the public keys of RS256 and ES256 are."""
+    """Address of the public keys of RS256 and ES256."""
     jwks_file: Folder | None = Field(default=None, examples=["./keys.json"])
-    """The same as a file."""
+    """File of these public keys."""
     issuer: Text = "larder"
     """`iss` of a token."""
     audience: Text = "larder"
@@ -69,12 +69,14 @@ class AuthSettings(ConfigSection):
 
     @model_validator(mode="after")
     def _has_keys(self) -> Self:
-        wrong = []
+        mismatches = []
         if self.algorithm == HMAC:
             if self.secret and len(secret_value(self.secret).encode()) < LEAST_SECRET:
-                wrong.append(Mismatch(key="secret", expected=f"a secret of {LEAST_SECRET} bytes or more"))
+                mismatches.append(
+                    Mismatch(key="secret", expected=f"a secret of {LEAST_SECRET} bytes or more")
+                )
         elif not (self.jwks_url or self.jwks_file):
             fix = "name jwksUrl or jwksFile"
-            wrong.append(Mismatch(key="jwks_url", expected=f"public keys for {self.algorithm}", fix=fix))
-        refuse(self, wrong)
+            mismatches.append(Mismatch(key="jwks_url", expected=f"public keys for {self.algorithm}", fix=fix))
+        refuse(self, mismatches)
         return self

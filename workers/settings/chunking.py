@@ -1,4 +1,4 @@
-"""How documents are cut."""
+"""Settings of chunking."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ SEMANTIC_SIZES = {"minSize": 100, "maxSize": 500, "overlap": 50}
 
 
 class ChunkingSettings(ConfigSection):
-    """How a document is cut into chunks."""
+    """Chunking of documents: strategy, unit and sizes."""
 
     strategy: Annotated[str, OneOf(STRATEGIES)] = Field(
         default=ChunkingOptions.strategy, description=f"How texts are cut: {', '.join(STRATEGIES)}."
     )
     unit: Literal["characters", "tokens"] = ChunkingOptions.unit
-    """What sizes count: characters, or tokens of the model."""
+    """Unit of sizes: characters, or tokens of the model."""
     min_size: Whole = Field(default=ChunkingOptions.min_size, ge=0, le=100_000)
     """Smaller leftovers join their neighbour."""
     max_size: Whole = Field(default=ChunkingOptions.max_size, ge=20, le=100_000)
     """Largest chunk; 500 with the strategy semantic."""
     overlap: Whole = Field(default=ChunkingOptions.overlap, ge=0, le=50_000)
-    """What a chunk repeats of the one before it; 50 with the strategy semantic."""
+    """Length that a chunk repeats of the one before it; 50 with the strategy semantic."""
     split_on: Separators = ChunkingOptions.split_on
-    r"""Where text may be cut, best place first; \n is a line break."""
+    r"""Places where text may be cut, best first; \n is a line break."""
     preserve_whitespace: Flag = ChunkingOptions.preserve_whitespace
     """Keep runs of blanks and empty lines as they are."""
 
@@ -40,8 +40,8 @@ class ChunkingSettings(ConfigSection):
     def _sizes_of_strategy(cls, value: Any) -> Any:
         if not isinstance(value, dict) or str(value.get("strategy")).lower() != "semantic":
             return value
-        given = {to_camel(key) for key in value}
-        return value | {key: size for key, size in SEMANTIC_SIZES.items() if key not in given}
+        present = {to_camel(key) for key in value}
+        return value | {key: size for key, size in SEMANTIC_SIZES.items() if key not in present}
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
@@ -53,7 +53,7 @@ class ChunkingSettings(ConfigSection):
         return self
 
     def options(self) -> ChunkingOptions:
-        """The same for a chunker."""
+        """Options of a chunker with these values."""
         return ChunkingOptions(
             strategy=self.strategy,
             min_size=self.min_size,

@@ -1,4 +1,4 @@
-"""From the errors of validation to problems a person can correct."""
+"""Problems a person can correct, made of the errors of validation."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def explain(error: ValidationError, tree: Tree, model: type[ConfigSection]) -> N
         words = described(field.annotation, field.metadata) if field else "a mapping"
         if field and path and isinstance(path[-1], int):
             words = "a mapping" if inner_section(field) else context.get("expected", "text")
-        found = _found(path, tree, field) or context.get("found", "nothing")
+        actual = _actual(path, tree, field) or context.get("found", "nothing")
         allowed = context["expected"] if detail["type"] == "larder" else words
-        tree.complain(path, SettingsProblem(found=found, allowed=allowed, fix=context.get("fix", "")))
+        tree.complain(path, SettingsProblem(actual=actual, allowed=allowed, fix=context.get("fix", "")))
 
 
 def is_secret(path: KeyPath, tree: Tree, model: type[ConfigSection]) -> bool:
@@ -55,8 +55,8 @@ def is_secret(path: KeyPath, tree: Tree, model: type[ConfigSection]) -> bool:
 
 def _plain(path: Iterable[str | int]) -> KeyPath:
     """Keys in camelCase, and those of a source's groups beside the others, as validation has them."""
-    parts = [to_camel(part) if isinstance(part, str) else part for part in path]
-    return (*parts[:3], *parts[4:]) if len(parts) > 4 and parts[3] in _GROUPS else tuple(parts)  # noqa: PLR2004 (rag.sources[0].auth.x)
+    keys = [to_camel(part) if isinstance(part, str) else part for part in path]
+    return (*keys[:3], *keys[4:]) if len(keys) > 4 and keys[3] in _GROUPS else tuple(keys)  # noqa: PLR2004 (rag.sources[0].auth.x)
 
 
 def _located(
@@ -81,7 +81,7 @@ def _unknown_key(key: str, section: type[ConfigSection]) -> SettingsProblem:
     lowered = {name.lower(): name for name in allowed}
     near = difflib.get_close_matches(to_camel(key).lower(), lowered, n=1)
     fix = f"did you mean {lowered[near[0]]}?" if near else ""
-    return SettingsProblem(found="an unknown key", allowed="one of " + ", ".join(allowed), fix=fix)
+    return SettingsProblem(actual="an unknown key", allowed="one of " + ", ".join(allowed), fix=fix)
 
 
 def inner_section(field: FieldInfo) -> type[ConfigSection] | None:
@@ -93,10 +93,10 @@ def _types_of(annotation: Any) -> list[type]:
     """Every class an annotation mentions."""
     if isinstance(annotation, type) and get_origin(annotation) is None:
         return [annotation]
-    return [found for part in get_args(annotation) for found in _types_of(part)]
+    return [mentioned for part in get_args(annotation) for mentioned in _types_of(part)]
 
 
-def _found(path: KeyPath, tree: Tree, field: FieldInfo | None) -> str:
+def _actual(path: KeyPath, tree: Tree, field: FieldInfo | None) -> str:
     """The value in words; empty if the file has none."""
     value = tree.at(path)
     if value is None:
@@ -106,18 +106,20 @@ def _found(path: KeyPath, tree: Tree, field: FieldInfo | None) -> str:
         return "an empty text (without quotes an empty variable leaves its key out)"
     if field is not None and SecretStr in _types_of(field.annotation) and isinstance(value, str):
         return _secret_in_words(value)
-    return f"the value of {_shortened(variable.origin)}" if variable and variable.secret else shown(value)
+    return (
+        f"the value of {_shortened(variable.origin)}" if variable and variable.secret else short_text(value)
+    )
 
 
 def _secret_in_words(value: str) -> str:
-    """Of an address its scheme, which tells the wrong service from a wrong address."""
+    """A secret without its text; of an address the scheme, which tells the wrong service from a wrong address."""
     scheme = re.match(r"[a-z][a-z0-9+]{1,20}://", value)
     if scheme:
         return f"{scheme[0]} and a rest that is not shown"
     return "a text that is not shown" if value else "an empty text"
 
 
-def shown(value: Any) -> str:
+def short_text(value: Any) -> str:
     """A value for a message: short, and without what stands before the @ of an address."""
     simple = {dict: "a mapping", list: "a list", NoneType: "nothing"}
     if type(value) in simple:
@@ -135,7 +137,7 @@ def _shortened(text: str) -> str:
 
 
 def described(annotation: Any, metadata: Sequence[Any]) -> str:
-    """What a key takes, such as `a whole number from 1 to 50`."""
+    """Values that a key takes, in words, such as `a whole number from 1 to 50`."""
     words = next((m.text for m in reversed(metadata) if isinstance(m, Expected | OneOf)), "")
     if words:
         return words + _bounds(metadata)
@@ -145,15 +147,15 @@ def described(annotation: Any, metadata: Sequence[Any]) -> str:
     if origin is Literal:
         return "one of " + ", ".join(inside)
     if origin in (Union, UnionType):
-        parts = [described(part, metadata) for part in inside if part is not NoneType]
-        return " or ".join(parts) + (", or nothing" if NoneType in inside else "")
+        alternatives = [described(part, metadata) for part in inside if part is not NoneType]
+        return " or ".join(alternatives) + (", or nothing" if NoneType in inside else "")
     return "a list of mappings" if origin is tuple else "a mapping"
 
 
 def _bounds(metadata: Sequence[Any]) -> str:
     words = {"ge": "{} or more", "gt": "more than {}", "le": "at most {}", "lt": "less than {}"}
     limits = {kind: getattr(m, kind) for m in metadata for kind in words if hasattr(m, kind)}
-    told = {kind: f"{n:g}" if isinstance(n, float) else str(n) for kind, n in limits.items()}
-    if set(told) == {"ge", "le"}:
-        return f" from {told['ge']} to {told['le']}"
-    return "".join(f", {words[kind].format(limit)}" for kind, limit in told.items())
+    texts = {kind: f"{n:g}" if isinstance(n, float) else str(n) for kind, n in limits.items()}
+    if set(texts) == {"ge", "le"}:
+        return f" from {texts['ge']} to {texts['le']}"
+    return "".join(f", {words[kind].format(limit)}" for kind, limit in texts.items())

@@ -30,7 +30,7 @@ from pipeline.embedding.known_models import KNOWN, misfits
 EMBEDDING_PROVIDERS: Mapping[str, str] = {name: f.about for name, f in KNOWN.items()}
 """One line per embedder that this version knows."""
 
-_OWN = "Left out: the provider's own."
+_PROVIDERS_DEFAULT = "Left out: the provider's own."
 
 
 class EmbeddingModel(ConfigSection):
@@ -42,7 +42,7 @@ class EmbeddingModel(ConfigSection):
         + "; ".join(f"{name}: {about}" for name, about in EMBEDDING_PROVIDERS.items())
         + ".",
     )
-    model: Text = Field(default="all-MiniLM-L6-v2", description=f"Name of the model. {_OWN}")
+    model: Text = Field(default="all-MiniLM-L6-v2", description=f"Name of the model. {_PROVIDERS_DEFAULT}")
     dimensions: Whole = Field(default=384, ge=1, le=4000)
     """Length of its vectors. Left out: the model's own; needed for a model not known to Larder."""
     device: Literal["cpu", "cuda"] = "cpu"
@@ -55,38 +55,42 @@ class EmbeddingModel(ConfigSection):
     api_key: Secret | None = Field(default=None, examples=["${LARDER_EMBEDDING_API_KEY}"])
     """Key of a provider on the network. Empty, and without baseUrl: GEMINI_API_KEY, OPENAI_API_KEY or
     HF_TOKEN, whichever is the provider's."""
-    timeout: Number = Field(default=30, gt=0, le=3600, description=f"Seconds one call may take. {_OWN}")
+    timeout: Number = Field(
+        default=30, gt=0, le=3600, description=f"Seconds one call may take. {_PROVIDERS_DEFAULT}"
+    )
     max_tokens: Whole | None = Field(default=None, ge=16, examples=[8192])
     """Tokens of a text that the model reads, where Larder does not know it or the server allows others;
     longer texts are embedded in parts."""
 
     oversize: Literal["split", "refuse", "cut"] | None = Field(default=None, examples=["split"])
-    """What becomes of a text that is longer than the model reads: split, the mean of its parts; refuse, a
+    """Treatment of a text that is longer than the model reads: split, the mean of its parts; refuse, a
     dead letter; cut, its beginning alone (minilm only). Empty: cut for minilm, else split."""
 
     @model_validator(mode="before")
     @classmethod
     def _as_the_provider_has_it(cls, value: Any) -> Any:
-        """What is left out becomes the provider's own."""
-        given = {} if value is None else value
-        provider = cls.provider_of(given) if isinstance(given, dict) else ""
+        """Fill in the provider's values for keys that are left out."""
+        section = {} if value is None else value
+        provider = cls.provider_of(section) if isinstance(section, dict) else ""
         facts = KNOWN.get(provider)
         if facts is None:
-            return given
-        own = {
+            return section
+        defaults = {
             "provider": provider,
             "model": facts.model,
             "batch_size": facts.batch,
             "timeout": facts.timeout,
         }
-        if known := facts.of(str(given.get("model", ""))):
-            own["dimensions"] = known.dimensions
-        return {k: v for k, v in own.items() if k in cls.model_fields and to_camel(k) not in given} | given
+        if model_facts := facts.of(str(section.get("model", ""))):
+            defaults["dimensions"] = model_facts.dimensions
+        return {
+            k: v for k, v in defaults.items() if k in cls.model_fields and to_camel(k) not in section
+        } | section
 
     @classmethod
-    def provider_of(cls, given: Mapping[str, Any]) -> str:
+    def provider_of(cls, section: Mapping[str, Any]) -> str:
         """The provider of a section as it is written."""
-        return str(given.get("provider", "minilm")).lower()
+        return str(section.get("provider", "minilm")).lower()
 
     @property
     def texts_per_call(self) -> int | None:
@@ -112,19 +116,19 @@ class EmbeddingModel(ConfigSection):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        given = self.dimensions if "dimensions" in self.model_fields_set else None
-        choice = replace(self.options(self.model_path), dimensions=given)
+        dimensions = self.dimensions if "dimensions" in self.model_fields_set else None
+        choice = replace(self.options(self.model_path), dimensions=dimensions)
         if self.oversize == "cut" and self.provider != "minilm":
             refuse(self, [Mismatch(key="oversize", expected="split or refuse", fix="only minilm cuts")])
         unopened = self.model_path is None and self.provider not in _CHECKED_WHEN_OPENED
-        if unopened and (wrong := misfits(choice)):
+        if unopened and (mismatches := misfits(choice)):
             # Without the section: what was left out is nothing here, and no default of another provider.
-            raise mismatched(wrong)
+            raise mismatched(mismatches)
         return self
 
 
 _CHECKED_WHEN_OPENED = ("minilm", "hashing")
-"""Their models are files of this machine, or none at all: opening them says more than a table could."""
+"""Providers whose models are files of this machine, or none at all: opening them says more than a table could."""
 
 
 class PreviousEmbedding(EmbeddingModel):
@@ -138,10 +142,10 @@ class StoryEmbedding(EmbeddingModel):
     """
 
     @classmethod
-    def provider_of(cls, given: Mapping[str, Any]) -> str:
-        """A section that names its model only means the first provider that has it."""
-        having = (name for name, facts in KNOWN.items() if given.get("model") in facts.models)
-        return str(given.get("provider") or next(having, "gemini")).lower()
+    def provider_of(cls, section: Mapping[str, Any]) -> str:
+        """The provider of a section; one that names its model only means the first provider that has it."""
+        having = (name for name, facts in KNOWN.items() if section.get("model") in facts.models)
+        return str(section.get("provider") or next(having, "gemini")).lower()
 
 
 class EmbeddingCacheSettings(ConfigSection):

@@ -1,4 +1,4 @@
-"""Which environment variables and secret files override the configuration file."""
+"""Overrides of the configuration file by environment variables and secret files."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from workers.settings.yamlfile import (
 )
 
 CONFIG = "LARDER_CONFIG"
-"""Names the configuration file."""
+"""Variable that names the configuration file."""
 WITHHELD = "LARDER_WITHHELD"
-"""Names, with commas between them, the variables of secrets that a process does not use and was not given."""
+"""Variable that names, with commas, the variables of secrets that a process does not use and was not given."""
 
 
 def is_supervised() -> bool:
@@ -39,9 +39,9 @@ class Override(NamedTuple):
 
     name: str
     key: str
-    """In YAML spelling, without the root."""
+    """Key in YAML spelling, without the root."""
     provider: str = ""
-    """Read only where the section of `key` names this provider at its public address and gives no key itself."""
+    """Provider for which alone it is read: the section names it at its public address and gives no key itself."""
 
 
 OVERRIDES = (
@@ -80,7 +80,7 @@ OVERRIDES = (
 
 
 def lookup(environ: Mapping[str, str]) -> Lookup:
-    """Reads a variable, or the file that `NAME_FILE` names, as containers mount secrets.
+    """Reader of a variable, or of the file that `NAME_FILE` names, as containers mount secrets.
 
     In the place of one that was withheld stands a random key, which each check of a secret takes and which opens
     nothing: the process loads the same file as those that have the secret.
@@ -97,7 +97,7 @@ def lookup(environ: Mapping[str, str]) -> Lookup:
 
 
 def unused_secrets(process: str, variables: Mapping[str, Collection[str]]) -> set[str]:
-    """Those of `Settings.variables` that are secrets of sections which a process of `larder up` does not use.
+    """Names in `Settings.variables` of secrets whose sections a process of `larder up` does not use.
 
     Addresses of servers are in none of them: they are told to each process as it may know them.
     """
@@ -122,13 +122,13 @@ def _secret_file(name: str, path: str) -> str:
         return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
-    found = f"{name}_FILE names {path!r}, which cannot be read ({reason})"
+    actual = f"{name}_FILE names {path!r}, which cannot be read ({reason})"
     allowed, fix = "a readable file with nothing but the value", f"mount the file or set {name}"
-    raise SettingsError([SettingsProblem(found=found, allowed=allowed, fix=fix)])
+    raise SettingsError([SettingsProblem(actual=actual, allowed=allowed, fix=fix)])
 
 
 def _section(tree: Tree, path: KeyPath, name: str) -> Any:
-    """What the tree holds at `path`; sections that it lacks are made, as if the variable had written them."""
+    """Section of the tree at `path`; sections that it lacks are made, as if the variable had written them."""
     section = tree.data
     for end, part in enumerate(path, start=1):
         if isinstance(section, dict) and section.get(part) is None:
@@ -171,19 +171,19 @@ _STORIES: KeyPath = (ROOT, "stories", "embedding")
 
 
 def _share_address(tree: Tree) -> None:
-    """Stories that the provider of everything else embeds go to its address, with its key, if they name no other."""
+    """Give stories the address and key of the general section, if theirs has the same provider and names no other."""
     path = (ROOT, "embedding")
-    own, general = tree.at(_STORIES), tree.at(path)
-    if not (isinstance(own, dict) and isinstance(general, dict)) or any(_address(own)):
+    stories, general = tree.at(_STORIES), tree.at(path)
+    if not (isinstance(stories, dict) and isinstance(general, dict)) or any(_address(stories)):
         return
-    if StoryEmbedding.provider_of(own) == EmbeddingModel.provider_of(general):
+    if StoryEmbedding.provider_of(stories) == EmbeddingModel.provider_of(general):
         for key in _address(general):
-            own[key] = general[key]
+            stories[key] = general[key]
             tree.places[*_STORIES, key] = tree.place((*path, key))
             if written := tree.variables.get((*path, key)):
                 tree.variables[*_STORIES, key] = written
 
 
 def _address(section: Mapping[str, Any]) -> list[str]:
-    """Keys of a section that say who is asked, and with which key."""
+    """Keys of a section that give address or key of its provider."""
     return [key for key, value in section.items() if value and to_camel(key) in ("apiKey", "baseUrl")]

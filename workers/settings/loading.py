@@ -1,4 +1,4 @@
-"""From the file and the environment to settings, with all problems found at once."""
+"""Loading of settings from the file and the environment, with all problems found at once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 FILE = "larder.yaml"
 MAX_PAUSE_SECONDS = 30.0
-"""Seconds of pauses that one slice of a walk waits out: a pause of a second is no reason to put it back."""
+"""Seconds of pauses that one slice of a walk waits out at most: a second is no reason to put it back."""
 
 UNUSED: Mapping[str, str] = {
     "storage.local": "Larder stores in PostgreSQL with pgvector",
@@ -80,7 +80,7 @@ class Settings:
     path: Path | None
     """The file, absolute; None if there is none."""
     folder: Path
-    """What relative paths of the configuration are relative to, absolute."""
+    """Folder at which relative paths of the configuration start, absolute."""
     notes: tuple[str, ...] = ()
     """Warnings: keys that are not used."""
     variables: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -132,7 +132,7 @@ class Settings:
         return self.folder / path.expanduser()
 
     def context_of(self, source: SourceSettings, limiter: Callable[[], RequestLimiter]) -> SourceContext:
-        """What the connector of a source is told beside its section; `limiter` is asked for by services only."""
+        """Context of a source's connector beside its section; `limiter` is called by services only."""
         return SourceContext(
             folder=self.folder,
             closed=self.data,
@@ -155,19 +155,19 @@ def load(path: Path | None, environ: Mapping[str, str] | None) -> Settings:
     environ = os.environ if environ is None else environ
     named = path or lookup(environ)(CONFIG)
     file = Path(named or FILE)
-    given = bool(named) or file.exists()
+    has_file = bool(named) or file.exists()
     tree = Tree(file="defaults", data={ROOT: {}})
-    if given:
+    if has_file:
         tree = read(file, lookup=lookup(environ), unused=_unused)
     in_file = dict(tree.variables)
     override(tree, environ)
     rag = _checked(tree)
     tree.notes += _readable_secrets(rag, tree)
     absolute = file.resolve()
-    folder = absolute.parent if given else Path.cwd()
+    folder = absolute.parent if has_file else Path.cwd()
     return Settings(
         rag=rag,
-        path=absolute if given else None,
+        path=absolute if has_file else None,
         folder=folder,
         notes=tuple(tree.notes),
         variables=_variables(tree, chain(in_file.items(), tree.variables.items())),
@@ -213,7 +213,7 @@ def _checked(tree: Tree) -> Configuration:
 
 
 def _variables(tree: Tree, uses: Iterable[tuple[KeyPath, Variable]]) -> dict[str, frozenset[str]]:
-    """See `Settings.variables`."""
+    """Sections by variable; see `Settings.variables`."""
     secret: dict[str, frozenset[str]] = {CONFIG: frozenset(), **{one.name: frozenset() for one in OVERRIDES}}
     plain = set()
     for path, variable in uses:
@@ -248,11 +248,11 @@ def _services(rag: Configuration) -> Iterator[tuple[KeyPath, Any, str]]:
 
 
 def _check_hosts(rag: Configuration, tree: Tree) -> None:
-    """Nobody is asked whom `security.hosts` does not name, if it names somebody."""
+    """Refuse hosts that `security.hosts` does not name, if it names any."""
     allowed = rag.security.hosts
     for key, _, url in _services(rag):
         if allowed and not any(fnmatchcase(host_of(url), host.lower()) for host in allowed):
-            tree.complain(key, SettingsProblem(found=repr(host_of(url)), allowed="a host of security.hosts"))
+            tree.complain(key, SettingsProblem(actual=repr(host_of(url)), allowed="a host of security.hosts"))
 
 
 def _readable_secrets(rag: Configuration, tree: Tree) -> Iterator[str]:
@@ -261,25 +261,27 @@ def _readable_secrets(rag: Configuration, tree: Tree) -> Iterator[str]:
         fields = getattr(type(section), "model_fields", ())
         secret = any(isinstance(getattr(section, name), SecretStr) for name in fields)
         host = host_of(url)
-        here = host in ("localhost", "::1") or host.startswith("127.")
-        if secret and url.startswith("http://") and not here:
+        is_local = host in ("localhost", "::1") or host.startswith("127.")
+        if secret and url.startswith("http://") and not is_local:
             yield f"{tree.place(key)}: {spelled(key)}: its secret is readable on the way to http://{host}; use https"
 
 
 def _check_sources(tree: Tree) -> None:
-    """Names are there once; a source that is switched off needs no values for its variables, as if left out."""
+    """Check that names are unique; a source that is switched off needs no values for its variables."""
     sources = tree.at((ROOT, "sources"))
     names = set()
     for index, source in enumerate(sources if isinstance(sources, list) else ()):
         if not isinstance(source, dict):
             continue
-        here: KeyPath = (ROOT, "sources", index)
+        source_path: KeyPath = (ROOT, "sources", index)
         name = source.get("name")
         if name is not None and str(name) in names:
-            fault = SettingsProblem(found=repr(name), allowed="a name that no other source has")
-            tree.complain((*here, "name"), fault)
+            fault = SettingsProblem(actual=repr(name), allowed="a name that no other source has")
+            tree.complain((*source_path, "name"), fault)
         names.add(str(name))
-        for path in [p for p, found in tree.problems.items() if p[:3] == here and found[0].unset]:
+        for path in [
+            p for p, problems in tree.problems.items() if p[:3] == source_path and problems[0].unset
+        ]:
             if is_off(source):
                 del tree.problems[path]
                 del tree.at(path[:-1])[path[-1]]

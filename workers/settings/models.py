@@ -78,7 +78,7 @@ class BrokerSettings(ConfigSection):
     """Valkey or Redis, or RabbitMQ with a Valkey beside it; without a URL an embedded Valkey is used."""
 
     url: BrokerUrl | None = Field(default=None, examples=["${LARDER_BROKER_URL}"])
-    """Where messages wait. Empty: an embedded server."""
+    """Broker in which messages wait. Empty: an embedded server."""
     valkey_url: ValkeyUrl | None = Field(default=None, examples=["${LARDER_VALKEY_URL}"])
     """The Valkey that keeps limits where `url` is a RabbitMQ. Empty: that of `url`."""
 
@@ -92,7 +92,7 @@ class BrokerSettings(ConfigSection):
 
 
 class StorageSettings(ConfigSection):
-    """Where Larder keeps what it knows."""
+    """Database, broker and data folder."""
 
     database: DatabaseSettings = DatabaseSettings()
     """PostgreSQL."""
@@ -103,7 +103,7 @@ class StorageSettings(ConfigSection):
 
 
 class WeightSettings(ConfigSection):
-    """How much each part counts in a score."""
+    """Weights of the parts of a score."""
 
     vector: Number = Field(default=0.6, ge=0, le=10)
     """Similarity in meaning."""
@@ -129,7 +129,7 @@ class RerankSettings(ConfigSection):
 
 
 class ResultCacheSettings(ConfigSection):
-    """What a process remembers of searches: vectors of questions, and answers for when the database is away."""
+    """Memory of a process for searches: vectors of questions, and answers for when the database is away."""
 
     enabled: Flag = True
     """Keep answers."""
@@ -140,7 +140,7 @@ class ResultCacheSettings(ConfigSection):
 
 
 class RetrievalSettings(ConfigSection):
-    """How documents are found."""
+    """Search: number of results, thresholds, weights, index and reranking."""
 
     build_at: ClassVar[int] = 200_000
     """Chunks of a first load from which its index is built before its end."""
@@ -153,7 +153,7 @@ class RetrievalSettings(ConfigSection):
     min_similarity: Similarity = "auto"
     """Least similarity of a result found by meaning; auto: the value measured for the model."""
     max_distance: Number | None = Field(default=None, ge=0, le=2)
-    """The same as 1 - minSimilarity; the stricter of the two holds."""
+    """Most distance of a result, 1 - minSimilarity; the stricter of the two holds."""
     weights: WeightSettings = WeightSettings()
     """Parts of a score."""
     synonyms: Folder | None = Field(default=None, examples=["./synonyms.yaml"])
@@ -169,35 +169,40 @@ class RetrievalSettings(ConfigSection):
 
 
 class OAuthSettings(ConfigSection):
-    """Who sees Flower, as a provider of OAuth 2 tells, instead of one name and password."""
+    """Login to Flower by a provider of OAuth 2, instead of one name and password."""
 
     provider: Annotated[str, OneOf(("google", "github", "gitlab", "okta"))] | None = None
     """google, github, gitlab, okta. Empty: one name and password."""
     server: WebUrl | None = Field(default=None, examples=["https://example.okta.com/oauth2/default"])
-    """Its address, of Okta with the path before `/v1`, for GitHub and GitLab of your own. Empty: that which all use."""
+    """Address of the provider: of Okta with the path before `/v1`, or of your own GitHub or GitLab. Empty: the address
+    that all use."""
     key: Text | None = Field(default=None, examples=["0oa1b2c3"])
     """The id under which it knows Flower."""
     secret: Secret | None = Field(default=None, examples=["${FLOWER_OAUTH_SECRET}"])
-    """What proves that."""
+    """Secret that belongs to this id."""
     redirect_url: WebUrl | None = Field(default=None, examples=["https://flower.example.com/login"])
-    """Where it sends users back: Flower's own address, and `/login`."""
+    """Address to which it sends users back: Flower's own, and `/login`."""
     emails: Texts = Field(default=(), examples=[["ann@example.com", "bob@example.com"]])
-    """Whom to let in; `*@example.com` alone lets all of a domain in."""
+    """Addresses to let in; `*@example.com` alone lets all of a domain in."""
 
     @model_validator(mode="after")
     def _are_all_told(self) -> Self:
-        wanted = {
+        required = {
             "key": "the id under which the provider knows Flower",
             "secret": "the secret that the provider gave",
             "redirect_url": "Flower's own address, and /login",
             "emails": "a list of addresses",
         }
         if self.provider == "okta":
-            wanted["server"] = "the address of your Okta"
-        wrong = [Mismatch(key=key, expected=what) for key, what in wanted.items() if not getattr(self, key)]
+            required["server"] = "the address of your Okta"
+        mismatches = [
+            Mismatch(key=key, expected=expected)
+            for key, expected in required.items()
+            if not getattr(self, key)
+        ]
         if any("*" in one for one in self.emails) and not re.fullmatch(r"\*@[^*@|]+", "|".join(self.emails)):
-            wrong.append(Mismatch(key="emails", expected="addresses, or one like *@example.com"))
-        refuse(self, wrong if self.provider else [])
+            mismatches.append(Mismatch(key="emails", expected="addresses, or one like *@example.com"))
+        refuse(self, mismatches if self.provider else [])
         return self
 
 
@@ -211,7 +216,7 @@ class FlowerSettings(ConfigSection):
     hosts: Texts = Field(default=(), examples=[["flower.example.com"]])
     """Names by which it is asked, as behind a proxy, besides localhost and the address it listens on."""
     oauth: OAuthSettings = OAuthSettings()
-    """Have a provider tell who sees it; a scraper cannot log in then."""
+    """Login by a provider; a scraper cannot log in then."""
     unprotected: Annotated[
         tuple[Literal["metrics", "healthcheck"], ...], Expected("a list of metrics and healthcheck")
     ] = ()
@@ -219,7 +224,7 @@ class FlowerSettings(ConfigSection):
 
 
 class EnrichmentSettings(ConfigSection):
-    """How Step 4 is answered."""
+    """Answers of Step 4."""
 
     max_attempts: ClassVar[int] = 3
     """Failures until a request has failed."""
@@ -228,9 +233,9 @@ class EnrichmentSettings(ConfigSection):
     deadline_seconds: Number = Field(default=120, gt=0, le=86_400)
     """Seconds a caller waits who names no time of its own."""
     lease_seconds: Number = Field(default=15, ge=1, le=3600)
-    """How long a silent worker keeps a request."""
+    """Seconds that a silent worker keeps a request."""
     resend_seconds: Number = Field(default=15, ge=1, le=3600)
-    """When a request whose message was not heard is sent again."""
+    """Seconds after which a request whose message was not heard is sent again."""
 
 
 def _unread(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -254,7 +259,7 @@ def _keys(keys: SecretStr) -> SecretStr:
 
 
 class SecuritySettings(ConfigSection):
-    """Which documents are how secret (docs/security.md), and who did what (docs/operations.md)."""
+    """Security levels, hosts and encryption (docs/security.md), and the audit (docs/operations.md)."""
 
     levels: tuple[LevelRule, ...] = ()
     """Rules of which the first that fits gives a document its security level. Without one it has that of its
@@ -298,7 +303,7 @@ class StorySettings(ConfigSection):
 
     @property
     def redactor(self) -> Callable[[str], str]:
-        """What does so to a text."""
+        """Function that redacts a text by these rules."""
         return partial(redaction.redact, kinds=self.redact)
 
 
@@ -308,7 +313,7 @@ class Configuration(ConfigSection):
     enabled: Flag = True
     """Master switch: false answers as if nothing were known."""
     provider: Annotated[str, _PGVECTOR, Expected("pgvector")] = "pgvector"
-    """Where chunks are kept: PostgreSQL with pgvector."""
+    """Store of chunks: PostgreSQL with pgvector."""
     rollout_percentage: Number = Field(default=100, ge=0, le=100)
     """Share of backlog items that are enriched."""
     feature_flags: FeatureFlags = FeatureFlags()
@@ -323,40 +328,40 @@ class Configuration(ConfigSection):
     """Time zone of the schedules."""
     language: Language = Field(
         default=DEFAULT_LANGUAGE,
-        description=f"In which the keyword search stems words: {', '.join(LANGUAGES)} (none).",
+        description=f"Language by which the keyword search stems words: {', '.join(LANGUAGES)} (none).",
     )
     storage: StorageSettings = StorageSettings()
-    """Where things are kept."""
+    """Database, broker and data folder."""
     embedding: EmbeddingSettings = EmbeddingSettings()
     """Text to vectors."""
     chunking: ChunkingSettings = ChunkingSettings()
     """Documents to chunks."""
     retrieval: RetrievalSettings = RetrievalSettings()
-    """How documents are found."""
+    """Search of documents."""
     enrichment: EnrichmentSettings = EnrichmentSettings()
-    """How Step 4 is answered."""
+    """Answers of Step 4."""
     stories: StorySettings = StorySettings()
     """The memory of user stories."""
     decisions: DecisionRules = DecisionRules()
-    """What counts as a decision."""
+    """Rules for what counts as a decision."""
     security: SecuritySettings = SecuritySettings()
-    """Who sees what, and who did what."""
+    """Security levels, hosts, encryption and audit."""
     sources: Sources = ()
-    """What Larder reads."""
+    """Sources that are indexed."""
     queue: QueueSettings = QueueSettings()
-    """How work is shared out."""
+    """Leases, limits and retries of work."""
     monitoring: MonitoringSettings = MonitoringSettings()
-    """What Larder tells about itself."""
+    """Metrics, logs, health, alerts and traces."""
     flower: FlowerSettings = FlowerSettings()
     """The view of the queue."""
     api: ApiSettings = ApiSettings()
     """The HTTP API."""
     auth: AuthSettings = AuthSettings()
-    """Who is let in there."""
+    """Tokens that let a caller in."""
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """All that are in use, each once, the file's first."""
+        """Languages that are in use, each once, the file's first."""
         named = (source.language for source in self.sources)
         return tuple(dict.fromkeys([self.language, *(name for name in named if name)]))
 
@@ -366,7 +371,7 @@ class Configuration(ConfigSection):
         return self.stories.embedding or self.embedding
 
     def chunking_of(self, source: SourceSettings) -> ChunkingSettings:
-        """How documents of a source are cut: its own way, else its type's strategy with the global sizes."""
+        """Chunking of a source's documents: its own, else its type's strategy with the global sizes."""
         if source.chunking is not None:
             return source.chunking
         if source.strategy is None:

@@ -1,4 +1,4 @@
-"""What Larder tells about itself: metrics, logs, health, alerts and traces."""
+"""Metrics, logs, health, alerts and traces."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class MetricsSettings(ConfigSection):
     enabled: Flag = True
     """Offer metrics."""
     token: Secret | None = Field(default=None, examples=["${LARDER_METRICS_TOKEN}"])
-    """What Prometheus must send as its bearer token, or as the password of any user. Empty: nothing, and then
+    """Bearer token that Prometheus must send, or password of any user. Empty: none is needed, and then
     the API shows no figures of single sources, whose names tell something."""
     port: Whole = Field(default=0, ge=0, le=65_535)
     """Port at which each worker offers what it counts, where no API shares its machine. 0: none."""
@@ -79,9 +79,9 @@ class HealthCheckSettings(ConfigSection):
     enabled: Flag = True
     """Offer the health page."""
     endpoint: Endpoint = "/health/rag"
-    """Its path."""
+    """Path of the health page."""
     interval: Number = Field(default=30, gt=0)
-    """Seconds between two looks of worker-control at what raises alerts."""
+    """Seconds between two looks of worker-control at the conditions of alerts."""
 
 
 class TracingSettings(ConfigSection):
@@ -119,7 +119,7 @@ _NEEDS = {
 
 
 class AlertChannel(ConfigSection):
-    """Where alerts go."""
+    """A channel that alerts are sent to."""
 
     type: Literal["console", "file", "webhook", "mail"]
     """console: the log; file: lines of JSON; webhook: JSON by POST, with a `text` as chats read it; mail: by SMTP."""
@@ -134,22 +134,24 @@ class AlertChannel(ConfigSection):
     host: Text | None = Field(default=None, examples=["mail.example.com"])
     """The mail server, for the type mail."""
     port: Whole = Field(default=587, ge=1, le=65_535)
-    """Its port."""
+    """Port of the mail server."""
     tls: Flag = True
     """Speak TLS with it, from the start at port 465, else by STARTTLS."""
     username: Text | None = Field(default=None, examples=["larder"])
-    """Who logs in there. Empty: nobody."""
+    """User that logs in there. Empty: no login."""
     password: Secret | None = Field(default=None, examples=["${LARDER_ALERT_PASSWORD}"])
     """The password."""
     sender: Text | None = Field(default=None, examples=["larder@example.com"])
-    """From whom mails are."""
+    """Address that mails come from."""
     recipients: Texts = Field(default=(), examples=[["oncall@example.com"]])
-    """To whom they go."""
+    """Addresses that mails go to."""
 
     @model_validator(mode="after")
     def _has_what_it_needs(self) -> Self:
-        missing = [(key, what) for key, what in _NEEDS[self.type] if getattr(self, key) in (None, (), Path())]
-        refuse(self, [Mismatch(key=key, expected=what) for key, what in missing])
+        missing = [
+            (key, expected) for key, expected in _NEEDS[self.type] if getattr(self, key) in (None, (), Path())
+        ]
+        refuse(self, [Mismatch(key=key, expected=expected) for key, expected in missing])
         return self
 
 
@@ -178,13 +180,13 @@ ALERTS: Mapping[str, tuple[float, Severity]] = {
 
 
 class AlertCondition(ConfigSection):
-    """What raises an alert."""
+    """A condition that raises an alert."""
 
     name: Annotated[str, OneOf(ALERTS)] = Field(description=", ".join(ALERTS) + ".")
     threshold: Number = Field(gt=0)
     """Alert from this on."""
     severity: Severity = "warning"
-    """How severe the alert is."""
+    """Severity of the alert."""
     enabled: Flag = True
     """false: never raise it."""
 
@@ -197,25 +199,27 @@ class AlertSettings(ConfigSection):
     channels: Annotated[tuple[AlertChannel, ...], Expected("a list of channels")] = (
         AlertChannel(type="console"),
     )
-    """Where alerts go: type, minSeverity, and what the type needs."""
+    """Channels that alerts are sent to: type, minSeverity, and what the type needs."""
     conditions: Annotated[tuple[AlertCondition, ...], Expected("a list of conditions")] = (
         AlertCondition(name="slow_query", threshold=1000, severity="warning"),
         AlertCondition(name="indexing_failure", threshold=5, severity="error"),
         AlertCondition(name="store_unreachable", threshold=3, severity="critical"),
     )
-    """What raises alerts: name, threshold, severity. slow_query counts milliseconds, indexing_failure
+    """Conditions that raise alerts: name, threshold, severity. slow_query counts milliseconds, indexing_failure
     failures one after another, store_unreachable attempts. Those that are not named keep their own values."""
 
     @cached_property
     def in_force(self) -> Mapping[str, AlertCondition]:
         """Every condition that may raise an alert, by name."""
-        own = {name: AlertCondition(name=name, threshold=t, severity=s) for name, (t, s) in ALERTS.items()}
-        every = own | {condition.name: condition for condition in self.conditions}
+        defaults = {
+            name: AlertCondition(name=name, threshold=t, severity=s) for name, (t, s) in ALERTS.items()
+        }
+        every = defaults | {condition.name: condition for condition in self.conditions}
         return {name: condition for name, condition in every.items() if condition.enabled and self.enabled}
 
 
 class MonitoringSettings(ConfigSection):
-    """What Larder tells about itself."""
+    """Metrics, logs, health, alerts and traces."""
 
     metrics: MetricsSettings = MetricsSettings()
     """Figures for Prometheus."""

@@ -1,4 +1,4 @@
-"""How work is shared out, leased, retried and kept."""
+"""Settings of leases, retries, limits and retention of work."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ORDER = (
     ("soft_time_limit", "time_limit", ""),
     ("retry_base_seconds", "retry_max_seconds", ""),
 )
-"""What must be less than what, and why."""
+"""Key that must be less, key that must be more, and why."""
 
 
 class QueueSettings(ConfigSection):
@@ -58,9 +58,9 @@ class QueueSettings(ConfigSection):
     max_crashes: ClassVar[int] = 3
     """Crashes of a worker until its document is a dead letter."""
     lease_seconds: Number = Field(default=120, ge=1, le=86_400)
-    """How long a silent worker keeps its work."""
+    """Seconds that a silent worker keeps its work."""
     resend_seconds: Number | None = Field(default=None, ge=1, le=86_400)
-    """When work that was sent is sent again. Empty: twice leaseSeconds."""
+    """Seconds after which work that was sent is sent again. Empty: twice leaseSeconds."""
     batch_documents: Whole = Field(default=128, ge=1, le=1000)
     """Most documents of one message."""
     max_attempts: Whole = Field(default=8, ge=1, le=100)
@@ -99,14 +99,14 @@ class QueueSettings(ConfigSection):
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         values = {**dict(self), "resend_seconds": self.resend_after}
-        wrong = []
+        mismatches = []
         for low, high, why in _ORDER:
             if values[low] >= values[high]:
-                # Of two keys the one that the file gives is to be corrected.
+                # The key that the file gives is the one to correct.
                 if high in self.model_fields_set and low not in self.model_fields_set:
                     key, expected = high, f"more than {to_camel(low)} ({values[low]:g})"
                 else:
                     key, expected = low, f"less than {to_camel(high)} ({values[high]:g})"
-                wrong.append(Mismatch(key=key, expected=expected, fix=why))
-        refuse(self, wrong)
+                mismatches.append(Mismatch(key=key, expected=expected, fix=why))
+        refuse(self, mismatches)
         return self

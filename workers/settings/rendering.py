@@ -55,18 +55,18 @@ _SHORT_SOURCES: tuple[Mapping[str, Any], ...] = (
 
 
 class ServiceVariables(NamedTuple):
-    """What the environment tells of a service."""
+    """A service as the environment describes it."""
 
     section: Mapping[str, Any]
     """The source that its variables make; empty if they do not suffice."""
     set_: tuple[str, ...]
-    """Names of those that are set."""
+    """Names of the variables that are set."""
     reason: str
-    """Why they do not suffice, for people; empty if they do."""
+    """Reason why they do not suffice, for people; empty if they do."""
 
 
 def services_of(environ: Mapping[str, str]) -> dict[str, ServiceVariables]:
-    """Type of source -> what the environment tells of its service, for those of which it tells anything."""
+    """Type of source -> its service, for services of which the environment sets a variable."""
     services: dict[str, ServiceVariables] = {}
     for kind, source in SOURCES.items():
         options = source.options
@@ -82,10 +82,10 @@ def services_of(environ: Mapping[str, str]) -> dict[str, ServiceVariables]:
             reason = f"not set: {', '.join(lacking)}"
         else:
             reason = _refusal({"name": kind, "type": kind, **section}, environ)
-        made = {"name": options.example["name"], "type": kind, **section}
+        entry = {"name": options.example["name"], "type": kind, **section}
         if "updateSchedule" in options.example:
-            made["updateSchedule"] = options.example["updateSchedule"]
-        services[kind] = ServiceVariables({} if reason else made, tuple(names.values()), reason)
+            entry["updateSchedule"] = options.example["updateSchedule"]
+        services[kind] = ServiceVariables({} if reason else entry, tuple(names.values()), reason)
     return services
 
 
@@ -99,7 +99,7 @@ def _variables_set(variables: Mapping[str, Sequence[str]], environ: Mapping[str,
 
 
 def _refusal(section: Mapping[str, Any], environ: Mapping[str, str]) -> str:
-    """Why a source with these variables would be refused; no value is told."""
+    """Reason why a source with these variables would be refused; no value is told."""
     read = lookup(environ)
     try:
         values = {k: read(v[2:-1]) if v.startswith("${") else v for k, v in section.items()}
@@ -159,7 +159,7 @@ def effective(settings: Settings) -> dict[str, Any]:
 
 def in_force(settings: Settings) -> dict[str, str]:
     """Every key with dots -> its value as text, to compare two configurations; of all secrets together a hash."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
 
     def read(key: str, value: Any) -> None:
         sections = isinstance(value, list) and value and all(isinstance(one, dict) for one in value)
@@ -168,16 +168,16 @@ def in_force(settings: Settings) -> dict[str, str]:
             for name, one in inner.items():
                 read(f"{key}.{name}" if key else name, one)
         else:
-            found[key] = text_of(value)
+            values[key] = text_of(value)
 
     read("", effective(settings)[ROOT])
     secrets = "\0".join(sorted(secrets_in(settings.rag)))
     digests = {"secrets": sha256(secrets.encode()).hexdigest(), "file_digest": file_digest(settings)}
-    return found | {"storage.data": str(settings.data), **digests}
+    return values | {"storage.data": str(settings.data), **digests}
 
 
 def file_digest(settings: Settings) -> str:
-    """Differs for another text of the configuration file; empty if there is none."""
+    """Hash of the text of the configuration file; empty if there is none."""
     with suppress(OSError):
         return sha256(settings.path.read_bytes()).hexdigest() if settings.path else ""
     return ""
@@ -205,11 +205,11 @@ def default_of(field: FieldInfo) -> Any:
 
 @cache
 def meanings(section: type[ConfigSection]) -> Mapping[str, str]:
-    """Field -> what it means: its description, else the docstring below it, wherever it was inherited from.
+    """Field -> its meaning: its description, else the docstring below it, wherever it was inherited from.
 
     Read from the source files here: having pydantic read them would cost every command a fifth of a second.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for kind in reversed(section.__mro__):
         with suppress(OSError, TypeError):  # made without a source file, and without fields of its own
             lines = textwrap.dedent(inspect.getsource(kind)) if issubclass(kind, ConfigSection) else ""
@@ -217,24 +217,24 @@ def meanings(section: type[ConfigSection]) -> Mapping[str, str]:
             for key, text in pairwise(body):
                 match key, text:
                     case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
-                        value=ast.Constant(value=str(said))
+                        value=ast.Constant(value=str(docstring))
                     ):
-                        found[name] = inspect.cleandoc(said)
-    return found | {name: f.description for name, f in section.model_fields.items() if f.description}
+                        texts[name] = inspect.cleandoc(docstring)
+    return texts | {name: f.description for name, f in section.model_fields.items() if f.description}
 
 
 def _keys(
-    section: type[ConfigSection], given: Mapping[str, Any], indent: str, known: Iterable[str] = ()
+    section: type[ConfigSection], values: Mapping[str, Any], indent: str, shown_before: Iterable[str] = ()
 ) -> Iterator[str]:
-    """Every key with its meaning; those of `known` only if they are given."""
+    """Every key with its meaning; those of `shown_before` only if they have a value."""
     for name, field in section.model_fields.items():
         key = str(field.alias)
-        if name in known and key not in given:
+        if name in shown_before and key not in values:
             continue
         yield from textwrap.wrap(
             meanings(section)[name], 100, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
         )
-        inner, value = inner_section(field), given.get(key, default_of(field))
+        inner, value = inner_section(field), values.get(key, default_of(field))
         if value is None:
             yield f"{indent}# {key}:" + (f" {text_of(field.examples[0])}" if field.examples else "")
         elif inner is None or (value == () and inner is not SourceSettings):
@@ -255,11 +255,11 @@ def _inside(section: type[ConfigSection], value: Any, indent: str) -> Iterator[s
 
 def _sources(indent: str) -> Iterator[str]:
     """An example of each type that has one; the first shows all keys, the others those that it has not."""
-    known: Iterable[str] = ()
+    shown_before: Iterable[str] = ()
     for kind, source in SOURCES.items():
-        given = source.options.example
-        if given.get("type") == kind:
-            text = "\n".join(_keys(SOURCE_TYPES[kind], given, indent + "  ", known))
+        example = source.options.example
+        if example.get("type") == kind:
+            text = "\n".join(_keys(SOURCE_TYPES[kind], example, indent + "  ", shown_before))
             # The first line that is no comment carries the dash of the list.
             yield re.sub(r"^( *)  (?=\w)", r"\1- ", text, count=1, flags=re.MULTILINE)
-            known = known or SOURCE_TYPES[kind].model_fields
+            shown_before = shown_before or SOURCE_TYPES[kind].model_fields

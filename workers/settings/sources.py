@@ -1,4 +1,4 @@
-"""What Larder reads: one section per configured source, with the keys of its connector and those of all sources."""
+"""Sources: one section per configured source, with the keys of its connector and those of all sources."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from workers.settings.values import Cron, Language
 
 
 class SourceSettings(SourceOptions):
-    """What Larder does with a source, whatever its type."""
+    """Keys that every source has, whatever its type."""
 
     enabled: Flag = True
     """false: never synced; what was indexed stays searchable."""
@@ -33,17 +33,17 @@ class SourceSettings(SourceOptions):
     """When to sync, in the source's time zone. In a night in which the clock is changed a time that comes twice counts
     once, unless it is of every hour, and one that is left out counts as an hour later."""
     update_schedule: Cron | None = Field(default=None, examples=["0 2 * * *"])
-    """The same as indexSchedule, which wins if both are there."""
+    """Another name of indexSchedule, which wins if both are there."""
     timezone: Zone | None = Field(default=None, examples=["Europe/Berlin"])
     """Empty: that of the file."""
     language: Language | None = Field(default=None, examples=["german"])
-    """In which the words of this source are stemmed. Empty: that of the file."""
+    """Language by which the words of this source are stemmed. Empty: that of the file."""
     tenant: Text | None = None
     """Id or name. Empty: LARDER_TENANT, else the file's tenant."""
     project: Text | None = None
     """Id or name; `shared` is for all projects. Empty: LARDER_PROJECT, else the file's project."""
     chunking: ChunkingSettings | None = None
-    """How this source's documents are cut, with all keys of the section chunking. A key left out has its
+    """Chunking of this source's documents, with all keys of the section chunking. A key left out has its
     own default, not the value of the section chunking."""
 
     @property

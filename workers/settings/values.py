@@ -52,22 +52,22 @@ def _scheme(*allowed: str) -> AfterValidator:
 
 
 def _known_options(value: SecretStr) -> SecretStr:
-    """Refuse what no client of Redis knows: each fails at it with a traceback, and only when it connects."""
+    """Refuse options that no client of Redis knows: each fails at them with a traceback, and only when it connects."""
     url = urlsplit(value.get_secret_value())
-    given = [name for name, _ in parse_qsl(url.query, keep_blank_values=True)]
-    if given and url.scheme.startswith("redis"):
+    names = [name for name, _ in parse_qsl(url.query, keep_blank_values=True)]
+    if names and url.scheme.startswith("redis"):
         from redis import connection
 
         clients = (
             getattr(connection, name) for name in ("AbstractConnection", "Connection", "SSLConnection")
         )
-        known = {
+        supported = {
             "virtual_host",
             "max_connections",
             *(name for c in clients for name in signature(c).parameters),
         }
-        if unknown := next((name for name in given if name not in known), None):
-            near = next(iter(get_close_matches(unknown, known, 1)), "db")
+        if unknown := next((name for name in names if name not in supported), None):
+            near = next(iter(get_close_matches(unknown, supported, 1)), "db")
             raise refusal(f"an address without the option {unknown!r}", f"did you mean {near}?")
     return value
 

@@ -16,7 +16,7 @@ from connectors.documents.values import BoundedLoader
 from pipeline.errors import ConfigurationError
 
 MOST_VALUES = 50_000
-"""Counted after aliases are followed, so that a few lines cannot become a gigabyte."""
+"""Most values of a file, counted after aliases are followed, so that a few lines cannot become a gigabyte."""
 MOST_LEVELS = 24
 
 ROOT = "rag"
@@ -32,14 +32,14 @@ _TOKEN = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-((?:(?!\$\{)[^}
 
 
 class Location(NamedTuple):
-    """Where a value was written."""
+    """Place where a value was written."""
 
     file: str
     """The file as the caller named it, or the environment variable."""
     line: int = 0
-    """From 1; 0 if there is no line."""
+    """Line from 1; 0 if there is none."""
     column: int = 0
-    """From 1; 0 if the line says enough."""
+    """Column from 1; 0 if the line says enough."""
 
     def __str__(self) -> str:
         return ":".join(str(part) for part in self if part)
@@ -50,21 +50,21 @@ _NOWHERE = Location("")
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsProblem:
-    """One thing to correct; never holds a secret."""
+    """A problem to correct; never holds a secret."""
 
     at: Location = _NOWHERE
     key: str = ""
     """The key's path as written in YAML, such as `retrieval.topK`; empty for the whole file."""
-    found: str
+    actual: str
     allowed: str
     fix: str = ""
     unset: bool = False
-    """A variable has no value: no problem of a source that is switched off."""
+    """True for a variable without a value: no problem of a source that is switched off."""
 
     def __str__(self) -> str:
         key = f"{self.key}: " if self.key else ""
         fix = f"; {self.fix}" if self.fix else ""
-        return f"{self.at}: {key}found {self.found}, expected {self.allowed}{fix}"
+        return f"{self.at}: {key}found {self.actual}, expected {self.allowed}{fix}"
 
 
 class SettingsError(ConfigurationError):
@@ -76,19 +76,19 @@ class SettingsError(ConfigurationError):
 
 
 class Variable(NamedTuple):
-    """How a value that came out of variables was written."""
+    """Spelling of a value that came out of variables."""
 
     origin: str
-    """Such as `${TOP_K}`."""
+    """Text as written, such as `${TOP_K}`."""
     secret: bool
-    """Something in it came from the environment and is not to be shown."""
+    """True if a part of it came from the environment and is not to be shown."""
     whole: bool
-    """The plain value was one variable and nothing else."""
+    """True if the plain value was one variable and nothing else."""
 
 
 @dataclass(kw_only=True)
 class Tree:
-    """What a file says."""
+    """Content of a file: values, places, variables, problems."""
 
     file: str
     data: Any = field(default_factory=dict)
@@ -108,14 +108,14 @@ class Tree:
         return value
 
     def place(self, path: KeyPath) -> Location:
-        """Where the value at `path` was written, else what surrounds it, else the file."""
+        """Place where the value at `path` was written, else what surrounds it, else the file."""
         surrounding = (path[:end] for end in range(len(path), -1, -1))
         return next((self.places[p] for p in surrounding if p in self.places), Location(self.file))
 
     def complain(self, path: KeyPath, *faults: SettingsProblem, at: Location | None = None) -> None:
         """Add problems with the value at `path`."""
-        found = [replace(fault, at=at or self.place(path), key=spelled(path)) for fault in faults]
-        self.problems.setdefault(path, []).extend(found)
+        placed = [replace(fault, at=at or self.place(path), key=spelled(path)) for fault in faults]
+        self.problems.setdefault(path, []).extend(placed)
 
 
 def spelled(path: Sequence[str | int]) -> str:
@@ -145,9 +145,12 @@ def substitute(text: str, lookup: Lookup, *, plain: bool = True) -> tuple[str, V
             return "${"
         name, default = match.groups()
         if name is None:
-            # What stands in the braces may be a mistyped secret, so the message does not repeat it.
-            found, fix = "a '${' that begins no variable", "write $${ for a literal ${; variables do not nest"
-            faults.append(SettingsProblem(found=found, allowed="${NAME} or ${NAME:-default}", fix=fix))
+            # The text in the braces may be a mistyped secret, so the message does not repeat it.
+            actual, fix = (
+                "a '${' that begins no variable",
+                "write $${ for a literal ${; variables do not nest",
+            )
+            faults.append(SettingsProblem(actual=actual, allowed="${NAME} or ${NAME:-default}", fix=fix))
             return ""
         try:
             value = lookup(name)
@@ -156,9 +159,9 @@ def substitute(text: str, lookup: Lookup, *, plain: bool = True) -> tuple[str, V
             return ""
         if value is None and default is None:
             fix = f"set the variable {name} or write ${{{name}:-default}}"
-            found = f"${{{name}}}, which is not set"
-            faults.append(SettingsProblem(found=found, allowed="a value", fix=fix, unset=True))
-        # As in a shell, `:-` also replaces a variable that is set and empty.
+            actual = f"${{{name}}}, which is not set"
+            faults.append(SettingsProblem(actual=actual, allowed="a value", fix=fix, unset=True))
+        # Like in a shell, `:-` also replaces a variable that is set and empty.
         looked_up.append(bool(value) or default is None)
         return value or default or ""
 
@@ -170,7 +173,7 @@ def substitute(text: str, lookup: Lookup, *, plain: bool = True) -> tuple[str, V
 
 
 def read(path: Path, *, lookup: Lookup, unused: Callable[[KeyPath], str]) -> Tree:
-    """What a file says.
+    """Read a file into a tree.
 
     Subtrees for which `unused` gives a reason are left out unread, with a note. Wrong variables and
     duplicate keys are collected in `problems`.
@@ -186,31 +189,31 @@ def read(path: Path, *, lookup: Lookup, unused: Callable[[KeyPath], str]) -> Tre
         if node is not None:
             tree.data = _Reader(tree, lookup, unused).value(node, ())
     except OSError as error:
-        found = f"a file that cannot be read ({error.strerror})"
-        raise _refused(path, found, "a configuration file; `larder config init` writes one") from None
+        actual = f"a file that cannot be read ({error.strerror})"
+        raise _refused(path, actual, "a configuration file; `larder config init` writes one") from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise _refused(path, "bytes that are not UTF-8", "text in UTF-8", line) from None
     except yaml.MarkedYAMLError as error:
         line, column = (mark.line, mark.column) if (mark := error.problem_mark) else (0, 0)
-        found = ", ".join(part for part in (error.context, error.problem) if part)
+        actual = ", ".join(part for part in (error.context, error.problem) if part)
         fix = "inside { } and [ ] a variable needs quotes" if "${" in text.split("\n")[line] else ""
-        raise _refused(path, f"broken YAML ({found})", "valid YAML", line + 1, column + 1, fix) from None
+        raise _refused(path, f"broken YAML ({actual})", "valid YAML", line + 1, column + 1, fix) from None
     except yaml.reader.ReaderError as error:
-        found = f"a character YAML forbids (#x{ord(str(error.character)):04x})"
-        raise _refused(path, found, "printable text", text.count("\n", 0, error.position) + 1) from None
+        actual = f"a character YAML forbids (#x{ord(str(error.character)):04x})"
+        raise _refused(path, actual, "printable text", text.count("\n", 0, error.position) + 1) from None
     except RecursionError:
-        found = "lists or mappings nested too deeply, or too much (aliases repeat their values)"
+        actual = "lists or mappings nested too deeply, or too much (aliases repeat their values)"
         allowed = f"at most {MOST_LEVELS} levels and {MOST_VALUES:,} values"
-        raise _refused(path, found, allowed) from None
+        raise _refused(path, actual, allowed) from None
     return tree
 
 
 def _refused(
-    path: Path, found: str, allowed: str, line: int = 0, column: int = 0, fix: str = ""
+    path: Path, actual: str, allowed: str, line: int = 0, column: int = 0, fix: str = ""
 ) -> SettingsError:
     at = Location(str(path), line, column)
-    return SettingsError([SettingsProblem(at=at, found=found, allowed=allowed, fix=fix)])
+    return SettingsError([SettingsProblem(at=at, actual=actual, allowed=allowed, fix=fix)])
 
 
 @dataclass
@@ -220,16 +223,16 @@ class _Reader:
     tree: Tree
     lookup: Lookup
     unused: Callable[[KeyPath], str]
-    left: int = MOST_VALUES
+    values_left: int = MOST_VALUES
 
     def line_of(self, node: yaml.Node) -> Location:
-        """Where a node begins."""
+        """Place where a node begins."""
         return Location(self.tree.file, node.start_mark.line + 1)
 
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
         """The node as a plain value."""
-        self.left -= 1
-        if self.left < 0 or len(path) > MOST_LEVELS:
+        self.values_left -= 1
+        if self.values_left < 0 or len(path) > MOST_LEVELS:
             raise RecursionError  # whatever follows is more of the same
         self.tree.places.setdefault(path, self.line_of(node))
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
@@ -238,7 +241,7 @@ class _Reader:
             return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
         if isinstance(node, yaml.ScalarNode) and node.tag in _SCALARS:
             return self.scalar(node, path)
-        fault = SettingsProblem(found=f"the YAML tag {node.tag}", allowed="a value without a tag")
+        fault = SettingsProblem(actual=f"the YAML tag {node.tag}", allowed="a value without a tag")
         self.tree.complain(path, fault)
         return None
 
@@ -268,21 +271,21 @@ class _Reader:
         result: dict[str, Any] = {}
         for key, value in node.value:
             wrong = None
-            here = (*path, str(key.value) if isinstance(key, yaml.ScalarNode) else "")
+            key_path = (*path, str(key.value) if isinstance(key, yaml.ScalarNode) else "")
             if not isinstance(key, yaml.ScalarNode) or key.tag == _TAG + "merge":
-                found = "a key that is no text, or a merge key"
-                wrong = SettingsProblem(found=found, allowed="a text key", fix="repeat merged keys here")
-            elif here in self.tree.places:
-                fix = f"the first is on line {self.tree.place(here).line}"
-                wrong = SettingsProblem(found="the key a second time", allowed="each key once", fix=fix)
+                actual = "a key that is no text, or a merge key"
+                wrong = SettingsProblem(actual=actual, allowed="a text key", fix="repeat merged keys here")
+            elif key_path in self.tree.places:
+                fix = f"the first is on line {self.tree.place(key_path).line}"
+                wrong = SettingsProblem(actual="the key a second time", allowed="each key once", fix=fix)
             if wrong:
-                self.tree.complain(here, wrong, at=self.line_of(key))
+                self.tree.complain(key_path, wrong, at=self.line_of(key))
                 continue
-            self.tree.places[here] = self.line_of(key)
-            if reason := self.unused(here):
-                self.tree.notes.append(f"{self.line_of(key)}: {spelled(here)}: not used: {reason}")
+            self.tree.places[key_path] = self.line_of(key)
+            if reason := self.unused(key_path):
+                self.tree.notes.append(f"{self.line_of(key)}: {spelled(key_path)}: not used: {reason}")
                 continue
-            taken = self.value(value, here)
-            if taken or not getattr(self.tree.variables.get(here), "whole", False):
-                result[str(key.value)] = taken
+            plain = self.value(value, key_path)
+            if plain or not getattr(self.tree.variables.get(key_path), "whole", False):
+                result[str(key.value)] = plain
         return result

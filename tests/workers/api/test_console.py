@@ -231,7 +231,7 @@ def test_only_who_operates_lets_deletions_go_and_tries_again(
 def test_who_operates_is_told_what_is_wrong_with_the_installation(
     logged: Callable[..., TestClient], parts: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.admin.status.SEEN_SECONDS", 0.0)
+    monkeypatch.setattr("workers.admin.status.RECENT_SECONDS", 0.0)
     with parts.database.control() as connection:
         connection.execute(
             text("""

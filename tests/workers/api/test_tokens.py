@@ -260,14 +260,14 @@ class TestPublicKeys:
             return json.dumps({"keys": keys}).encode()
 
         found = PublicKeys(read, clock=lambda: now[0])
-        assert found.of("r")
+        assert found.find("r")
         for _ in range(50):
             with pytest.raises(TokenRefused):
-                found.of("e")
+                found.find("e")
         assert len(reads) == 1
         keys.append(EC.as_dict(private=False))
         now[0] += REFETCH_SECONDS
-        assert found.of("e")
+        assert found.find("e")
         assert len(reads) == 2
 
     def test_keys_are_not_fetched_from_where_clouds_hand_out_theirs(self) -> None:
@@ -275,11 +275,11 @@ class TestPublicKeys:
         with pytest.raises(LarderError, match="hand out the keys"):
             _fetch(name)
         with pytest.raises(TokenRefused):
-            PublicKeys(lambda: _fetch(name)).of("r")
+            PublicKeys(lambda: _fetch(name)).find("r")
 
     def test_keys_that_cannot_be_read_let_nobody_in(self) -> None:
         def away() -> bytes:
             raise OSError
 
         with pytest.raises(TokenRefused):
-            PublicKeys(away).of("r")
+            PublicKeys(away).find("r")

@@ -303,7 +303,7 @@ def test_what_runs_differently_is_told_and_taken_over(run: Run) -> None:
     )
     told = run("check").stdout.splitlines()
     assert told[-3:] == [
-        "differs retrieval.topK: 9 (what runs has 5)",
+        "differs retrieval.topK: 9 (running with 5)",
         "differs a password or key",
         "next  larder reload",
     ]

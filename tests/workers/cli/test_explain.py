@@ -125,7 +125,7 @@ def test_a_file_that_was_left_out_tells_why(depot: Depot, run: Run) -> None:
     for name in ("docs/scan.pdf", "scan.pdf", "./docs/scan.pdf"):
         result = run("explain", name)
         assert result.exit_code == 1
-        assert "E003: not indexed: docs/scan.pdf holds no text\n  mend it and run" in result.stderr, name
+        assert "E003: not indexed: docs/scan.pdf holds no text\n  correct it and run" in result.stderr, name
     assert "not indexed: docs/old.docx: it is [b]damaged[/]" in run("explain", "old.docx").stderr
     assert "no document is called 'can.pdf'" in run("explain", "can.pdf").stderr
 
@@ -142,7 +142,7 @@ def test_a_waiting_document_tells_its_next_try(depot: Depot, run: Run) -> None:
         (["--query", "kestrel", "-k", "1"], "", "beyond", "beyond the 1 result shown; score"),
         (["--query", "kestrel", "--kind", "decision"], "", "filtered", "kept out by the filter: kinds"),
         (["--query", "otters", "--since", "1d", "--tag", "x"], "", "filtered", "tags and since"),
-        (["--query", "clay", "--mode", "keyword"], "", "no_match", "none of the question's words"),
+        (["--query", "clay", "--mode", "keyword"], "", "no_match", "none of the query's words"),
         (["--query", " "], "", "empty", "the question is empty"),
         (["--query", "otters"], "hidden = true", "hidden", "the last complete walk"),
         (["--query", "otters"], "deleted = true", "deleted", "its source no longer has it"),

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from tests.conftest import Site
+from workers import embedded
 
 CONFIG = "rag: {embedding: {provider: hashing}}"
 

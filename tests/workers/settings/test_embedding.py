@@ -122,7 +122,7 @@ class TestKeys:
     )
     def test_a_missing_key_names_the_variable(self, problems: Problems, provider: str, variable: str) -> None:
         (problem,) = problems(embedding(provider))
-        assert (problem.key, problem.found, problem.at.line) == ("embedding.apiKey", "nothing", 2)
+        assert (problem.key, problem.actual, problem.at.line) == ("embedding.apiKey", "nothing", 2)
         assert problem.allowed == f"the key of {KNOWN[provider].title}"
         assert variable in problem.fix
 
@@ -139,7 +139,7 @@ class TestKeys:
 class TestWhatDoesNotFit:
     def test_a_model_not_known_here_needs_its_dimensions(self, problems: Problems, loaded: Loaded) -> None:
         (problem,) = problems(embedding("ollama", "    model: snowflake\n"))
-        assert (problem.key, problem.at.line, problem.found) == ("embedding.dimensions", 2, "nothing")
+        assert (problem.key, problem.at.line, problem.actual) == ("embedding.dimensions", 2, "nothing")
         assert "the length of the vectors of snowflake" in problem.allowed
         assert "nomic-embed-text" in problem.fix
         text = embedding("ollama", "    model: snowflake\n    dimensions: 1024\n")
@@ -159,7 +159,7 @@ class TestWhatDoesNotFit:
     ) -> None:
         more = f"    model: {model}\n    dimensions: {dimensions}\n"
         (problem,) = problems(embedding(provider, more), KEYS)
-        assert (problem.key, problem.at.line, problem.found) == ("embedding.dimensions", 5, str(dimensions))
+        assert (problem.key, problem.at.line, problem.actual) == ("embedding.dimensions", 5, str(dimensions))
         assert problem.allowed == f"{allowed}, which {model} gives"
 
     @pytest.mark.parametrize(("provider", "most"), [("gemini", 100), ("huggingface", 32), ("ollama", 512)])
@@ -199,4 +199,4 @@ class TestPrevious:
 
     def test_keys_that_only_the_present_one_has_are_unknown(self, problems: Problems) -> None:
         (problem,) = problems(embedding("minilm", "    previous: {provider: hashing, batchSize: 4}\n"))
-        assert (problem.key, problem.found) == ("embedding.previous.batchSize", "an unknown key")
+        assert (problem.key, problem.actual) == ("embedding.previous.batchSize", "an unknown key")

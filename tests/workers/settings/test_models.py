@@ -162,7 +162,7 @@ def test_sizes_depend_on_the_strategy(loaded: Loaded, keys: str, sizes: tuple[in
 
 def test_a_semantic_chunk_smaller_than_its_default_overlap_is_refused(problems: Problems) -> None:
     (problem,) = problems("rag:\n  chunking: {strategy: semantic, minSize: 0, maxSize: 50}\n")
-    assert (problem.key, problem.found, problem.allowed) == (
+    assert (problem.key, problem.actual, problem.allowed) == (
         "chunking.overlap",
         "the default 50",
         "less than maxSize (50)",
@@ -245,7 +245,7 @@ class TestQueue:
     def test_values_out_of_order(self, problems: Problems, keys: str, key: str, allowed: str) -> None:
         (problem,) = problems(f"rag:\n  queue: {{{keys}}}\n")
         assert (problem.at.line, problem.key, problem.allowed) == (2, f"queue.{key}", allowed)
-        assert problem.found == (keys.partition(": ")[2] if key in keys else "nothing")
+        assert problem.actual == (keys.partition(": ")[2] if key in keys else "nothing")
 
 
 def test_a_process_keeps_as_many_connections_as_it_is_told(loaded: Loaded) -> None:

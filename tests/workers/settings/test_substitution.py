@@ -62,13 +62,13 @@ def test_texts_and_variables_in_any_order(parts: list[tuple[str, str]]) -> None:
 def test_what_looks_like_a_variable_and_is_none_is_refused(text: str) -> None:
     with pytest.raises(SettingsError) as caught:
         substitute(text, {"A": "1", "B": "2"}.get)
-    assert "begins no variable" in caught.value.problems[0].found
+    assert "begins no variable" in caught.value.problems[0].actual
 
 
 def test_every_unset_variable_of_a_value_is_named() -> None:
     with pytest.raises(SettingsError) as caught:
         substitute("${A}-${B:-x}-${C}", no_variables)
-    assert [f.found for f in caught.value.problems] == ["${A}, which is not set", "${C}, which is not set"]
+    assert [f.actual for f in caught.value.problems] == ["${A}, which is not set", "${C}, which is not set"]
 
 
 @pytest.mark.parametrize(

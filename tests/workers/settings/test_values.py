@@ -27,7 +27,7 @@ from connectors.sections import (
     Zone,
     refuse,
 )
-from workers.settings.diagnosis import described, shown
+from workers.settings.diagnosis import described, short_text
 from workers.settings.values import BrokerUrl, Cron, DatabaseUrl
 from workers.settings.yamlfile import Location, SettingsError, SettingsProblem, spelled
 
@@ -185,7 +185,7 @@ class TestWords:
         ],
     )
     def test_of_values(self, value: object, text: str) -> None:
-        assert shown(value) == text
+        assert short_text(value) == text
 
     def test_of_paths(self) -> None:
         assert spelled(()) == ""
@@ -212,7 +212,7 @@ def test_mismatches_of_a_section_come_together_with_their_defaults() -> None:
 
 def test_problems_are_sorted_by_file_line_and_key() -> None:
     def problem(file: str, line: int, key: str) -> SettingsProblem:
-        return SettingsProblem(at=Location(file, line), key=key, found="a", allowed="b", fix="c")
+        return SettingsProblem(at=Location(file, line), key=key, actual="a", allowed="b", fix="c")
 
     one, two, three = problem("a", 2, "x"), problem("a", 10, "a"), problem("a", 10, "b")
     error = SettingsError([three, one, two])

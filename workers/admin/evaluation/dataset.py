@@ -30,11 +30,11 @@ CONTEXT = "context_judgements.tsv"
 JUDGEMENTS_HEADER = ("query-id", "corpus-id", "score")
 CONTEXT_HEADER = ("item", "section", "ref", "grade")
 DOCUMENT_SECTIONS = ("similar_work", "past_decisions", "technical_docs", "likely_duplicates")
-"""Parts of a Step 4 answer that list documents."""
+"""Sections of a Step 4 answer that list documents."""
 SECTIONS = (*DOCUMENT_SECTIONS, "learnings", "suggestions", "risk_hints")
-"""All parts that are judged, with those that list sentences."""
+"""All sections that are judged, with those that list sentences."""
 GRADES = {"0": 0, "1": 1, "2": 2}
-"""Noise, related, useful."""
+"""Grades in the file: noise, related, useful."""
 _FORM = f"a set is a folder with {CORPUS}, {QUERIES}, {JUDGEMENTS} and {META}; see docs/evaluation.md"
 _CORRECT = "correct it, or take the line out"
 
@@ -49,7 +49,7 @@ class EvalDataset:
     relevant: Mapping[str, Mapping[str, int]]
     """Question -> documents that answer it, with their grades; only questions that have one."""
     self_exclude: bool
-    """A question is a document of the set, which is not to be found."""
+    """True if questions are documents of the set, which they must not find."""
     projects: Mapping[str, str]
     """Document -> its project; only those that name one."""
     requests: Mapping[str, Json]
@@ -59,7 +59,7 @@ class EvalDataset:
 
     @cached_property
     def digest(self) -> str:
-        """Changes when a document does."""
+        """Hash that changes with any document."""
         whole = "".join(f"{d.external_id}\0{d.content_hash}\0" for d in self.documents)
         return hashlib.sha256(whole.encode()).hexdigest()[:12]
 
@@ -76,7 +76,7 @@ def table_row(*cells: object) -> str:
 
 
 def refuse_used(folder: Path) -> None:
-    """A set is written into a folder that is new or empty.
+    """Refuse a folder that is not new or empty, for a set to be written into.
 
     Raises:
         ConfigurationError: the folder is not empty, or no folder.
@@ -137,7 +137,7 @@ class _Row(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_nulls(cls, row: Any) -> Any:
-        """Null stands for nothing."""
+        """Drop fields that are null: null stands for an absent value."""
         return {k: v for k, v in row.items() if v is not None} if isinstance(row, dict) else row
 
 
@@ -167,7 +167,7 @@ class _QuestionRow(_Row):
     acceptance_criteria: str | list[str] = []
 
     def request(self, *, excluded: bool) -> Json:
-        """What the enrich worker is sent; the id is what keeps an item from finding itself."""
+        """Request that the enrich worker is sent; the id keeps an item from finding itself."""
         title = self.title.strip() or self.text.partition("\n")[0].strip()
         pbi = {
             **({"id": self.id} if excluded else {}),
@@ -194,15 +194,15 @@ def read(folder: Path, limit: int | None = None) -> EvalDataset:
         ConfigurationError: it is no set; the message says which file and line.
     """
     _refuse_incomplete(folder)
-    rows, asked = _rows(folder / CORPUS, _DocumentRow), _rows(folder / QUERIES, _QuestionRow)
-    questions = dict(islice(asked.items(), limit))
+    rows, all_questions = _rows(folder / CORPUS, _DocumentRow), _rows(folder / QUERIES, _QuestionRow)
+    questions = dict(islice(all_questions.items(), limit))
     meta = folder / META
     excluded = (
         meta.is_file()
         and _parsed(_Meta, meta.read_bytes().removeprefix(codecs.BOM_UTF8), str(meta)).self_exclude
     )
-    context = _context(folder / CONTEXT, asked, rows) if (folder / CONTEXT).is_file() else {}
-    made = EvalDataset(
+    context = _context(folder / CONTEXT, all_questions, rows) if (folder / CONTEXT).is_file() else {}
+    dataset = EvalDataset(
         name=folder.resolve().name,
         documents=[row.document() for row in rows.values()],
         queries={query: row.text for query, row in questions.items()},
@@ -212,10 +212,10 @@ def read(folder: Path, limit: int | None = None) -> EvalDataset:
         requests={query: row.request(excluded=excluded) for query, row in questions.items()},
         context={query: context[query] for query in questions if query in context},
     )
-    for what, part in (("document", rows), ("question with a relevant document", made.relevant)):
+    for noun, part in (("document", rows), ("question with a relevant document", dataset.relevant)):
         if not part:
-            raise ConfigurationError(f"the set in {folder} has no {what}", fix=_FORM)
-    return made
+            raise ConfigurationError(f"the set in {folder} has no {noun}", fix=_FORM)
+    return dataset
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
@@ -244,21 +244,21 @@ def _parsed(model: type[_Model], text: str | bytes, place: str) -> _Model:
         return model.model_validate_json(text)
     except ValidationError as error:
         wrong = error.errors(include_input=False)[0]
-        said = f": {wrong['loc'][0]}: {wrong['msg']}" if wrong["loc"] else " is no JSON object"
-        raise ConfigurationError(place + said, fix=f"correct it; {_FORM}") from None
+        detail = f": {wrong['loc'][0]}: {wrong['msg']}" if wrong["loc"] else " is no JSON object"
+        raise ConfigurationError(place + detail, fix=f"correct it; {_FORM}") from None
 
 
 def _rows(path: Path, model: type[_RowModel]) -> dict[str, _RowModel]:
     """The objects of a file, a line each, by their ids."""
-    found: dict[str, _RowModel] = {}
+    rows: dict[str, _RowModel] = {}
     for place, line in _lines(path):
         row = _parsed(model, line, place)
-        if row.id in found:
+        if row.id in rows:
             raise ConfigurationError(
                 f"{place}: a line before it has the _id {row.id!r}", fix="give each line an _id of its own"
             )
-        found[row.id] = row
-    return found
+        rows[row.id] = row
+    return rows
 
 
 def _table(path: Path, questions: Container[str]) -> Iterator[tuple[str, list[str]]]:
@@ -273,7 +273,7 @@ def _relevant(
     path: Path, questions: Container[str], documents: Container[str], *, excluded: bool
 ) -> dict[str, dict[str, int]]:
     """Question -> documents that answer it."""
-    found: dict[str, dict[str, int]] = {}
+    relevant: dict[str, dict[str, int]] = {}
     for place, cells in _table(path, questions):
         try:
             query, document, grade = cells[0], cells[1], int(cells[2])
@@ -283,38 +283,38 @@ def _relevant(
             ) from None
         if query in questions and grade > 0 and not (excluded and query == document):
             _refuse_unknown(place, document, documents)
-            found.setdefault(query, {})[document] = grade
-    return found
+            relevant.setdefault(query, {})[document] = grade
+    return relevant
 
 
 def _context(
     path: Path, questions: Container[str], documents: Container[str]
 ) -> dict[str, dict[tuple[str, str], int]]:
     """Question -> (section, ref) -> grade; a line without a grade waits for somebody to judge it."""
-    found: dict[str, dict[tuple[str, str], int]] = {}
+    grades_by_item: dict[str, dict[tuple[str, str], int]] = {}
     for place, cells in _table(path, questions):
-        item, section, ref, said = (*(cell.strip() for cell in cells), "", "", "")[:4]
-        if ref and not said:
+        item, section, ref, grade_text = (*(cell.strip() for cell in cells), "", "", "")[:4]
+        if ref and not grade_text:
             continue
         if item not in questions:
             raise ConfigurationError(f"{place} names no question of {QUERIES}", fix=_CORRECT)
-        if not all((section in SECTIONS, ref, said in GRADES)):
+        if not all((section in SECTIONS, ref, grade_text in GRADES)):
             raise ConfigurationError(
                 f"{place} is not {', '.join(CONTEXT_HEADER)} with tabs between them",
                 fix=f"known sections are {', '.join(SECTIONS)}; grades are 0 noise, 1 related, 2 useful",
             )
-        grade = GRADES[said]
+        grade = GRADES[grade_text]
         if section in DOCUMENT_SECTIONS and grade:
             _refuse_unknown(place, ref, documents)
-        if found.setdefault(item, {}).setdefault((section, single_line(ref)), grade) != grade:
+        if grades_by_item.setdefault(item, {}).setdefault((section, single_line(ref)), grade) != grade:
             raise ConfigurationError(
                 f"{place} has another grade than a line before it", fix="leave one of them"
             )
-    return found
+    return grades_by_item
 
 
 def _refuse_unknown(place: str, document: str, documents: Container[str]) -> None:
-    """A document that is not there can never be found: every figure would be too low."""
+    """Refuse a document outside the set: no search finds it, and every figure would be too low."""
     if document not in documents:
         raise ConfigurationError(
             f"{place} names the document {truncated(document)!r}, which {CORPUS} does not hold", fix=_CORRECT
@@ -328,7 +328,7 @@ REASONS = {
     "relations": (1, ("similar_work",)),
     "decisions": (2, ("past_decisions",)),
 }
-"""Why a question should find a document -> its grade, and the sections that should show it."""
+"""Reason why a question should find a document -> its grade, and the sections that should show it."""
 LATER = re.compile(
     r"^## (?:links|details|history|comments|discussion|resolution|outcome|dependencies|closing comment|final summary"
     r"|implementation notes|lessons learned|retro\w*|post-?mortem)\b.*?(?=^## |\Z)",
@@ -339,7 +339,7 @@ _RELATED = re.compile(r"^- (?:Related|Predecessor|Successor): (.+)$", re.MULTILI
 _TOKEN = re.compile(r"[^\s,;()\[\]<>{}\"'`|]+")
 
 
-def build(parts: Runtime, tenant: UUID, folder: Path) -> Json:
+def build(runtime: Runtime, tenant: UUID, folder: Path) -> Json:
     """Write a set of the tenant's documents into `folder`, which then holds their texts, for this user only.
 
     Duplicates, relations and decisions say what should be found.
@@ -348,7 +348,7 @@ def build(parts: Runtime, tenant: UUID, folder: Path) -> Json:
         ConfigurationError: the folder is not empty, or nothing indexed says what belongs together.
     """
     refuse_used(folder)
-    with parts.database.tenant(tenant) as connection:
+    with runtime.database.tenant(tenant) as connection:
         documents = list(corpus(connection))
     pairs = _pairs(documents)
     if not pairs:
@@ -384,18 +384,18 @@ def _pairs(documents: Sequence[Json]) -> dict[tuple[str, str], str]:
     """(question, document) -> why the one should find the other; the first reason holds."""
     work = [row for row in documents if row["kind"] == Kind.WORK]
     names = _Names(work)
-    found = {pair: "duplicates" for group in _groups(work, names) for pair in permutations(group, 2)}
+    pairs = {pair: "duplicates" for group in _groups(work, names) for pair in permutations(group, 2)}
     for row in documents:
-        own, text = row["_id"], row.get("text", "")
-        told = [row.get("metadata", {}).get(key) for key in RELATIONS]
+        ident, text = row["_id"], row.get("text", "")
+        related = [row.get("metadata", {}).get(key) for key in RELATIONS]
         if row["kind"] == Kind.DECISION:
-            for item in sorted(names.within([*told, row["title"], text], row["source"])):
-                found.setdefault((item, own), "decisions")
+            for item in sorted(names.within([*related, row["title"], text], row["source"])):
+                pairs.setdefault((item, ident), "decisions")
         elif row["kind"] == Kind.WORK:
-            for item in sorted(names.within([*told, *_RELATED.findall(text)], row["source"]) - {own}):
-                found.setdefault((own, item), "relations")
-                found.setdefault((item, own), "relations")
-    return found
+            for item in sorted(names.within([*related, *_RELATED.findall(text)], row["source"]) - {ident}):
+                pairs.setdefault((ident, item), "relations")
+                pairs.setdefault((item, ident), "relations")
+    return pairs
 
 
 def _groups(work: Sequence[Json], names: _Names) -> list[list[str]]:
@@ -422,19 +422,19 @@ class _Names:
 
     def find(self, name: str, source: str) -> str | None:
         """The item of that name, the one of the same source if there are several; None if that leaves no one."""
-        found = self._ids.get(name.removeprefix("#"), [])
-        own = [one for one in found if one[0] == source] if len(found) > 1 else found
-        return own[0][1] if len(own) == 1 else None
+        matching = self._ids.get(name.removeprefix("#"), [])
+        candidates = [one for one in matching if one[0] == source] if len(matching) > 1 else matching
+        return candidates[0][1] if len(candidates) == 1 else None
 
-    def within(self, told: Any, source: str) -> set[str]:
+    def within(self, value: Any, source: str) -> set[str]:
         """Items that a value or its texts name; inside a text a bare number or word is none."""
-        if isinstance(told, Mapping | list):
-            parts = told.values() if isinstance(told, Mapping) else told
-            return set[str]().union(*(self.within(one, source) for one in parts))
-        whole = str(told or "").strip()
-        found = {self.find(whole, source)}
+        if isinstance(value, Mapping | list):
+            values = value.values() if isinstance(value, Mapping) else value
+            return set[str]().union(*(self.within(one, source) for one in values))
+        whole = str(value or "").strip()
+        items = {self.find(whole, source)}
         for token in _TOKEN.findall(whole):
             name = token.rstrip(".:!?*_")
             if any(c.isdigit() for c in name) and not name.isdigit():
-                found.add(self.find(name, source))
-        return {name for name in found if name}
+                items.add(self.find(name, source))
+        return {name for name in items if name}

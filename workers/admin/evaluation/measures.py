@@ -1,4 +1,4 @@
-"""How good a ranking is: nDCG, recall and reciprocal rank, and whether a difference is more than chance."""
+"""Quality of a ranking: nDCG, recall and reciprocal rank, and whether a difference is more than chance."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from dataclasses import dataclass
 import numpy as np
 
 DEPTH = 10
-"""Results that count."""
+"""Number of results that count."""
 MEASURES = ("ndcg@10", "recall@5", "recall@10", "mrr@10")
 RESAMPLES = 10_000
 _SEED = 20_250_101
 _INTERVAL = (2.5, 97.5)
 
 Scores = dict[str, float]
-"""Measure -> of one question, or the mean over many; 0 to 1, more is better."""
+"""Measure -> score of one question, or mean over many; 0 to 1, more is better."""
 
 
 def judge(ranking: Sequence[str], grades: Mapping[str, float]) -> Scores:
-    """How good one ranking is; a result named twice counts once.
+    """Score one ranking; a result named twice counts once.
 
-    `grades` are of the relevant documents, one at least: nDCG gains as many, all else only asks whether it is there.
+    `grades` are those of the relevant documents, one at least: nDCG weighs them, the other measures count hits.
     """
     best = list(dict.fromkeys(ranking))[:DEPTH]
     places = [place for place, document in enumerate(best, 1) if document in grades]
-    found = (
+    scores = (
         _gain(grades.get(document, 0) for document in best)
         / _gain(sorted(grades.values(), reverse=True)[:DEPTH]),
         sum(place <= DEPTH // 2 for place in places) / len(grades),
         len(places) / len(grades),
         1 / places[0] if places else 0,
     )
-    return dict(zip(MEASURES, found, strict=True))
+    return dict(zip(MEASURES, scores, strict=True))
 
 
 def mean(scores: Collection[Scores]) -> Scores:
@@ -47,7 +47,7 @@ def _gain(grades: Iterable[float]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A figure, with what holds 95 % of the figures that other questions would have shown."""
+    """A figure with its 95 % interval, as other questions would have shown it."""
 
     mean: float
     low: float
@@ -55,17 +55,17 @@ class Interval:
 
     @property
     def certain(self) -> bool:
-        """Of a difference: True if the interval leaves no room for "no difference"."""
+        """Whether a difference is certain: zero lies outside the interval."""
         return self.low > 0 or self.high < 0
 
 
-def share(parts: Sequence[tuple[float, float]]) -> Interval | None:
-    """The share that pairs of (good, judged) have in all, a pair for each question; None if nothing was judged."""
-    return change([(0.0, 1.0)] * len(parts), parts)
+def share(counts: Sequence[tuple[float, float]]) -> Interval | None:
+    """Share of all pairs of (good, judged), a pair for each question; None if nothing was judged."""
+    return change([(0.0, 1.0)] * len(counts), counts)
 
 
 def change(first: Sequence[tuple[float, float]], second: Sequence[tuple[float, float]]) -> Interval | None:
-    """How much such a share differs, second minus first; None if nothing was judged in one of them.
+    """Difference between two such shares, second minus first; None if nothing was judged in one of them.
 
     Questions are drawn anew in pairs, and the same numbers give the same interval.
     """

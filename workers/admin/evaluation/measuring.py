@@ -1,4 +1,4 @@
-"""Measuring search and Step 4: judged questions, asked as the product would ask them, and what came of it."""
+"""Measuring search and Step 4: judged questions, asked as the product asks them, and their scores."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from workers.runtime import Runtime
 
 WORST = 10
 KEPT_SHARE = 0.98
-"""Of the relevant documents, what the threshold `auto` keeps."""
+"""Share of the relevant documents that the threshold `auto` keeps."""
 GRADE_NAMES = ("noise", "related", "useful")
 UNJUDGED = "unjudged"
 NOISE = "noise share"
@@ -48,24 +48,24 @@ def _percentiles(seconds: Sequence[float]) -> Json:
 
 
 class Line(NamedTuple):
-    """One thing that an answer shows."""
+    """One entry that an answer shows."""
 
     section: str
     ref: str
-    """Of the document that is shown or cited; empty if none is."""
+    """Ref of the document that is shown or cited; empty if none is."""
     text: str
     """The sentence, or the title of the document."""
     similarity: int | None = None
-    """Of a document, as it is shown."""
+    """Similarity of a document, as the answer shows it."""
 
     @property
     def key(self) -> str:
-        """What it is judged by: the document, or the sentence itself."""
+        """Key of its judgement: the document, or the sentence itself."""
         return self.ref if self.section in DOCUMENT_SECTIONS else single_line(self.text)
 
 
 def lines_of(context: Json) -> Iterator[Line]:
-    """What the answer for one item shows, but for notices of our own."""
+    """Lines that the answer for one item shows, without notices of our own."""
     for section in DOCUMENT_SECTIONS:
         for item in context.get(section, ()):
             yield Line(section, item["ref"], item["title"], item.get("similarity"))
@@ -91,13 +91,13 @@ class Step4Answers:
     """Stored id of a document -> its id in the set: an answer calls a task in a file by the task's own id."""
 
     def graded(self) -> Iterator[tuple[str, Line, str]]:
-        """(item, line, grade): of a sentence that nobody judged, what was said of the document it cites."""
+        """(item, line, grade); a sentence that nobody judged has the grade of the document it cites."""
         for item, answer in self.answers.items():
             judged = self.dataset.context.get(item, {})
             cited = [one for part in (*DOCUMENT_SECTIONS, "citations") for one in answer.get(part, ())]
             names = {one["ref"]: self.names.get(one.get("document_id", ""), one["ref"]) for one in cited}
-            for shown in lines_of(answer):
-                line = shown._replace(ref=names.get(shown.ref, shown.ref))
+            for original in lines_of(answer):
+                line = original._replace(ref=names.get(original.ref, original.ref))
                 keys = ((line.section, single_line(name)) for name in (line.key, line.ref))
                 yield item, line, next((GRADE_NAMES[judged[k]] for k in keys if k in judged), UNJUDGED)
 
@@ -106,8 +106,8 @@ class Step4Answers:
         rows = {(i, line.section, line.key): line for i, line, grade in self.graded() if grade == UNJUDGED}
         for (item, section, key), line in rows.items():
             title = single_line(self.dataset.requests[item]["pbi"]["title"])
-            shown = single_line(line.text) if section in DOCUMENT_SECTIONS else line.ref
-            yield item, section, key, "", f"{title} -> {shown}"
+            label = single_line(line.text) if section in DOCUMENT_SECTIONS else line.ref
+            yield item, section, key, "", f"{title} -> {label}"
 
     def to_json(self) -> Json:
         """`step4` in the document of `larder eval --json`; `items` are the lines of each grade by section."""
@@ -127,7 +127,7 @@ class Step4Answers:
 
 
 def _summary(each: Sequence[Counter[str]]) -> Json:
-    """Of one section; shares are None if nothing was judged."""
+    """Figures of one section; shares are None if nothing was judged."""
     total = sum(each, Counter())
     judged = total.total() - total[UNJUDGED]
     precision = share([(c["useful"] + c["related"], c.total() - c[UNJUDGED]) for c in each])
@@ -144,16 +144,16 @@ def _summary(each: Sequence[Counter[str]]) -> Json:
     }
 
 
-def _enrich(parts: Runtime, dataset: EvalDataset, items: Sequence[str], show: Show) -> Step4Answers:
+def _enrich(runtime: Runtime, dataset: EvalDataset, items: Sequence[str], show: Show) -> Step4Answers:
     """Enrich items one by one, as the worker would; what a model would make of the words is left out."""
-    enrich = enricher(parts, parts.settings.tenant_id)
+    enrich = enricher(runtime, runtime.settings.tenant_id)
     answers, seconds = {}, []
     for number, item in enumerate(items, 1):
         begun = time.perf_counter()
         answers[item] = enrich(dataset.requests[item])
         seconds.append(time.perf_counter() - begun)
         show("enriching", number, len(items))
-    names = {str(ident): name for name, ident in document_ids(parts, dataset).items()}
+    names = {str(ident): name for name, ident in document_ids(runtime, dataset).items()}
     return Step4Answers(dataset=dataset, answers=answers, seconds=seconds, names=names)
 
 
@@ -172,7 +172,7 @@ class Measured(NamedTuple):
 
 
 def measure(
-    parts: Runtime, dataset: EvalDataset, mode: Mode, show: Show, items: Sequence[str] = ()
+    runtime: Runtime, dataset: EvalDataset, mode: Mode, show: Show, items: Sequence[str] = ()
 ) -> Measured:
     """Index the set as a source of the runtime's tenant, then ask all questions, and enrich `items`.
 
@@ -181,12 +181,12 @@ def measure(
         IndexingError: not one document could be indexed.
         SearchError: an item cannot be enriched.
     """
-    if not parts.rag.enabled:
+    if not runtime.rag.enabled:
         raise ConfigurationError("rag.enabled is false, so there is nothing to measure", fix="set it to true")
-    failed = index(parts, dataset, show)
-    rankings, seconds, levels = _ask(parts, dataset, mode, show)
-    step4 = _enrich(parts, dataset, items, show) if items else None
-    exact = {query: judge(rankings[query], wanted) for query, wanted in dataset.relevant.items()}
+    failed = index(runtime, dataset, show)
+    rankings, seconds, levels = _ask(runtime, dataset, mode, show)
+    step4 = _enrich(runtime, dataset, items, show) if items else None
+    exact = {query: judge(rankings[query], grades) for query, grades in dataset.relevant.items()}
     scores = {query: _rounded(one) for query, one in exact.items()}
     worst = sorted(exact, key=lambda query: (exact[query]["ndcg@10"], exact[query]["recall@10"]))
     report = {
@@ -196,8 +196,8 @@ def measure(
         "queries": len(rankings),
         "judged": len(scores),
         "mode": mode,
-        "model": parts.model,
-        "tenant": parts.settings.tenant,
+        "model": runtime.model,
+        "tenant": runtime.settings.tenant,
         "scores": _rounded(mean(exact.values())),
         "seconds": _percentiles(seconds),
         "degraded": sum(level > 0 for level in levels),
@@ -210,22 +210,22 @@ def measure(
 
 
 def _ask(
-    parts: Runtime, dataset: EvalDataset, mode: Mode, show: Show
+    runtime: Runtime, dataset: EvalDataset, mode: Mode, show: Show
 ) -> tuple[dict[str, list[str]], list[float], list[int]]:
     """(rankings, seconds, levels) of all questions."""
-    retriever = search.retriever(parts, parts.settings.tenant_id)
-    ids = document_ids(parts, dataset)
+    retriever = search.retriever(runtime, runtime.settings.tenant_id)
+    ids = document_ids(runtime, dataset)
     names = {ident: name for name, ident in ids.items()}
     rankings: dict[str, list[str]] = {}
     seconds, levels = [], []
     for number, (query, question) in enumerate(dataset.queries.items(), 1):
-        own = (ids[query],) if dataset.self_exclude and query in ids else ()
-        request = SearchRequest(text=question, mode=mode, k=DEPTH, filter=Filter(exclude=own))
+        excluded = (ids[query],) if dataset.self_exclude and query in ids else ()
+        request = SearchRequest(text=question, mode=mode, k=DEPTH, filter=Filter(exclude=excluded))
         begun = time.perf_counter()
-        found = retriever.search(request)
+        results = retriever.search(request)
         seconds.append(time.perf_counter() - begun)
-        levels.append(found.degradation_level)
-        rankings[query] = [names[hit.document.id] for hit in found.hits]
+        levels.append(results.degradation_level)
+        rankings[query] = [names[hit.document.id] for hit in results.hits]
         show("asking", number, len(dataset.queries))
     return rankings, seconds, levels
 
@@ -234,26 +234,26 @@ def _ask(
 
 
 def compare(before: Json, after: Json) -> Json:
-    """What changes from one report to the other, measure by measure, with 95 % intervals.
+    """Changes from one report to the other, measure by measure, with 95 % intervals.
 
     A measure is left out if one of them has no judged line for it; see `not_compared`.
     """
     first, second = _values(before), _values(after)
-    found = {}
+    changes = {}
     for name in [name for name in first if name in second]:
         one, other = first[name], second[name]
         questions = list(dict.fromkeys((*one, *other)))
         each = change([one.get(q, (0, 0)) for q in questions], [other.get(q, (0, 0)) for q in questions])
         if each is not None:
-            shown = _rounded({"difference": each.mean, "low": each.low, "high": each.high})
-            found[name] = {**shown, "certain": each.certain}
-    return found
+            figures = _rounded({"difference": each.mean, "low": each.low, "high": each.high})
+            changes[name] = {**figures, "certain": each.certain}
+    return changes
 
 
 def not_compared(before: Json, after: Json) -> Json:
     """Measure -> why `compare` leaves it out, of those that one of two reports can tell."""
     judged = [
-        {name for name, each in _values(one).items() if any(of for _, of in each.values())}
+        {name for name, each in _values(one).items() if any(total for _, total in each.values())}
         for one in (before, after)
     ]
     return {
@@ -263,19 +263,19 @@ def not_compared(before: Json, after: Json) -> Json:
 
 
 def _values(report: Json) -> dict[str, dict[str, tuple[float, float]]]:
-    """Measure -> question -> what it has, and of how much."""
-    found = {
+    """Measure -> question -> (sum, number judged)."""
+    values = {
         name: {query: (float(scores[name]), 1.0) for query, scores in report["questions"].items()}
         for name in MEASURES
     }
     for item, sections in report.get("step4", {}).get("items", {}).items():
         for section, grades in sections.items():
             good = grades.get("useful", 0) + grades.get("related", 0)
-            found.setdefault(f"{section} precision", {})[item] = (good, good + grades.get("noise", 0))
+            values.setdefault(f"{section} precision", {})[item] = (good, good + grades.get("noise", 0))
         total = sum(map(Counter, sections.values()), Counter[str]())
         judged = sum(total[name] for name in GRADE_NAMES)
-        found.setdefault(NOISE, {})[item] = (total["noise"], judged)
-    return found
+        values.setdefault(NOISE, {})[item] = (total["noise"], judged)
+    return values
 
 
 def baseline(path: Path, dataset: EvalDataset, mode: Mode, items: Sequence[str]) -> Json:
@@ -286,9 +286,9 @@ def baseline(path: Path, dataset: EvalDataset, mode: Mode, items: Sequence[str])
     """
     try:
         report: Json = json.loads(path.read_text(encoding="utf-8"))
-        told = [part for each in _values(report).values() for value in each.values() for part in value]
+        numbers = [part for each in _values(report).values() for value in each.values() for part in value]
         reasons = {
-            "something that is no number": all(map(math.isfinite, told)),
+            "something that is no number": all(map(math.isfinite, numbers)),
             f"the set {report['set']!r}, not {dataset.name!r}": report["set"] == dataset.name,
             "other documents": report["digest"] == dataset.digest,
             f"--mode {report['mode']}, not {mode}": report["mode"] == mode,
@@ -315,16 +315,18 @@ def regressions(comparison: Json) -> list[str]:
     ]
 
 
-def calibrate(parts: Runtime, dataset: EvalDataset) -> Json:
-    """The threshold that this model and this set ask for, and how many pairs of question and document tell it."""
-    tenant, ids = parts.settings.tenant_id, document_ids(parts, dataset)
+def calibrate(runtime: Runtime, dataset: EvalDataset) -> Json:
+    """Threshold that suits this model by this set, and the number of pairs of question and document behind it."""
+    tenant, ids = runtime.settings.tenant_id, document_ids(runtime, dataset)
     near: list[float] = []
-    with parts.database.tenant(tenant) as connection:
+    with runtime.database.tenant(tenant) as connection:
         read = active_index(connection)
-    for query, wanted in dataset.relevant.items():
+    for query, grades in dataset.relevant.items():
         if read is not None:
-            asked = embed_query_checked(parts.embedder_of(read), dataset.queries[query])
-            with parts.database.tenant(tenant) as connection:
-                near += documents.similarities(connection, read.id, asked, [ids[name] for name in wanted])
-    kept = round(keeping(near, KEPT_SHARE), 4) if near else None
-    return {"pairs": len(near), "min_similarity": kept, "kept_share": KEPT_SHARE}
+            query_vector = embed_query_checked(runtime.embedder_of(read), dataset.queries[query])
+            with runtime.database.tenant(tenant) as connection:
+                near += documents.similarities(
+                    connection, read.id, query_vector, [ids[name] for name in grades]
+                )
+    threshold = round(keeping(near, KEPT_SHARE), 4) if near else None
+    return {"pairs": len(near), "min_similarity": threshold, "kept_share": KEPT_SHARE}

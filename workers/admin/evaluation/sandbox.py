@@ -35,7 +35,7 @@ BATCH = 8
 """Documents that go through the three steps together; few, so that all cores end at about the same time."""
 
 Show = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, of how much."""
+"""Progress callback: name of the step, how much of it is done, of how much."""
 
 
 def settings_for(settings: Settings, dataset: EvalDataset) -> Settings:
@@ -64,15 +64,15 @@ def settings_for(settings: Settings, dataset: EvalDataset) -> Settings:
 
 @contextmanager
 def folder_for(settings: Settings, *, keep: bool) -> Iterator[Path]:
-    """Where databases of sandboxes lie; gone afterwards, or kept for the next time in the data folder."""
+    """Folder of the databases of sandboxes; removed afterwards, or kept in the data folder for the next time."""
     folder = settings.data / "eval" if keep else Path(tempfile.mkdtemp(prefix="larder-eval-"))
     folder.mkdir(parents=True, exist_ok=True)
-    # Of a measurement at the same time.
-    others = {one for one in folder.iterdir() if embedded.running(one / "postgres")}
+    # Databases of a measurement that runs at the same time.
+    foreign = {one for one in folder.iterdir() if embedded.running(one / "postgres")}
     try:
         yield folder
     finally:
-        for database in {*folder.iterdir()} - others:
+        for database in {*folder.iterdir()} - foreign:
             embedded.stop(database)
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -80,39 +80,40 @@ def folder_for(settings: Settings, *, keep: bool) -> Iterator[Path]:
 
 def open_runtime(settings: Settings, dataset: EvalDataset, folder: Path) -> Runtime:
     """A runtime on servers of its own: what is measured touches nothing that is searched, and no worker helps."""
-    ours = settings_for(settings, dataset)
-    storage = StorageSettings(data=folder / ours.tenant)
+    sandbox_settings = settings_for(settings, dataset)
+    storage = StorageSettings(data=folder / sandbox_settings.tenant)
     return locating.open_runtime(
-        replace(ours, rag=ours.rag.model_copy(update={"storage": storage})), start=True
+        replace(sandbox_settings, rag=sandbox_settings.rag.model_copy(update={"storage": storage})),
+        start=True,
     )
 
 
-def index(parts: Runtime, dataset: EvalDataset, show: Show) -> int:
+def index(runtime: Runtime, dataset: EvalDataset, show: Show) -> int:
     """Make the set searchable; what is there unchanged is left alone. Returns how many documents failed.
 
     Raises:
         EmbedderRefused, BudgetSpent: to go on takes a person, or a day.
         IndexingError: not one document could be indexed.
     """
-    tenant = parts.settings.tenant_id
-    for name, held in _sources(dataset).items():
-        _admit(parts, name, dataset.projects.get(held[0].external_id, parts.settings.project), held)
-    with parts.database.tenant(tenant) as connection:
+    tenant = runtime.settings.tenant_id
+    for name, members in _sources(dataset).items():
+        _admit(runtime, name, dataset.projects.get(members[0].external_id, runtime.settings.project), members)
+    with runtime.database.tenant(tenant) as connection:
         todo = documents.restart_pending(connection)
     show("indexing", 0, len(todo))
     while todo:
-        _run(parts, [todo[at : at + BATCH] for at in range(0, len(todo), BATCH)], show)
-        raise_if_stuck(parts)
-        with parts.database.tenant(tenant) as connection:
+        _run(runtime, [todo[at : at + BATCH] for at in range(0, len(todo), BATCH)], show)
+        raise_if_stuck(runtime)
+        with runtime.database.tenant(tenant) as connection:
             wait = documents.seconds_put_off(connection)
         time.sleep(max(0.0, wait or 0.0))
-        with parts.database.tenant(tenant) as connection:
+        with runtime.database.tenant(tenant) as connection:
             todo = [] if wait is None else documents.restart_pending(connection)
-    with parts.database.control() as connection:
+    with runtime.database.control() as connection:
         runs.close(connection, [run.id for run in runs.list_settled(connection)])
-    maintenance.refresh_tenant(parts, tenant)
-    maintenance.build_indexes(parts)
-    with parts.database.tenant(tenant) as connection:
+    maintenance.refresh_tenant(runtime, tenant)
+    maintenance.build_indexes(runtime)
+    with runtime.database.tenant(tenant) as connection:
         failed, reason = documents.never_indexed(connection)
     if failed >= len(dataset.documents):
         raise IndexingError(
@@ -122,13 +123,13 @@ def index(parts: Runtime, dataset: EvalDataset, show: Show) -> int:
     return failed
 
 
-def _run(parts: Runtime, batches: Sequence[Sequence[Item]], show: Show) -> None:
-    """All batches through all steps; a thread per core, since a model computes on one."""
-    tenant, total = parts.settings.tenant_id, sum(map(len, batches))
-    _ = parts.embedder, parts.database  # built once, before threads share them
+def _run(runtime: Runtime, batches: Sequence[Sequence[Item]], show: Show) -> None:
+    """Take all batches through all steps, with a thread per core, since a model computes on one."""
+    tenant, total = runtime.settings.tenant_id, sum(map(len, batches))
+    _ = runtime.embedder, runtime.database  # built once, before threads share them
 
     def through(batch: Sequence[Item]) -> int:
-        indexer = steps.indexer(parts, tenant)
+        indexer = steps.indexer(runtime, tenant)
         items, waiting = list[Item](), batch
         while waiting:
             step = indexer.chunk(tenant, waiting)
@@ -150,32 +151,32 @@ def _run(parts: Runtime, batches: Sequence[Sequence[Item]], show: Show) -> None:
             raise
 
 
-def document_ids(parts: Runtime, dataset: EvalDataset) -> dict[str, UUID]:
+def document_ids(runtime: Runtime, dataset: EvalDataset) -> dict[str, UUID]:
     """Document of the set -> its id in the sandbox."""
     return {
-        one.external_id: document_id(source_id(parts.settings.tenant_id, name), one.external_id)
-        for name, held in _sources(dataset).items()
-        for one in held
+        one.external_id: document_id(source_id(runtime.settings.tenant_id, name), one.external_id)
+        for name, members in _sources(dataset).items()
+        for one in members
     }
 
 
 def _sources(dataset: EvalDataset) -> dict[str, list[Document]]:
-    """Each project is a source: a document has its project from there."""
-    found: dict[str, list[Document]] = {}
+    """Documents by source; each project is one, from which its documents have the project."""
+    by_source: dict[str, list[Document]] = {}
     for document in dataset.documents:
         project = dataset.projects.get(document.external_id)
-        found.setdefault(f"{SOURCE}-{project}" if project else SOURCE, []).append(document)
-    return found
+        by_source.setdefault(f"{SOURCE}-{project}" if project else SOURCE, []).append(document)
+    return by_source
 
 
-def _admit(parts: Runtime, name: str, project: str, held: Sequence[Document]) -> None:
-    """The documents of a source into the ledger."""
-    tenant = parts.settings.tenant_id
+def _admit(runtime: Runtime, name: str, project: str, members: Sequence[Document]) -> None:
+    """Admit the documents of a source to the ledger."""
+    tenant = runtime.settings.tenant_id
     source, owner = source_id(tenant, name), project_id(tenant, project)
-    named = language_metadata(parts.rag.language)
-    stemmed = [replace(one, metadata={**named, **one.metadata}) for one in held]
-    with parts.database.tenant(tenant) as connection:
-        sources.ensure_tenant(connection, tenant, parts.settings.tenant, owner, project)
+    named = language_metadata(runtime.rag.language)
+    stemmed = [replace(one, metadata={**named, **one.metadata}) for one in members]
+    with runtime.database.tenant(tenant) as connection:
+        sources.ensure_tenant(connection, tenant, runtime.settings.tenant, owner, project)
         registration = sources.Registration(
             id=source,
             tenant_id=tenant,
@@ -187,19 +188,19 @@ def _admit(parts: Runtime, name: str, project: str, held: Sequence[Document]) ->
         )
         sources.register(connection, [registration])
         # A run that a stopped command left open goes on.
-        left = runs.open_of(connection, source)
-        run = left.id if left else runs.open_run(connection, tenant, source, trigger="manual")
+        unfinished = runs.open_of(connection, source)
+        run = unfinished.id if unfinished else runs.open_run(connection, tenant, source, trigger="manual")
         if run is None:
             raise IndexingError(
                 "the set is being indexed by another command", fix="wait for it, then try again"
             )
-        where = admission.Admission(
+        destination = admission.Admission(
             tenant_id=tenant,
             source_id=source,
             run_id=run,
-            pipeline_version=f"judged-1|{steps.chunkers(parts)(SOURCE, SourceType.TEXT).version}",
+            pipeline_version=f"judged-1|{steps.chunkers(runtime)(SOURCE, SourceType.TEXT).version}",
         )
         for start in range(0, len(stemmed), PAGE):
             page = Page(cursor={"next": start}, documents=tuple(stemmed[start : start + PAGE]))
-            runs.add(connection, run, admission.admit(connection, where, page), cursor=page.cursor)
+            runs.add(connection, run, admission.admit(connection, destination, page), cursor=page.cursor)
         runs.finish_walk(connection, run)
