@@ -173,11 +173,12 @@ def message_of(error: BaseException | None) -> str:
 # States that blame the value: its format, a constraint, a limit of the server, or our own functions refuse it. Other
 # states are faults of the server or its tables; once they are repaired, all waiting work succeeds.
 _VALUE_STATES = ("22", "23502", "23505", "23514", "54", "P0")
+_GRANT = (
+    "grant it to that login: docs/operations.md#own-postgresql-and-valkey has what the owner is granted by hand;"
+    " `larder migrate`, with the owner's LARDER_ADMIN_DATABASE_URL, grants the rest"
+)
 _HINDRANCES = (
-    (
-        "42501",
-        "the login lacks that right: `larder migrate`, with the owner's LARDER_ADMIN_DATABASE_URL, grants all",
-    ),
+    ("42501", _GRANT),
     ("42", "the schema is that of another version, or was changed by hand: `larder migrate`"),
     ("25006", "it only reads: name the primary server in LARDER_DATABASE_URL, not a standby"),
     ("53100", f"its disk is full: make room. {RETRY_ADVICE}"),

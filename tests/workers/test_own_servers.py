@@ -282,6 +282,20 @@ def test_a_schema_that_is_not_there_names_the_owner(folder: Path, cluster: Clust
     assert f"the database has revision none of the schema, and this version needs {migrations.NEWEST}" in said
     assert "LARDER_ADMIN_DATABASE_URL" in said
     assert "disk" not in said
+    screen = run(("status",), cwd=folder, env=environment(**cluster.environment()), seconds=60).stdout
+    assert "database refuses us" in screen, "it answers, so it is not away"
+    assert "larder migrate" in " ".join(screen.split())
+
+
+def test_an_owner_that_lacks_a_grant_is_sent_to_the_page_that_has_it(cluster: Cluster) -> None:
+    cluster.run("roles made beforehand")
+    with cluster.superuser() as connection:
+        connection.execute("revoke larder_reader from larder_owner")
+    with pytest.raises(StoreHindered, match="larder_reader") as refused:
+        migrated(cluster.environment(owner="larder_owner"))
+    page, _, heading = refused.value.fix.partition(": ")[2].partition(" ")[0].partition("#")
+    assert page == "docs/operations.md"
+    assert f"\n## {heading.replace('-', ' ')}\n" in DOCS.read_text("utf-8").lower()
 
 
 def test_a_role_of_the_application_without_that_of_control_is_told_so(folder: Path, cluster: Cluster) -> None:

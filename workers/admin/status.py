@@ -18,7 +18,7 @@ from pipeline.access import OPERATE, Caller
 from pipeline.database.engine import database_id
 from pipeline.documents import Json
 from pipeline.enrichment.degradation import HealthOptions
-from pipeline.errors import LarderError, NotFound, StoreError, StoreRefused, StoreUnavailable
+from pipeline.errors import LarderError, NotFound, StoreError, StoreHindered, StoreRefused, StoreUnavailable
 from pipeline.ledger import dead, embedding_use, overview, runs, sources, upkeep
 from pipeline.search.cache import partial_of_all
 from pipeline.search.chunk_store import active_index
@@ -112,7 +112,7 @@ def without_database(runtime: Runtime, error: LarderError) -> Json:
         "broker_shared_with": "",
         **local_facts(runtime),
         "unconfigured": [],
-        "database": "refused" if isinstance(error, StoreRefused) else "error",
+        "database": "refused" if isinstance(error, StoreRefused | StoreHindered) else "error",
         **broker_facts(runtime, queues),
         "disk_free": disk_free(runtime),
         "error": error.to_json(),
