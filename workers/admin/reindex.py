@@ -14,7 +14,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 from pipeline.chunking.strategies import STRATEGIES
 from pipeline.documents import Json
 from pipeline.embedding import EmbeddingOptions
-from pipeline.embedding.known_models import KNOWN, vector_key
+from pipeline.embedding.known_models import PROVIDER_FACTS, vector_key
 from pipeline.errors import ConfigurationError, EmbedderRefused, LarderError, StoreUnavailable
 from pipeline.ledger import audit, embedding_use, search_indexes
 from pipeline.ledger.search_indexes import WantedIndex, made_with
@@ -162,10 +162,10 @@ def _wanted(
         _ = parts.embedder
         return configured
     provider = provider or configured.provider
-    if provider not in KNOWN:
-        raise ConfigurationError(f"--provider {provider!r}", fix=f"use one of {', '.join(KNOWN)}")
+    if provider not in PROVIDER_FACTS:
+        raise ConfigurationError(f"--provider {provider!r}", fix=f"use one of {', '.join(PROVIDER_FACTS)}")
     model = model or (parts.rag.embedding.model if provider == configured.provider else "")
-    length = KNOWN[provider].dimensions_of(model, dimensions)
+    length = PROVIDER_FACTS[provider].dimensions_of(model, dimensions)
     if length is None:
         raise ConfigurationError(
             f"the length of the vectors of {model} is not known", fix="give --dimensions"

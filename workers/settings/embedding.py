@@ -23,10 +23,10 @@ from connectors.sections import (
     refuse,
 )
 from pipeline.embedding import EmbeddingOptions
-from pipeline.embedding.known_models import KNOWN, misfits
+from pipeline.embedding.known_models import PROVIDER_FACTS, misfits
 from workers.settings.values import options_from
 
-EMBEDDING_PROVIDERS: Mapping[str, str] = {name: f.about for name, f in KNOWN.items()}
+EMBEDDING_PROVIDERS: Mapping[str, str] = {name: f.about for name, f in PROVIDER_FACTS.items()}
 """One line per embedder that this version knows."""
 
 _OWN = "Left out: the provider's own."
@@ -69,7 +69,7 @@ class EmbeddingModel(ConfigSection):
         """What is left out becomes the provider's own."""
         given = {} if value is None else value
         provider = cls.provider_of(given) if isinstance(given, dict) else ""
-        facts = KNOWN.get(provider)
+        facts = PROVIDER_FACTS.get(provider)
         if facts is None:
             return given
         own = {
@@ -78,7 +78,7 @@ class EmbeddingModel(ConfigSection):
             "batch_size": facts.batch,
             "timeout": facts.timeout,
         }
-        if known := facts.of(str(given.get("model", ""))):
+        if known := facts.model_facts(str(given.get("model", ""))):
             own["dimensions"] = known.dimensions
         return {k: v for k, v in own.items() if k in cls.model_fields and to_camel(k) not in given} | given
 
@@ -117,7 +117,7 @@ class StoryEmbedding(EmbeddingModel):
     @classmethod
     def provider_of(cls, given: Mapping[str, Any]) -> str:
         """A section that names its model only means the first provider that has it."""
-        having = (name for name, facts in KNOWN.items() if given.get("model") in facts.models)
+        having = (name for name, facts in PROVIDER_FACTS.items() if given.get("model") in facts.models)
         return str(given.get("provider") or next(having, "gemini")).lower()
 
 
