@@ -95,8 +95,9 @@ eval: $(VENV)/.dev   ## Rankings on the sets in SETS=FOLDER, and Step 4 on the c
 		"(docs/evaluation.md) and one of checkouts (tests/worlds/README.md)"; exit 1; }
 	@test -z "$(SETS)" || test -n "$(wildcard $(SETS)/*/queries.jsonl)" \
 		|| { echo "$(SETS) holds no folder with a queries.jsonl, so no set: docs/evaluation.md"; exit 1; }
-	@$(if $(SETS),$(BIN)/python tests/benchmarks/quality.py $(dir $(wildcard $(SETS)/*/queries.jsonl)))
-	@$(if $(WORLDS),$(BIN)/python -m tests.benchmarks.worlds $(WORLDS))
+	@$(if $(SETS),$(BIN)/python tests/benchmarks/quality.py --modes hybrid $(if $(ACCEPT),--accept) -- \
+		$(dir $(wildcard $(SETS)/*/queries.jsonl)))
+	@$(if $(WORLDS),$(BIN)/python -m tests.benchmarks.worlds $(WORLDS) $(if $(ACCEPT),--accept))
 
 drill: $(VENV)/.dev   ## Break everything for a long while and count what is lost: a table, and JSON in tests/benchmarks/out
 	@LARDER_DRILL=10 $(BIN)/python -m pytest -q -s -m 'not drill' --timeout 3600 tests/end_to_end/test_drill.py

@@ -174,8 +174,8 @@ export interface Suggestion {
 
 /** Something that went wrong with similar work. */
 export interface RiskHint {
-  /** One of reopened, abandoned, overran and rejected. */
-  type: "reopened" | "abandoned" | "overran" | "rejected";
+  /** One of reopened, abandoned, overran, rejected and followed. */
+  type: "reopened" | "abandoned" | "overran" | "rejected" | "followed";
   /** HIGH, MEDIUM or LOW. */
   severity: "HIGH" | "MEDIUM" | "LOW";
   /** A sentence for a product owner. */

@@ -23,7 +23,7 @@ FORKS = multiprocessing.get_context("forkserver")
 LOADED = [
     *("celery.apps.worker", "celery.concurrency.prefork", "kombu.transport.redis", "opentelemetry.sdk.trace"),
     *("rich.live", "rich.markdown", "rich.progress", "rich.table", "sqlalchemy.dialects.postgresql"),
-    *("pipeline.actions", "pipeline.enrichment.text", "pipeline.ingest.backfill", "pipeline.ingest.sync"),
+    *("pipeline.actions", "pipeline.enrichment.text", "pipeline.ingest.sync"),
     *("pipeline.stories.store", "workers.cli.processes", "workers.cli.search", "workers.search"),
     *("workers.admin.explain", "workers.admin.status", "workers.limits.allowance"),
 ]

@@ -64,7 +64,7 @@ TIGHTER: Mapping[tuple[str, str], Json] = {
         "enum": ["acceptance_criterion", "decision", "duplicate", "document", "risk", "notice"]
     },
     ("Suggestion", "citations"): NUMBERS,
-    ("RiskHint", "type"): {"enum": ["reopened", "abandoned", "overran", "rejected"]},
+    ("RiskHint", "type"): {"enum": ["reopened", "abandoned", "overran", "rejected", "followed"]},
     ("RiskHint", "severity"): {"enum": ["HIGH", "MEDIUM", "LOW"]},
     ("RiskHint", "citation"): NUMBER,
     ("Duplicate", "similarity"): PERCENT,

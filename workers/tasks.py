@@ -9,6 +9,7 @@ from uuid import UUID
 
 from pipeline.ingest.steps import Indexer, Step
 from pipeline.ledger import Item
+from pipeline.search.chunk_store import indexes
 from workers import runtime
 from workers.admin import reindex
 from workers.control import maintenance, steps
@@ -99,8 +100,13 @@ def _step(of: Callable[[Indexer, UUID, Sequence[Item]], Step], tenant: UUID, ite
 
 @app.task(name="larder.fill")  # type: ignore[untyped-decorator]
 def fill(tenant: str, index: int, items: Sequence[Sequence[str | int]], **_later: object) -> None:
-    """Bring documents into a search index that lacks them."""
-    pumping.fill_and_continue(runtime.current(), UUID(tenant), index, decode(items))
+    """Bring documents into a search index that lacks them, and see to it that there is a next message."""
+    parts = runtime.current()
+    with parts.database.control() as connection:
+        beside = next((one for one in indexes(connection) if one.id == index), None)
+    if beside is not None:  # else it was dropped, and all that was noted about it with it
+        steps.indexer(parts, UUID(tenant), beside).fill(UUID(tenant), decode(items))
+        pumping.send_fills(parts, index)
 
 
 @app.task(name="larder.enrich")  # type: ignore[untyped-decorator]

@@ -12,7 +12,7 @@ from pipeline.enrichment.degradation import DISABLED
 NO_LINK = "#"
 """Stands for a document that has no address."""
 
-SHAPE = 4
+SHAPE = 5
 """Counts up when `EnrichedContext.to_json` changes, so that answers kept from before are made anew."""
 
 UNKNOWN = "unknown"
@@ -128,7 +128,7 @@ class RiskHint:
     """Something that went wrong with similar work."""
 
     type: str
-    """One of reopened, abandoned, overran and rejected."""
+    """One of reopened, abandoned, overran, rejected and followed."""
     severity: str
     """HIGH, MEDIUM or LOW."""
     message: str

@@ -32,6 +32,7 @@ from pipeline.enrichment.extraction import (
     decision_of,
     effort_of,
     effort_of_similar,
+    follow_up,
     learnings,
     rationale_of,
     reasons_of_rejection,
@@ -47,6 +48,7 @@ from pipeline.enrichment.found import (
     FoundDocument,
     likely_documents,
     likely_duplicates,
+    likest,
 )
 from pipeline.enrichment.request import SECTIONS, EnrichmentRequest
 from pipeline.enrichment.text import (
@@ -65,7 +67,7 @@ from pipeline.search.question import key_of
 from pipeline.search.records import duplicate_of, validity_note
 
 MOST_SUGGESTIONS = 5
-CLOSE = 80
+CLOSE = 95
 """Similarity from which an item is close enough to borrow a criterion from."""
 SHARED = 2
 """Words at least that a borrowed criterion has in common with this item."""
@@ -76,7 +78,7 @@ ALIKE = 0.35
 """A criterion that has so much in common with one of this item says the same in other words."""
 DESCRIBED = 0.75
 """Of the words of this item's title: a passage that has so many may describe what the item asks for."""
-SURE = 60
+SURE = 86
 """Similarity from which an item or a document is close enough to ask something of this one."""
 SHORT = 150
 """Characters of a quotation inside of a suggestion."""
@@ -237,18 +239,20 @@ def _documents(
             yield Suggestion(kind="document", ref=found.external_id, text=text, citations=doc.citations[:1])
 
 
-def risks_of(work: Sequence[FoundDocument], cited: Citations) -> list[tuple[FoundDocument, RiskHint]]:
-    """What went wrong with similar work, the gravest first; usually nothing."""
+def risks_of(
+    work: Sequence[FoundDocument], cited: Citations, close: Sequence[FoundDocument] = ()
+) -> list[tuple[FoundDocument, RiskHint]]:
+    """What went wrong with similar work or undid it, also of what is `close`; the gravest first, usually nothing."""
     made = []
     for found in work:
-        for kind, severity, what in _wrong(found) if found.similarity >= SURE else ():
+        for kind, severity, what in _wrong(found, close) if found.similarity >= SURE else ():
             (number,) = cited.cite(found, _shown_for(found))
             message = f"“{found.title}” ({found.external_id}) {what}."
             made.append((found, RiskHint(type=kind, severity=severity, message=message, citation=number)))
     return sorted(made, key=lambda one: ("HIGH", "MEDIUM", "LOW").index(one[1].severity))
 
 
-def _wrong(found: FoundDocument) -> Iterator[tuple[str, str, str]]:
+def _wrong(found: FoundDocument, close: Sequence[FoundDocument]) -> Iterator[tuple[str, str, str]]:
     """Type, severity and what happened."""
     times = found.document.metadata.get("reopened")
     if type(times) is int and times > 0:
@@ -262,6 +266,8 @@ def _wrong(found: FoundDocument) -> Iterator[tuple[str, str, str]]:
         ended = str(found.outcome or found.status)
         rejected = re.search(r"reject|declin|invalid|abgelehnt|rejet", ended, re.IGNORECASE)
         yield "rejected" if rejected else "abandoned", "MEDIUM", f"was not done ({ended})"
+    if what := follow_up(found, close):
+        yield "followed", "MEDIUM", what
 
 
 def _shown_for(found: FoundDocument) -> Sentence:
@@ -341,11 +347,16 @@ class Enricher:
             ]
             answers[kind] = replace(found, hits=hits)
         question = stems(request.question)
-        best = {
-            kind: likely_documents(found, kind, question)[: read[kind]] for kind, found in answers.items()
-        }
         level = max(found.degradation_level for found in answers.values())
         texts: Mapping[UUID, DocumentText] = {}
+        kin: Mapping[UUID, float] = {}
+        hits = [hit for found in answers.values() for hit in found.hits]
+        with suppress(StoreUnavailable):  # the hits came from a cache: each alone has to do
+            kin = self.texts.kin(likest(hits, question), hits)
+        best = {
+            kind: likely_documents(found, kind, question, kin)[: read[kind]]
+            for kind, found in answers.items()
+        }
         try:
             texts = self.texts.of(
                 {one.hit.document.id for ones in best.values() for one in ones}, wanted.filter
@@ -393,7 +404,7 @@ class _Answer:
             for one in close[:MOST_DUPLICATE_RANK]
             if one.document.id in twins
         ]
-        risks = risks_of(work, self.cited)
+        risks = risks_of(work, self.cited, close)
         suggestions = suggestions_of(self.request, close, past, docs, duplicates, risks, self.cited)
         return EnrichedContext(
             similar_work=similar,

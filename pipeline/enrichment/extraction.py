@@ -24,8 +24,11 @@ from pipeline.enrichment.text import (
     passage,
     single_line,
     stems,
+    truncated,
     truncated_sentence,
+    without_marks,
 )
+from pipeline.plain_text import is_same_title
 from pipeline.search.records import StoredDocument
 
 ENOUGH = 0.6
@@ -37,6 +40,18 @@ OF_LINKS = 0.5
 _DOTS = " ..."
 _TARGET = re.compile(r"https?://\S+")
 """Where a link leads: its words are those of a site's folders, not of the text."""
+
+
+_UNDOES = re.compile(
+    r"(?:revert(?:ed|s)?|undo(?:es)?|back(?:ed)? out)\b[\s:]*[\"“']?(?P<title>[^\"”]+)", re.IGNORECASE
+)
+_LINK = re.compile(r"^ *[-*+] +([^:\n]{3,30}: .+)$", re.MULTILINE)
+_FOLLOWS = re.compile(
+    r"(?:(?:reverted|undone|broken|regressed|superseded) by|causes?d?|regressions?|follow(?:ed)?[ -]?ups?)\b[^:]{0,20}:"
+    r"|(?:successor|child)\W+bug\b",
+    re.IGNORECASE,
+)
+"""How a link begins that leads to a bug that an item had, or to what undid it."""
 
 
 class Excerpt(NamedTuple):
@@ -232,6 +247,17 @@ def decision_of(found: FoundDocument) -> list[Sentence]:
     parts = (own, told, [s for s in summary if not s.quote], summary)
     kept = next(filter(None, map(_first, parts)), None)
     return kept or [p.sentence for p in best_passages(found, most=1)]
+
+
+def follow_up(found: FoundDocument, others: Iterable[FoundDocument]) -> str:
+    """What undid an item or went wrong after it, in a few words: of its links, or another item that says so."""
+    for other in others:
+        undoes = _UNDOES.match(other.title)
+        if undoes and other is not found and is_same_title(undoes["title"], found.title):
+            return f"was undone by “{other.title}” ({other.external_id})"
+    links = (without_marks(line[1]) for chunk in found.chunks for line in _LINK.finditer(chunk.content))
+    link = next(filter(_FOLLOWS.match, links), None)
+    return f"had a follow-up: “{truncated(link, QUOTED)}”" if link else ""
 
 
 def rule_of(found: FoundDocument) -> Sentence | None:

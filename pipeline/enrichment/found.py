@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from heapq import nlargest
+from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
@@ -36,8 +38,15 @@ _SHOWN = 3
 """So many of the likest are not counted among the usual ones."""
 _USUAL, _USUAL_WEIGHT = 0.25, 4
 """The usual similarity in meaning where few documents tell it, and how many of them it counts as."""
+_USUAL_KIN = 0.42
+"""The similarity to the likest other document where it is not known."""
 _RARE = 0.4
 """`Explanation.overlap` of a document that has a word or two which hardly any other has."""
+COPY = 0.8
+"""Of the words of two passages in documents of one title: from here on one document is a copy of the other."""
+_OLD_PLACE = re.compile(
+    r"(?:^|/)(?:versioned|archived?|old|legacy|v(?:ersion)?[-_ ]?\d)(?![a-z])", re.IGNORECASE
+)
 OUTDATED = -0.5
 """What a document loses, in log-odds, that no longer holds."""
 
@@ -50,6 +59,8 @@ class Calibration:
     """Per unit of cosine similarity, half of the best chunk and half of the whole document."""
     lead: float = 0.0
     """Per unit of cosine similarity above what is usual among the documents found."""
+    kin: float = 0.0
+    """Per unit of cosine similarity to the likest other document found: what helps with an item is alike."""
     words: float = 0.0
     """Per unit of cosine similarity of the sets of words of the question and of title and chunk."""
     overlap: float = 0.0
@@ -57,18 +68,20 @@ class Calibration:
     constant: float
     least: float
     """Probability from which on a document is shown."""
-    behind: float
+    behind: float = 1.0
     """... if it is not so far behind the likest one."""
 
 
 CALIBRATED: Mapping[str, Mapping[Kind, Calibration]] = {
     "all-MiniLM-L6-v2": {
-        Kind.WORK: Calibration(meaning=3.35, lead=3.15, words=5.38, constant=-2.78, least=0.5, behind=0.15),
+        Kind.WORK: Calibration(
+            meaning=5.2, lead=8.1, kin=3.6, words=6.8, overlap=2.9, constant=-5.63, least=0.75
+        ),
         Kind.DECISION: Calibration(
-            meaning=3.59, lead=10.04, words=6.0, constant=-4.66, least=0.4, behind=0.2
+            meaning=4.7, lead=12.7, kin=2.3, words=6.3, overlap=4.3, constant=-6.05, least=0.61
         ),
         Kind.REFERENCE: Calibration(
-            meaning=5.51, lead=6.15, words=0.74, overlap=6.33, constant=-4.76, least=0.45, behind=0.2
+            meaning=6.9, lead=9.8, kin=2.9, words=2.2, overlap=9.7, constant=-6.75, least=0.85
         ),
     },
 }
@@ -83,11 +96,9 @@ BY_WORDS: Mapping[Kind, Calibration] = {
 """Without vectors, or with those of a model that nobody has judged pairs for."""
 
 
-SURE_DUPLICATE = 0.97
-"""Probability from which the likest item is called a duplicate ..."""
-LIKELY_DUPLICATE, AHEAD = 0.9, 0.6
-"""... or from which it is if it is so far ahead of the next one, in log-odds: on three trackers with known duplicates
-four of five such items are (docs/evaluation.md)."""
+LIKELY_DUPLICATE, AHEAD = 0.98, 1.4
+"""Probability from which the likest item is called a duplicate if it is so far ahead of the next one, in log-odds: on
+three trackers with known duplicates four of five such items are (docs/evaluation.md)."""
 VERBATIM = 0.93
 """Similarity in meaning from which any item is: its text is nearly the same."""
 
@@ -103,33 +114,43 @@ class LikelyDocument:
     """`meaning` if vectors were compared, else `words`."""
 
 
-def likely_documents(found: SearchResults, kind: Kind, question: frozenset[str]) -> list[LikelyDocument]:
+def likest(hits: Iterable[Hit], question: frozenset[str]) -> list[Hit]:
+    """The two that are most like a question of these words, of documents of any kind."""
+    told = [hit for hit in hits if hit.explanation and hit.explanation.similarity is not None]
+    return nlargest(2, told, key=lambda hit: (_meaning(hit) + _shared(hit, question), hit.document.id))
+
+
+def likely_documents(
+    found: SearchResults,
+    kind: Kind,
+    question: frozenset[str],
+    kin: Mapping[UUID, float] = MappingProxyType({}),
+) -> list[LikelyDocument]:
     """Of the documents of a kind, those worth showing, the likest first.
 
     Args:
         found: at least CANDIDATES hits where there are so many, with explanations.
         kind: of all hits.
         question: its words, as `pipeline.enrichment.text.stems` gives them.
+        kin: document -> cosine similarity of its chunk to that of the likest other document, of any kind.
     """
     hits, by_model = found.hits, CALIBRATED.get(model_of(found.model))
     told = [hit.explanation is not None and hit.explanation.similarity is not None for hit in hits]
     meanings = [_meaning(hit) for hit in hits]
-    shared = [word_similarity(stems(f"{h.document.title} {h.chunk.content}"), question) for h in hits]
     others = sorted((m for m, of in zip(meanings, told, strict=True) if of), reverse=True)[_SHOWN:CANDIDATES]
     usual = (sum(others) + _USUAL_WEIGHT * _USUAL) / (len(others) + _USUAL_WEIGHT)
     ranked = []
-    for hit, compared, meaning, words in zip(hits, told, meanings, shared, strict=True):
+    for hit, compared, meaning in zip(hits, told, meanings, strict=True):
         by, model = ("meaning", by_model[kind]) if by_model and compared else ("words", BY_WORDS[kind])
         e = hit.explanation
         overlap = (e.overlap if e else None) or 0.0
         if e and e.similarity is not None and e.similarity < e.min_similarity and overlap < _RARE:
             continue  # below the configured least similarity, and without the question's rarest words
-        if hit.weak:
-            continue
         odds = (
             model.meaning * meaning
             + model.lead * (meaning - usual)
-            + model.words * words
+            + model.kin * kin.get(hit.document.id, _USUAL_KIN)
+            + model.words * _shared(hit, question)
             + model.overlap * overlap
             + model.constant
             + (OUTDATED if hit.outdated else 0.0)
@@ -139,7 +160,32 @@ def likely_documents(found: SearchResults, kind: Kind, question: frozenset[str])
     ranked.sort(key=lambda one: -one.probability)
     # What no longer holds must not keep out what took its place.
     holds = next((one.probability for one in ranked if not one.hit.outdated), 0.0)
-    return [one for one in ranked if one.probability >= max(model.least, holds - model.behind)]
+    shown = [one for one in ranked if one.probability >= max(model.least, holds - model.behind)]
+    return shown if kind is Kind.WORK else _without_copies(shown)
+
+
+def _without_copies(ranked: Iterable[LikelyDocument]) -> list[LikelyDocument]:
+    """One for each text: of copies, such as those of several versions, the current one in the place of the likest."""
+    kept: list[LikelyDocument] = []
+    for one in ranked:
+        place = next((n for n, other in enumerate(kept) if _is_copy(one.hit, other.hit)), None)
+        if place is None:
+            kept.append(one)
+        elif _current(one.hit) > _current(kept[place].hit):
+            kept[place] = replace(kept[place], hit=one.hit)
+    return kept
+
+
+def _is_copy(one: Hit, other: Hit) -> bool:
+    titles = {single_line(hit.document.title).casefold() for hit in (one, other)}
+    return len(titles) == 1 and word_similarity(stems(one.chunk.content), stems(other.chunk.content)) >= COPY
+
+
+def _current(hit: Hit) -> tuple[bool, bool, float]:
+    """What orders copies: whether it holds, stands in no folder of an old version, and when it was changed."""
+    path = str(hit.document.metadata.get("source_path") or hit.document.url)
+    changed = hit.document.updated_at
+    return not hit.outdated, not _OLD_PLACE.search(path), changed.timestamp() if changed else 0.0
 
 
 def likely_duplicates(ranked: Sequence[LikelyDocument], title: str) -> list[LikelyDocument]:
@@ -161,8 +207,8 @@ def _is_twin(place: int, ranked: Sequence[LikelyDocument]) -> bool:
     ahead = _log_odds(first.probability) - max(
         (_log_odds(one.probability) for one in others), default=-math.inf
     )
-    likest = first.probability >= SURE_DUPLICATE or (first.probability >= LIKELY_DUPLICATE and ahead >= AHEAD)
-    return _meaning(first.hit) >= VERBATIM or (place == 0 and likest)
+    likest = place == 0 and first.probability >= LIKELY_DUPLICATE and ahead >= AHEAD
+    return likest or _meaning(first.hit) >= VERBATIM
 
 
 def _log_odds(probability: float) -> float:
@@ -175,6 +221,11 @@ def _meaning(hit: Hit) -> float:
     if told is None or told.similarity is None:
         return 0.0
     return 0.5 * told.similarity + 0.5 * (told.similarity if told.centroid is None else told.centroid)
+
+
+def _shared(hit: Hit, question: frozenset[str]) -> float:
+    """Of the words of title and chunk and those of a question."""
+    return word_similarity(stems(f"{hit.document.title} {hit.chunk.content}"), question)
 
 
 MOST_CHUNKS = 100
@@ -234,6 +285,25 @@ class DocumentTexts:
             chunk = Chunk(ord=ord_, content=content, context=context)
             read.setdefault(document, DocumentText(external_id, [])).chunks.append(chunk)
         return read
+
+    def kin(self, likest: Sequence[Hit], hits: Iterable[Hit]) -> Mapping[UUID, float]:
+        """Document -> cosine similarity of the chunk found to that of the first of the likest, or to the second's."""
+        if not likest[1:]:
+            return {}
+        chunks = {hit.document.id: hit.chunk.ord for hit in hits}
+        first, second = (one.document.id for one in likest)
+        compared = """
+            with found as materialized (
+                select c.document_id, c.embedding
+                from unnest(cast(%(ids)s as uuid[]), cast(%(ords)s as int[])) as k(id, ord)
+                join chunk c on c.document_id = k.id and c.ord = k.ord
+                where c.index_id = (select id from search_index where status = 'active'))
+            select f.document_id, 1 - (f.embedding <=> l.embedding)
+            from found f join found l
+              on l.document_id = case when f.document_id = %(first)s then %(second)s::uuid else %(first)s::uuid end"""
+        values = {"ids": [*chunks], "ords": [*chunks.values()], "first": first, "second": second}
+        rows = self.database.fetch(self.tenant, compared, values)
+        return {document: alike for document, alike in rows if alike is not None}
 
     def ids(self, refs: Collection[str], projects: Collection[UUID] = ()) -> Mapping[UUID, tuple[str, str]]:
         """The work items that a source knows by one of these ids, with that id and the title; of `projects`, if given.

@@ -1,1 +1,1 @@
-"""A document's way into the store: sync, chunk, embed, upsert, backfill of another index."""
+"""A document's way into the store: sync, then the steps into each search index."""

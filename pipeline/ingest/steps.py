@@ -1,4 +1,8 @@
-"""The three steps of a document: chunk, embed, upsert. Each claims, works outside transactions, and finishes."""
+"""Bringing documents into a search index: each step claims, works outside transactions, and finishes.
+
+New versions go into the index that is read by three steps, chunk, embed and upsert, with workers of their own and
+chunks staged in between. Another index gets what is searchable already by one step, fill.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 from uuid import UUID
 
 import numpy as np
@@ -14,10 +19,8 @@ from pgvector import HalfVector
 from sqlalchemy import Connection
 
 from pipeline.chunking.strategies import Chunker
-from pipeline.database.engine import Database
 from pipeline.documents import Chunk, SourceType
-from pipeline.embedding import Embedder, Vectors
-from pipeline.embedding.budget import BudgetedEmbedder
+from pipeline.embedding import Vectors
 from pipeline.errors import (
     LarderError,
     StoreDamaged,
@@ -26,23 +29,18 @@ from pipeline.errors import (
     TextRejected,
 )
 from pipeline.ingest import work_in_progress
-from pipeline.ingest.work_in_progress import (
-    SHARED_SECONDS,
-    EmbeddingTerms,
-    attributed_error,
-    cut,
-    embed_missing,
-    giving_back,
-    is_cut,
-    missing,
-    write_each,
-)
-from pipeline.ledger import Item, Stage, embedding_use, runs, search_indexes, work
+from pipeline.ingest.text_embedding import TextEmbedder, Texts
+from pipeline.ingest.work_in_progress import Staged, attributed_error, cut, giving_back, write_each
+from pipeline.ledger import Item, Stage, embedding_use, search_indexes, work
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex
 from pipeline.search.records import Replacement
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+SHARED_SECONDS = 1.0
+"""How long to leave a document alone of which somebody else is embedding a text: about one call."""
 BUILT_SECONDS = 15.0
 """How long a write stays away from an index that is being built: it would wait for that, and all behind it."""
 HELD_SECONDS = 5.0
@@ -65,11 +63,12 @@ Decide = Callable[[LarderError, int], Decision]
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What a step leaves to send: documents ready for the next stage, and some that wait in this or an earlier one."""
+    """What a step leaves: documents ready for the next stage, and some that wait in this or an earlier one."""
 
     ready: list[Item] = field(default_factory=list)
     stage: Stage = Stage.DONE
     again: list[Item] = field(default_factory=list)
+    """Put back for this or an earlier stage; the pump chooses them once more."""
     sizes: dict[UUID, int] = field(default_factory=dict)
     """Chunks per document, for cutting messages of even weight."""
     indexed: int = 0
@@ -87,39 +86,16 @@ class Step:
         )
 
 
-@dataclass(kw_only=True)
-class _Todo:
-    """The texts of the documents to embed, and how far they are."""
-
-    claim: work.Claim
-    hashes: dict[UUID, list[bytes]]
-    wanted: set[bytes]
-    """Have no vector yet."""
-    texts: dict[bytes, str]
-    """Those of `wanted` that are ours to embed."""
-    done: set[bytes] = field(default_factory=set)
-    cut: set[bytes] = field(default_factory=set)
-    """Those of `done` that were longer than the model reads."""
-    refused: set[bytes] = field(default_factory=set)
-    calls: int = 0
-
-    def of(self, hashes: set[bytes], ids: Sequence[UUID]) -> list[UUID]:
-        """Those of the documents that have one of these texts."""
-        return [i for i in ids if not hashes.isdisjoint(self.hashes[i])]
-
-
 @dataclass(frozen=True, kw_only=True)
-class Indexer:
-    """The parts that indexing needs, built once per process."""
+class Indexer(TextEmbedder):
+    """Brings documents into one search index, with its chunkers and its embedder."""
 
-    database: Database
     chunker_of: Callable[[str, SourceType], Chunker]
     """By source name and type."""
-    embedder: Callable[[], Embedder]
-    """Loaded on first use: the worker that only chunks must not hold a model."""
-    model: str
     index: Callable[[Connection], SearchIndex]
-    """The search index that is read; its model is `model`, unless another one was made active meanwhile."""
+    """The search index to write; its model is `model`, unless another one was made active meanwhile."""
+    beside: int | None = None
+    """Its number, if it is filled beside the one that is read."""
     words_first: bool = True
     """New documents are found by their words until they have vectors; not worth a write if those take no time."""
     strategy: str = ""
@@ -127,19 +103,10 @@ class Indexer:
     decide: Decide
     pipeline_of: Callable[[str], str] | None = None
     """How this process cuts the documents of a source, by its name, as their `pipeline_version` ends."""
-    lease: float = 120.0
     crashes: int = work.MOST_CRASHES
     """So often may a document take its worker with it."""
-    slice_seconds: float = 60.0
-    """After this long a step stops, and the rest is sent again: no message may outlive its lease or its time limit."""
-    terms: EmbeddingTerms = field(default_factory=EmbeddingTerms)
-    """Under which the embedder is asked."""
 
-    # -- chunk -------------------------------------------------------------------------------------
-
-    def chunk(self, tenant: UUID, items: Sequence[Item]) -> Step:
-        """Cut documents into staged chunks."""
-        return self._apart(self._chunk, Stage.FETCHED, tenant, items)
+    # -- claims and errors -------------------------------------------------------------------------
 
     def _apart(
         self,
@@ -159,6 +126,65 @@ class Indexer:
             self._fault(claim, claim.ids, error)
             return Step()
 
+    def _claimed(
+        self,
+        tenant: UUID,
+        stage: Stage,
+        items: Sequence[Item],
+        read: Callable[[Connection, work.Claim], T],
+        do: Callable[[work.Claim, T], Step],
+    ) -> Step:
+        """Claim documents and `read` what `do` needs in one transaction; what the database fails at is given back."""
+        with self.database.tenant(tenant, durable=False) as connection:
+            claim = self._claim(connection, tenant, stage, items)
+            if not claim.ids:
+                return Step()
+            content = read(connection, claim)
+        try:
+            return do(claim, content)
+        except StoreUnavailable as error:
+            if isinstance(error, StoreDamaged) and len(claim.ids) > 1:
+                with self.database.tenant(tenant, durable=False) as connection:
+                    if self.terms.budget:
+                        embedding_use.release_texts(connection, claim)
+                    work.put_back(connection, claim, claim.ids)
+                raise
+            self._fault(claim, claim.ids, error)
+            return Step()
+
+    def _claim(self, connection: Connection, tenant: UUID, stage: Stage, items: Sequence[Item]) -> work.Claim:
+        return work.claim(
+            connection, tenant, stage, items, lease=self.lease, crashes=self.crashes, index=self.beside
+        )
+
+    def _fault(self, claim: work.Claim, ids: Sequence[UUID], error: LarderError) -> None:
+        """Give documents back with their error."""
+        for attempt in giving_back(self.lease):
+            with attempt, self.database.tenant(claim.tenant_id, durable=False) as connection:
+                self._decided(connection, claim, ids, error)
+
+    def _decided(
+        self, connection: Connection, claim: work.Claim, ids: Sequence[UUID], error: LarderError
+    ) -> None:
+        """Wait or fail; documents that have been tried differently often are decided about one by one."""
+        error = attributed_error(connection, ids, error, index=self.beside)
+        tried = {i: d.waits if error.waits else d.attempts for i, d in claim.documents.items()}
+        for count in sorted({tried[i] for i in ids}):
+            same = [i for i in ids if tried[i] == count]
+            decision = self.decide(error, count + 1)
+            if error.waits:
+                work.postpone(connection, claim, same, delay=decision.delay, reason=str(error))
+            else:
+                work.fail(connection, claim, same, error, delay=decision.delay, dead=decision.dead)
+                told = {"code": error.code, "error": str(error), "attempt": count + 1, "dead": decision.dead}
+                logger.warning("indexing_failed", extra={"documents": [str(i) for i in same], **told})
+
+    # -- chunk -------------------------------------------------------------------------------------
+
+    def chunk(self, tenant: UUID, items: Sequence[Item]) -> Step:
+        """Cut documents into staged chunks."""
+        return self._apart(self._chunk, Stage.FETCHED, tenant, items)
+
     def _chunk(self, tenant: UUID, items: Sequence[Item]) -> Step:
         of = {item.document_id: item for item in items}
         with self.database.tenant(tenant, durable=False) as connection:
@@ -171,16 +197,26 @@ class Indexer:
                     work.mark_unsent(connection, left)
                 done.append(Step(again=left))
                 break
-            done.append(self._chunk_part(tenant, [of[i] for i in ids]))
+            part = [of[i] for i in ids]
+            done.append(
+                self._claimed(tenant, Stage.FETCHED, part, work_in_progress.bodies, self._cut_and_stage)
+            )
         return Step.joined(done)
 
-    def _chunk_part(self, tenant: UUID, items: Sequence[Item]) -> Step:
-        with self.database.tenant(tenant, durable=False) as connection:
-            claim = self._claim(connection, tenant, Stage.FETCHED, items)
-            bodies = work_in_progress.bodies(connection, claim.ids)
+    def _cut_and_stage(self, claim: work.Claim, bodies: Mapping[UUID, str]) -> Step:
+        pieces = self._cut(claim, claim.ids, bodies)
+        ready = write_each(
+            list(pieces), lambda ids: self._stage(claim, ids, pieces), partial(self._fault, claim)
+        )
+        return Step(ready=ready, stage=Stage.CHUNKED, sizes={i: len(c) for i, c in pieces.items()})
+
+    def _cut(
+        self, claim: work.Claim, ids: Sequence[UUID], bodies: Mapping[UUID, str]
+    ) -> dict[UUID, list[Chunk]]:
+        """The chunks of each document; one that cannot be cut is given back with its error."""
         pieces: dict[UUID, list[Chunk]] = {}
         failed: dict[UUID, LarderError] = {}
-        for i in claim.ids:
+        for i in ids:
             try:
                 stored = claim.documents[i]
                 pieces[i] = cut(self.chunker_of(stored.source, stored.source_type), stored, bodies.get(i))
@@ -188,10 +224,7 @@ class Indexer:
                 failed[i] = error
         for i, fault in failed.items():
             self._fault(claim, [i], fault)
-        ready = write_each(
-            list(pieces), lambda ids: self._stage(claim, ids, pieces), partial(self._fault, claim)
-        )
-        return Step(ready=ready, stage=Stage.CHUNKED, sizes={i: len(c) for i, c in pieces.items()})
+        return pieces
 
     def _stage(
         self, claim: work.Claim, ids: Sequence[UUID], pieces: Mapping[UUID, list[Chunk]]
@@ -228,31 +261,6 @@ class Indexer:
             return []
         return search_indexes.never_indexed(connection, ids)
 
-    def _fault(self, claim: work.Claim, ids: Sequence[UUID], error: LarderError) -> None:
-        """Give documents back with their error."""
-        for attempt in giving_back(self.lease):
-            with attempt, self.database.tenant(claim.tenant_id, durable=False) as connection:
-                self._decided(connection, claim, ids, error)
-
-    def _claim(self, connection: Connection, tenant: UUID, stage: Stage, items: Sequence[Item]) -> work.Claim:
-        return work.claim(connection, tenant, stage, items, lease=self.lease, crashes=self.crashes)
-
-    def _decided(
-        self, connection: Connection, claim: work.Claim, ids: Sequence[UUID], error: LarderError
-    ) -> None:
-        """Wait or fail; documents that have been tried differently often are decided about one by one."""
-        error = attributed_error(connection, ids, error)
-        tried = {i: d.waits if error.waits else d.attempts for i, d in claim.documents.items()}
-        for count in sorted({tried[i] for i in ids}):
-            same = [i for i in ids if tried[i] == count]
-            decision = self.decide(error, count + 1)
-            if error.waits:
-                work.postpone(connection, claim, same, delay=decision.delay, reason=str(error))
-            else:
-                work.fail(connection, claim, same, error, delay=decision.delay, dead=decision.dead)
-                told = {"code": error.code, "error": str(error), "attempt": count + 1, "dead": decision.dead}
-                logger.warning("indexing_failed", extra={"documents": [str(i) for i in same], **told})
-
     # -- embed -------------------------------------------------------------------------------------
 
     def embed(self, tenant: UUID, items: Sequence[Item]) -> Step:
@@ -260,103 +268,37 @@ class Indexer:
         return self._apart(self._embed, Stage.CHUNKED, tenant, items)
 
     def _embed(self, tenant: UUID, items: Sequence[Item]) -> Step:
-        with self.database.tenant(tenant, durable=False) as connection:
-            claim = self._claim(connection, tenant, Stage.CHUNKED, items)
-            if not claim.ids:
-                return Step()
-            todo = self._todo(connection, claim)
-            held = self._held(connection) if todo.texts else None
-        error = self._embed_all(todo) if todo.texts and held is None else None
-        try:
-            if isinstance(error, StoreDamaged):
-                raise error
-            return self._embedded(todo, error, held)
-        except StoreUnavailable as lost:
-            if isinstance(lost, StoreDamaged) and len(claim.ids) > 1:
-                self._give_back(claim)
-                raise
-            self._fault(claim, claim.ids, lost)
-            return Step()
+        return self._claimed(
+            tenant, Stage.CHUNKED, items, self._staged_todo, lambda _claim, todo: self._embedded(todo)[1]
+        )
 
-    def _give_back(self, claim: work.Claim) -> None:
-        with self.database.tenant(claim.tenant_id, durable=False) as connection:
-            if self.terms.budget:
-                embedding_use.release_texts(connection, claim)
-            work.put_back(connection, claim, claim.ids)
-
-    def _todo(self, connection: Connection, claim: work.Claim) -> _Todo:
+    def _staged_todo(self, connection: Connection, claim: work.Claim) -> Texts:
         hashes = work_in_progress.staged_hashes(connection, claim.ids)
-        every = list(dict.fromkeys(h for hs in hashes.values() for h in hs))
-        work_in_progress.refill(connection, claim.tenant_id, self.index(connection), claim.ids, every)
-        lease = self.lease if self.terms.budget else None
-        wanted, ours = missing(connection, claim, self.model, every, lease=lease)
-        texts = work_in_progress.texts(connection, claim.ids, list(ours))
-        return _Todo(claim=claim, hashes=hashes, wanted=wanted, texts=texts)
+        texts_of = partial(work_in_progress.texts, connection, claim.ids)
+        return self.texts_to_embed(connection, claim, self.index(connection), hashes, texts_of)
 
-    def _held(self, connection: Connection) -> embedding_use.Hold | None:
-        """The hold on this configuration, unless this step is the one that tries again."""
-        name, seconds = self.terms.fingerprint, self.terms.probe_seconds
-        held = embedding_use.hold_on(connection, name, probe_seconds=seconds)
-        if held and embedding_use.claim_probe(connection, name, probe_seconds=seconds):
-            return None
-        return held
+    def _embedded(self, todo: Texts) -> tuple[list[UUID], Step]:
+        """Embed what is to be; (documents that have all their vectors, what the step leaves).
 
-    def _embed_all(self, todo: _Todo) -> LarderError | None:
-        """Note the hashes embedded and refused, until all are, the slice of time is over, or an error comes."""
-        claim = todo.claim
-        try:
-            embedder = self.embedder()
-            tokens = embedder.limits.tokens
-            if self.terms.budget:
-                budget = self.terms.budget(claim.tenant_id)
-                embedder = BudgetedEmbedder(embedder, budget)
-                tokens = min(filter(None, (tokens, budget.tokens)), default=None)
-            calls = embed_missing(
-                self.database,
-                embedder,
-                claim.tenant_id,
-                self.model,
-                todo.texts,
-                tokens=tokens,
-                seconds=self.slice_seconds,
-                renew=lambda connection: self._renew(connection, claim),
-                lease=self.lease,
-            )
-            for embedded, refused in calls:
-                todo.calls += 1
-                todo.done |= set(embedded)
-                todo.refused |= set(refused)
-                todo.cut |= {h for h in embedded if is_cut(embedder, todo.texts[h])}
-        except LarderError as error:
-            return error
-        return None
-
-    def _renew(self, connection: Connection, claim: work.Claim) -> None:
-        work.renew(connection, claim, lease=self.lease)
-        if self.terms.budget:
-            embedding_use.renew_texts(connection, claim, lease=self.lease)
-
-    def _embedded(self, todo: _Todo, error: LarderError | None, held: embedding_use.Hold | None) -> Step:
-        claim, late = todo.claim, todo.wanted - todo.done - todo.refused
+        Those of the index that is read move on to the next stage, those of another one are still claimed.
+        """
+        self.embed_texts(todo)
+        claim, late = todo.claim, todo.late
         meter = embedding_use.Meter(
             tenant_id=claim.tenant_id, provider=self.terms.provider, model=self.model, kind="document"
         )
-        embedded, reused = _attributed(todo.hashes, todo.done, late)
         with self.database.tenant(claim.tenant_id, durable=False) as connection:
-            ours = work.still_ours(connection, claim)
+            ours = [i for i in work.still_ours(connection, claim) if i in todo.hashes]
             bad = todo.of(todo.refused, ours)
             slow = todo.of(late, [i for i in ours if i not in bad])
-            cut_short, _ = _attributed(todo.hashes, todo.cut, late)
-            ready_made = {i: reused[i] for i in ours if i not in slow}
-            versions = {i: claim.documents[i].version for i in ours}
-            saved = runs.count_texts(connection, versions, embedded, ready_made, cut_short)
+            fine = [i for i in ours if i not in bad and i not in slow]
+            saved = 0 if self.beside else self.count_texts(connection, todo, ours, slow)
             if bad:
                 refusal = TextRejected("the embedding provider refuses one of its texts")
                 self._decided(connection, claim, bad, refusal)
-            again = self._put_back(connection, todo, slow, error, held)
-            fine = [i for i in ours if i not in bad and i not in slow]
-            ready = work.advance(connection, claim, fine, Stage.EMBEDDED)
-            self._note_health(connection, todo, error)
+            again = self._put_back(connection, todo, slow)
+            ready = [] if self.beside else work.advance(connection, claim, fine, Stage.EMBEDDED)
+            self.note_health(connection, todo)
             used = embedding_use.Used(cache_hits=saved)
             if self.terms.budget:  # with one, the calls were counted one by one, before they were made
                 embedding_use.release_texts(connection, claim)
@@ -364,38 +306,23 @@ class Indexer:
                 used = replace(used, calls=todo.calls, texts=len(todo.done))
             embedding_use.add_usage(connection, meter, used)
         self.terms.counted(meter, used)
-        sizes = {i: len(todo.hashes[i]) for i in claim.ids}
-        return Step(ready=ready, stage=Stage.EMBEDDED, again=again, sizes=sizes)
+        sizes = {i: len(todo.hashes[i]) for i in todo.hashes}
+        return fine, Step(ready=ready, stage=Stage.EMBEDDED, again=again, sizes=sizes)
 
-    def _put_back(
-        self,
-        connection: Connection,
-        todo: _Todo,
-        slow: Sequence[UUID],
-        error: LarderError | None,
-        held: embedding_use.Hold | None,
-    ) -> list[Item]:
-        """What has texts without vectors waits, fails, or is looked at again at once; returns the last."""
-        claim = todo.claim
-        if held is not None or (error is not None and embedding_use.is_configuration_error(error)):
-            said = held.error if held is not None else str(error)
-            work.postpone(connection, claim, slow, delay=HELD_SECONDS, reason=said)
+    def _put_back(self, connection: Connection, todo: Texts, slow: Sequence[UUID]) -> list[Item]:
+        """What has texts without vectors waits, fails, or is chosen again at once; returns the last."""
+        claim, error = todo.claim, todo.error
+        if todo.hold is not None or (error is not None and embedding_use.is_configuration_error(error)):
+            reason = todo.hold.error if todo.hold is not None else str(error)
+            delay = HELD_SECONDS if self.terms.fingerprint else self.terms.probe_seconds
+            work.postpone(connection, claim, slow, delay=delay, reason=reason)
             return []
         if error is not None:
             self._decided(connection, claim, slow, error)
             return []
-        shared = todo.of(todo.wanted - set(todo.texts), slow)
+        shared = todo.of(todo.missing - set(todo.texts), slow)
         work.postpone(connection, claim, shared, delay=SHARED_SECONDS, reason=None)
         return work.put_back(connection, claim, [i for i in slow if i not in shared])
-
-    def _note_health(self, connection: Connection, todo: _Todo, error: LarderError | None) -> None:
-        """A refused configuration is held; one that was held and works now is not any more."""
-        if error is not None and embedding_use.is_configuration_error(error):
-            embedding_use.hold(
-                connection, self.terms.fingerprint, error, probe_seconds=self.terms.probe_seconds
-            )
-        elif todo.done:
-            embedding_use.release_hold(connection, self.terms.fingerprint)
 
     # -- upsert ------------------------------------------------------------------------------------
 
@@ -404,30 +331,32 @@ class Indexer:
         return self._apart(self._upsert, Stage.EMBEDDED, tenant, items)
 
     def _upsert(self, tenant: UUID, items: Sequence[Item]) -> Step:
-        with self.database.tenant(tenant, durable=False) as connection:
-            claim = self._claim(connection, tenant, Stage.EMBEDDED, items)
-            staged = work_in_progress.staged(connection, tenant, self.model, claim.ids)
-            trimmed = [i for i in claim.ids if not staged[i].complete]
-            again = work.put_back(connection, claim, trimmed, Stage.CHUNKED) if trimmed else []
+        def read(connection: Connection, claim: work.Claim) -> dict[UUID, Staged]:
+            return work_in_progress.staged(connection, tenant, self.model, claim.ids)
 
-        whole = [i for i in claim.ids if i not in trimmed]
+        return self._claimed(tenant, Stage.EMBEDDED, items, read, self._write_all)
+
+    def _write_all(self, claim: work.Claim, staged: dict[UUID, Staged]) -> Step:
+        """Write the documents that are whole; vectors that were trimmed from the cache are made again."""
+        again: list[Item] = []
+        if trimmed := [i for i in staged if not staged[i].complete]:
+            with self.database.tenant(claim.tenant_id, durable=False) as connection:
+                again = work.put_back(connection, claim, trimmed, Stage.CHUNKED)
+        whole = [i for i in staged if i not in trimmed]
         done: list[UUID] = []
         fault = partial(self._fault, claim)
         again += write_each(whole, lambda ids: self._write(claim, ids, staged, done), fault)
         return Step(again=again, indexed=len(done))
 
     def _write(
-        self,
-        claim: work.Claim,
-        ids: Sequence[UUID],
-        staged: dict[UUID, work_in_progress.Staged],
-        done: list[UUID],
+        self, claim: work.Claim, ids: Sequence[UUID], staged: dict[UUID, Staged], done: list[UUID]
     ) -> list[Item]:
         """One transaction: what is still ours is replaced, marked as searchable and added to `done`, or nothing is.
 
         If an index of another model was made active meanwhile, these go back and are embedded for that one.
         """
         with self.database.tenant(claim.tenant_id, durable=False) as connection:
+            search_indexes.lock_active(connection)
             index = self.index(connection)
             if index.model != self.model:
                 return work.put_back(connection, claim, ids, Stage.CHUNKED)
@@ -436,7 +365,7 @@ class Indexer:
                     connection, claim, ids, delay=BUILT_SECONDS, reason="its search index is being built"
                 )
                 return []
-            mine = set(work.still_ours(connection, claim))
+            ours = set(work.still_ours(connection, claim))
             batch = [
                 Replacement(
                     document=claim.documents[i],
@@ -444,42 +373,61 @@ class Indexer:
                     vectors=np.asarray(staged[i].vectors),
                 )
                 for i in ids
-                if i in mine
+                if i in ours
             ]
-            results = PgVectorStore(connection, index, claim.tenant_id).replace(batch, newest=True)
-            search_indexes.record_indexed(connection, claim.tenant_id, index.id, [held_of(r) for r in batch])
+            store = PgVectorStore(connection, index, claim.tenant_id)
+            replaced = store.replace(batch, newest=self.beside is None)
             indexed = [
-                work.Indexed(document_id=r.document.id, chunks=len(r.chunks), written=n.written, kept=n.kept)
-                for r, n in zip(batch, results, strict=True)
+                search_indexes.IndexedDocument(
+                    document_id=r.document.id,
+                    version=r.document.version,
+                    chunks=len(r.chunks),
+                    written=n.written,
+                    kept=n.kept,
+                    centroid=centroid(r.vectors),
+                )
+                for r, n in zip(batch, replaced, strict=True)
             ]
+            search_indexes.record_indexed(connection, claim.tenant_id, index.id, indexed)
             work.finish(connection, claim, indexed)
         done.extend(one.document_id for one in indexed)
         return []
 
+    # -- fill --------------------------------------------------------------------------------------
 
-def _attributed(
-    hashes: dict[UUID, list[bytes]], done: set[bytes], late: set[bytes]
-) -> tuple[dict[UUID, int], dict[UUID, int]]:
-    """(embedded, reused) texts per document: a text that several share counts as embedded for the first."""
-    embedded: dict[UUID, int] = {}
-    reused: dict[UUID, int] = {}
-    fresh = set(done)
-    for document, own in hashes.items():
-        mine = set(own) & fresh
-        fresh -= mine
-        embedded[document] = len(mine)
-        reused[document] = len([h for h in own if h not in late]) - len(mine)
-    return embedded, reused
+    def fill(self, tenant: UUID, items: Sequence[Item]) -> Step:
+        """Bring documents into an index beside the one that is read, in the version that is searchable there."""
+        return self._apart(self._fill, Stage.FETCHED, tenant, items)
 
+    def _fill(self, tenant: UUID, items: Sequence[Item]) -> Step:
+        def read(
+            connection: Connection, claim: work.Claim
+        ) -> tuple[dict[UUID, list[Chunk]], dict[UUID, str]]:
+            copied = work_in_progress.copied_chunks(connection, claim, self.strategy)
+            return copied, work_in_progress.bodies(connection, claim, claim.documents.keys() - copied.keys())
 
-def held_of(replacement: Replacement) -> search_indexes.IndexedDocument:
-    """What an index holds of a document once this was written."""
-    return search_indexes.IndexedDocument(
-        document_id=replacement.document.id,
-        version=replacement.document.version,
-        chunks=len(replacement.chunks),
-        centroid=centroid(replacement.vectors),
-    )
+        return self._claimed(
+            tenant, Stage.FETCHED, items, read, lambda claim, found: self._filled(claim, *found)
+        )
+
+    def _filled(self, claim: work.Claim, copied: dict[UUID, list[Chunk]], bodies: Mapping[UUID, str]) -> Step:
+        """Chunks are copied or cut anew; where neither is possible, a newer version comes soon."""
+        pieces = copied | self._cut(claim, [i for i in claim.ids if i in bodies], bodies)
+        texts = {bytes.fromhex(c.hash): c.embedding_text for chunks in pieces.values() for c in chunks}
+        hashes = {i: [bytes.fromhex(c.hash) for c in chunks] for i, chunks in pieces.items()}
+        gone = [i for i in claim.ids if i not in copied and i not in bodies]
+        with self.database.tenant(claim.tenant_id, durable=False) as connection:
+            reason = "its text is being indexed in a newer version"
+            work.postpone(connection, claim, gone, delay=self.lease / 4, reason=reason)
+            todo = self.texts_to_embed(
+                connection, claim, self.index(connection), hashes, lambda ours: {h: texts[h] for h in ours}
+            )
+        fine, step = self._embedded(todo)
+        with self.database.tenant(claim.tenant_id, durable=False) as connection:
+            needed = [h for i in fine for h in hashes[i]]
+            vectors = work_in_progress.cached(connection, claim.tenant_id, self.model, needed)
+        whole = {i: Staged(chunks=pieces[i], vectors=[vectors.get(h) for h in hashes[i]]) for i in fine}
+        return Step.joined([step, self._write_all(claim, whole)])
 
 
 def centroid(vectors: Vectors | None) -> HalfVector | None:

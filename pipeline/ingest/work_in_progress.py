@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -15,11 +15,9 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 
 from pipeline.chunking.prose import prose_of
 from pipeline.chunking.strategies import Chunker
-from pipeline.database.engine import Database, Transfer, driver_of, lift_statement_timeout, transfer
+from pipeline.database.engine import Transfer, driver_of, lift_statement_timeout, transfer
 from pipeline.documents import Chunk, Document, Kind
-from pipeline.embedding import Embedder, Vectors
-from pipeline.embedding.budget import Budget
-from pipeline.embedding.calls import TextsRejected, embed_checked
+from pipeline.embedding import Vectors
 from pipeline.errors import (
     DocumentDamaged,
     DocumentRejected,
@@ -29,7 +27,8 @@ from pipeline.errors import (
     StoreRejected,
     StoreUnavailable,
 )
-from pipeline.ledger import Item, Lease, dead, embedding_use, renewed
+from pipeline.ledger import Item, dead
+from pipeline.ledger.work import Claim
 from pipeline.search.chunk_store import SearchIndex
 from pipeline.search.records import StoredDocument
 
@@ -61,13 +60,47 @@ class Staged:
         return all(v is not None for v in self.vectors)
 
 
-def bodies(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, str]:
-    """The wanted text of each document."""
+def bodies(connection: Connection, claim: Claim, ids: Collection[UUID] | None = None) -> dict[UUID, str]:
+    """The text of each claimed document, or of those of `ids`, in its version, as far as it is there."""
     statement = text("""
         select b.document_id, b.body from document_body b
-        join document d on d.id = b.document_id and d.desired_version = b.version
-        where b.document_id = any(:ids)""")
-    return {row.document_id: row.body for row in connection.execute(statement, {"ids": list(ids)})}
+        join unnest(cast(:ids as uuid[]), cast(:versions as integer[])) as d(id, version)
+            on d.id = b.document_id and d.version = b.version""")
+    return {row.document_id: row.body for row in connection.execute(statement, _versions(claim, ids))}
+
+
+def copied_chunks(connection: Connection, claim: Claim, strategy: str) -> dict[UUID, list[Chunk]]:
+    """The chunks of claimed documents that another index holds in their version, cut by this strategy.
+
+    Cut in any way where the text is gone. All of a document's chunks, or it is left out.
+    """
+    # Lateral: else the planner may read all chunks. One statement, so that no chunk is of another moment.
+    statement = text("""
+        select d.id, o.chunk_count, c.ord, c.content, c.context
+        from unnest(cast(:ids as uuid[]), cast(:versions as integer[])) as d(id, version)
+        cross join lateral (
+            select o.index_id, o.chunk_count from index_document o join search_index i on i.id = o.index_id
+            where o.document_id = d.id and o.version = d.version and o.index_id <> :index
+              and (i.strategy = :strategy or not exists (
+                  select from document_body b where b.document_id = d.id and b.version = d.version))
+            order by i.strategy = :strategy desc, i.status = 'active' desc limit 1) o
+        left join lateral (
+            select c.ord, c.content, c.context from chunk c
+            where c.index_id = o.index_id and c.document_id = d.id and c.version = d.version) c on true
+        order by d.id, c.ord""")
+    counts: dict[UUID, int] = {}
+    chunks: dict[UUID, list[Chunk]] = defaultdict(list)
+    values = {**_versions(claim), "index": claim.index, "strategy": strategy}
+    for row in connection.execute(statement, values):
+        counts[row.id] = row.chunk_count
+        if row.ord is not None:
+            chunks[row.id].append(Chunk(ord=row.ord, content=row.content, context=row.context))
+    return {i: chunks[i] for i, count in counts.items() if len(chunks[i]) == count}
+
+
+def _versions(claim: Claim, ids: Collection[UUID] | None = None) -> dict[str, Any]:
+    some = claim.ids if ids is None else list(ids)
+    return {"ids": some, "versions": [claim.documents[i].version for i in some]}
 
 
 def cut(chunker: Chunker, stored: StoredDocument, body: str | None) -> list[Chunk]:
@@ -277,110 +310,6 @@ def trim_cache(connection: Connection, *, megabytes: int, batch: int = 10_000) -
 
 GIVE_BACK_SECONDS = 2.0
 """How long to leave a database alone that could not even take documents back."""
-SHARED_SECONDS = 1.0
-"""How long to leave a document alone of which somebody else is embedding a text: about one call."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EmbeddingTerms:
-    """Under which terms the embedder is asked."""
-
-    provider: str = ""
-    """Whom the use is counted for."""
-    budget: Callable[[UUID], Budget] | None = None
-    """The allowance of a tenant; None for a model that costs nothing: then nobody claims a text either, since making
-    a vector twice is cheaper than asking."""
-    fingerprint: str = ""
-    """Names the configuration, for holds."""
-    probe_seconds: float = 300.0
-    """How often a configuration that was refused is tried again."""
-    counted: Callable[[embedding_use.Meter, embedding_use.Used], None] = lambda _meter, _used: None
-    """Told what each step used, after the ledger was."""
-
-
-def missing(
-    connection: Connection,
-    claim: Lease,
-    model: str,
-    hashes: Collection[bytes],
-    *,
-    lease: float | None,
-) -> tuple[set[bytes], set[bytes]]:
-    """(those without a vector, those of them that are ours to embed); with a `lease` in seconds, texts are claimed."""
-    wanted = uncached(connection, claim.tenant_id, model, list(hashes))
-    if there := [h for h in hashes if h not in wanted]:
-        touch(connection, claim.tenant_id, model, there)
-    if not wanted or lease is None:
-        return wanted, wanted
-    ours = embedding_use.claim_texts(connection, claim, model, wanted, lease=lease)
-    # Looked at again: whoever had the others may have finished between the two statements.
-    wanted = uncached(connection, claim.tenant_id, model, list(wanted))
-    return wanted, ours & wanted
-
-
-def embed_missing(
-    database: Database,
-    embedder: Embedder,
-    tenant: UUID,
-    model: str,
-    texts: Mapping[bytes, str],
-    *,
-    tokens: int | None,
-    seconds: float,
-    renew: Callable[[Connection], None],
-    lease: float,
-) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Call after call of at most `tokens`, until all texts are embedded or `seconds` are over.
-
-    Of each call the hashes whose vectors are in the cache now, and those that were refused. `renew` keeps the `lease`,
-    also while a call is under way that takes longer.
-
-    Raises:
-        LarderError: what the embedder raises; what was embedded before is kept.
-    """
-    started = time.monotonic()
-
-    def keep() -> None:
-        with database.tenant(tenant, durable=False) as connection:
-            renew(connection)
-
-    with renewed(keep, lease=lease):
-        for part in _calls(embedder, texts, tokens):
-            refused: tuple[int, ...] = ()
-            try:
-                vectors = embed_checked(embedder, [texts[h] for h in part])
-            except TextsRejected as error:
-                vectors, refused = error.vectors, error.indexes
-            good = [n for n in range(len(part)) if n not in refused]
-            kept = [part[n] for n in good]
-            if kept:
-                # Durable: these vectors may have cost money.
-                with database.tenant(tenant) as connection:
-                    cache_vectors(connection, tenant, model, kept, vectors[good])
-            yield kept, [part[n] for n in refused]
-            if time.monotonic() - started > seconds:
-                return
-
-
-def _calls(embedder: Embedder, texts: Mapping[bytes, str], most: int | None) -> Iterator[list[bytes]]:
-    """Hashes of the texts that go into one call."""
-    part: list[bytes] = []
-    tokens = 0
-    for name, body in texts.items():
-        more = embedder.count_tokens(body) if most else 0
-        if part and (len(part) == embedder.limits.texts or tokens + more > (most or 0)):
-            yield part
-            part, tokens = [], 0
-        part.append(name)
-        tokens += more
-    if part:
-        yield part
-
-
-def is_cut(embedder: Embedder, text: str) -> bool:
-    """Counting costs half a hundredth of what the vector does, and only models of our own cut."""
-    limits = embedder.limits
-    return limits.oversize == "cut" and embedder.count_tokens(text) > limits.tokens_per_text
 
 
 def giving_back(lease: float) -> Retrying:

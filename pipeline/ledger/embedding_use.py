@@ -165,6 +165,13 @@ def resume_waiting(connection: Connection) -> None:
         where id in (select id from document where state = 'pending' and waits > 0
                      and due_at > now() and lease_token is null order by id for update)""")
     connection.execute(statement)
+    statement = text("""
+        update index_document set due_at = now() where (tenant_id, index_id, document_id) in (
+            select tenant_id, index_id, document_id from index_document
+            where wanted > version and dead_version is distinct from wanted and waits > 0
+              and due_at > now() and lease_token is null
+            order by tenant_id, index_id, document_id for update)""")
+    connection.execute(statement)
 
 
 def hold_on(connection: Connection, name: str, *, probe_seconds: float) -> Hold | None:

@@ -17,9 +17,6 @@ UNCOUNTED = "crash_count = greatest(crash_count - 1, 0)"
 RESTARTED = """attempts = 0, crash_count = 0, due_at = now(), enqueued_at = null,
     lease_token = null, lease_until = null"""
 """Due at once with a clean record; work under way loses its token, and with it the right to write."""
-SENDABLE = """due_at <= now() and (lease_until is null or lease_until < now())
-    and (enqueued_at is null or enqueued_at < now() - make_interval(secs => :resend))"""
-"""Due, nobody is at it, and no message about it is under way: none for `resend` seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +71,11 @@ class Leased:
     def mark_unsent(self) -> TextClause:
         """Note that a message about these could not be published; the pump sends one the next time it looks."""
         return self._update("enqueued_at = null", f"{self.rows} and {self.token} is null", self.key)
+
+    def forget_messages(self, where: str) -> TextClause:
+        """Note that messages which nobody took for `resend` seconds are lost; on the control role."""
+        old = f"enqueued_at < now() - make_interval(secs => :resend) and ({self.until} is null or {self.until} < now())"
+        return self._update("enqueued_at = null", f"{where} and {old}", self.key, "skip locked")
 
     def _ours(self) -> str:
         return f"{self.rows} and {self.token} = :token"

@@ -41,8 +41,10 @@ def made_with(index: SearchIndex) -> WantedIndex:
 def begin_index(connection: Connection, wanted: WantedIndex, *, chunker: str) -> SearchIndex:
     """An empty index beside the active one, or the one that is being filled already; on the control role.
 
-    The caller looks whether it is the one that was wanted.
+    The caller looks whether it is the one that was wanted. What is being written to the active one at this moment is
+    waited for: who writes later sees this one, and notes what it lacks.
     """
+    _lock_indexes(connection)
     cut = wanted.strategy or chunker
     pipeline = f"{cut}|{wanted.model}:{wanted.dimensions}"
     statement = text(
@@ -53,8 +55,15 @@ def begin_index(connection: Connection, wanted: WantedIndex, *, chunker: str) ->
     return next(index for index in indexes(connection) if index.id == made)
 
 
+def _lock_indexes(connection: Connection) -> None:
+    """Until this transaction ends nothing is built or written, and what was being written is committed."""
+    # In this order: a build takes minutes, and no write must wait behind whoever waits for it.
+    for name in ("larder.search_index", "larder.switch"):
+        connection.execute(text("select pg_advisory_xact_lock(hashtext(:name))"), {"name": name})
+
+
 def lock_active(connection: Connection) -> None:
-    """Until this transaction ends no other index becomes the one that is read."""
+    """Until this transaction ends no index begins, and no other one becomes the one that is read."""
     connection.execute(text("select pg_advisory_xact_lock_shared(hashtext('larder.switch'))"))
 
 
@@ -63,7 +72,7 @@ def activate(connection: Connection, new: SearchIndex, old: SearchIndex) -> None
 
     Work that waits was cut for the old index; if the new one is cut in another way, it begins anew.
     """
-    connection.execute(text("select pg_advisory_xact_lock(hashtext('larder.switch'))"))
+    _lock_indexes(connection)
     connection.execute(text("select activate_search_index(:i)"), {"i": new.id})
     if new.strategy != old.strategy:
         statement = text("""
@@ -100,7 +109,7 @@ def delete_statistics(connection: Connection, index: int) -> None:
         connection.execute(text(f"delete from {table} where index_id = :i"), {"i": index})
 
 
-# The one condition that makes an index behind; what is noted as wanted is only the quick way to find such documents.
+# The one condition that makes an index behind; what is noted as wanted is the quick way to find such documents.
 _BEHIND = """
     from document d left join index_document x
         on x.tenant_id = d.tenant_id and x.index_id = :index and x.document_id = d.id
@@ -120,6 +129,9 @@ class IndexedDocument:
     document_id: UUID
     version: int
     chunks: int
+    written: int = 0
+    """Of the chunks, those that are new or changed."""
+    kept: int = 0
     centroid: Any = None
 
 
@@ -130,7 +142,7 @@ _NOTE = Transfer(
     select * from {incoming} order by document_id
     on conflict (tenant_id, index_id, document_id) do update set
         version = excluded.version, chunk_count = excluded.chunk_count, centroid = excluded.centroid,
-        dead_version = null, last_error = null, attempts = 0, crash_count = 0, enqueued_at = null,
+        dead_version = null, last_error = null, attempts = 0, waits = 0, crash_count = 0, enqueued_at = null,
         lease_token = null, lease_until = null
     where x.version <= excluded.version""",
 )
@@ -214,62 +226,47 @@ def enqueue_lacking(connection: Connection, ids: Sequence[UUID]) -> None:
 
 
 SLICE = 5_000
-"""Documents that are compared at once, which takes about 20 ms."""
-COMPARED_HOURS = 1.0
-"""After so long all are compared once more: what was noted should be all, and nothing proves it."""
-COMPARED_SOON_SECONDS = 30.0
-"""The same of an index that is new: what was being finished when it began, nobody noted for it."""
+"""Documents that are noted for an index in one transaction, which takes about 20 ms where it lacks few of them."""
+CHECKED_HOURS = 1.0
+"""After so long all documents are looked at once more, for what workers of another release did not note."""
 
-_COMPARE = text(f"""
+_ENQUEUE = text(f"""
     with slice as materialized (
         select tenant_id, id, indexed_version from document
         where not deleted and indexed_version is not null and (tenant_id, id) > (:tenant, :document)
         order by tenant_id, id limit {SLICE}
-    ), lacking as materialized (
+    ), lacking as (
+        insert into index_document as x (tenant_id, index_id, document_id, wanted)
+        select tenant_id, :index, id, indexed_version from slice d
         -- Looked up one by one: a join would read what the index holds of all.
-        select d.* from slice d
         where coalesce((select greatest(h.version, h.wanted) from index_document h where h.tenant_id = d.tenant_id
                         and h.index_id = :index and h.document_id = d.id), 0) < d.indexed_version
-        order by d.tenant_id, d.id limit :most
-    ), noted as (
-        insert into index_document as x (tenant_id, index_id, document_id, wanted)
-        select tenant_id, :index, id, indexed_version from lacking {_WANT}
-    ), seen as (select count(*) as lacking, count(*) < :most as all from lacking)
-    select seen.lacking, last.tenant_id, last.id,
-           seen.all and (select count(*) < {SLICE} from slice) as over
-    from seen left join lateral (
-        select tenant_id, id from (select tenant_id, id from slice where seen.all
-                                   union all select tenant_id, id from lacking where not seen.all) s
-        order by tenant_id desc, id desc limit 1) last on true""")
+        order by tenant_id, id {_WANT} returning 1)
+    update search_index set walk_tenant = last.tenant_id, walk_document = last.id,
+           walked_at = case when last.id is null then now() end
+    from (select 1) as always left join lateral (
+        select tenant_id, id from slice where (select count(*) from slice) = {SLICE}
+        order by tenant_id desc, id desc limit 1) last on true
+    where search_index.id = :index
+    returning (select count(*) from lacking)""")
 
 
-def compare(connection: Connection, index: int, *, most: int) -> int:
-    """Compare the next documents with what the index holds; notes at most `most` that it lacks, and tells how many.
+def enqueue_existing(connection: Connection, index: int) -> int:
+    """Write the work of an index for the next documents that are searchable elsewhere; returns for how many.
 
-    Nothing if all of them were compared a while ago. On the control role.
+    Nothing if that was done for all of them a while ago: whatever becomes searchable since is noted with it. On the
+    control role.
     """
     statement = text("""
         select coalesce(walk_tenant, :first) as tenant, coalesce(walk_document, :first) as document from search_index
-        where id = :index and (walked_at is null or walked_at < now() - make_interval(secs =>
-            case when created_at > now() - interval '15 minutes' then least(:old, :soon) else :old end))""")
-    old, soon = COMPARED_HOURS * 3600, COMPARED_SOON_SECONDS
-    values = {"index": index, "first": UUID(int=0), "old": old, "soon": soon}
+        where id = :index and (walked_at is null or walked_at < now() - make_interval(secs => :seconds))""")
+    values = {"index": index, "first": UUID(int=0), "seconds": CHECKED_HOURS * 3600}
     place = connection.execute(statement, values).mappings().one_or_none()
-    if place is None:
-        return 0
-    seen = connection.execute(_COMPARE, {**place, "index": index, "most": most}).one()
-    statement = text("""
-        update search_index set walk_tenant = :tenant, walk_document = :document,
-               walked_at = case when :over then now() end where id = :index""")
-    where = (None, None) if seen.over else (seen.tenant_id, seen.id)
-    connection.execute(
-        statement, {"index": index, "over": seen.over, "tenant": where[0], "document": where[1]}
-    )
-    return int(seen.lacking)
+    return int(connection.execute(_ENQUEUE, {**place, "index": index}).scalar_one()) if place else 0
 
 
-def restart_comparison(connection: Connection, index: int) -> None:
-    """Have all documents compared with what the index holds; on the control role."""
+def restart_check(connection: Connection, index: int) -> None:
+    """Have all documents looked at once more; on the control role."""
     statement = text("""
         update search_index set walk_tenant = null, walk_document = null, walked_at = null
         where id = :index and walked_at is not null""")

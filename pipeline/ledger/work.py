@@ -1,35 +1,38 @@
-"""Documents that wait: chosen by the pump, claimed for a stage, finished, put back or given up on."""
+"""Work items: a document on its way into a search index, claimed for a stage, finished, put back or given up on.
+
+What is to be done for the search index that is read stands in the row of the `document`, for each other one in a row of
+`index_document`. Both have the same columns for leases, tries and errors, and the same statements.
+"""
 
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from enum import IntEnum
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
 
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
 from pipeline.errors import LarderError
-from pipeline.ledger import Item, Lease, Limits, Stage, runs, search_indexes
+from pipeline.ledger import Item, Lease, Stage, runs, search_indexes
 from pipeline.ledger.leases import UNCOUNTED, Leased
+from pipeline.ledger.search_indexes import IndexedDocument
 from pipeline.search.records import StoredDocument
 
 MOST_CRASHES = 3
-"""Of one document, unless the configuration says otherwise."""
+"""Crashes of one document before it is given up on, unless the configuration says otherwise."""
 
 STORED = """document.id, document.title, document.source_type, document.kind, document.url, document.tags,
     document.metadata, document.project_id, document.created_at, document.updated_at,
     (select s.name from source s where s.id = document.source_id) as source"""
-"""Of a row of `document`, what a store must know of it beside the `version`."""
+"""Columns of `document` that a store needs beside the `version`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WaitingDocument(StoredDocument):
-    """A document on its way, in the version that is wanted."""
+    """A document on its way into a search index, in the version that is required there."""
 
     attempts: int
     waits: int
@@ -40,25 +43,102 @@ class Claim(Lease):
     """Documents that are ours for one stage."""
 
     documents: Mapping[UUID, WaitingDocument]
+    index: int | None = None
+    """The search index whose own rows are claimed; None: the documents' rows, for the index that is read."""
 
     @property
     def ids(self) -> list[UUID]:
         """In the order in which rows are locked."""
         return sorted(self.documents)
 
+    def mine(self, ids: Sequence[UUID], **more: Any) -> dict[str, Any]:
+        """Parameters of a statement about these documents."""
+        return super().mine(ids, index=self.index, **more)
 
-_WAITING = TypeAdapter(WaitingDocument)
-_LEASED = Leased(table="document")
-_CLAIM = _LEASED.claim(
-    """(id, desired_version) in (select * from unnest(cast(:ids as uuid[]), cast(:versions as integer[])))
-       and stage = :stage and state = 'pending'
-       and due_at <= now()  -- a doubled message must not cut a wait short
-       and crash_count < :crashes  -- nor may a late one go round the pump, which buries it
-    """,
-    also="enqueued_at = coalesce(enqueued_at, now())",  # whoever holds a lease is among those that are sent
+    def items(self, ids: Sequence[UUID]) -> list[Item]:
+        """What a message about these documents names."""
+        return [Item(i, self.documents[i].version) for i in ids]
+
+
+class WorkRows:
+    """The statements about work items of one table, in which `document` is the column with the document's id.
+
+    `claimable` is true of rows that may be worked on, `dead` sets what marks a row as given up on if `:dead` is true,
+    and `failed` selects what a dead letter tells of rows that were.
+    """
+
+    def __init__(
+        self, leased: Leased, *, document: str, claimable: str, returning: str, dead: str, failed: str
+    ) -> None:
+        waiting = f"""{UNCOUNTED}, due_at = now() + make_interval(secs => :delay), enqueued_at = null,
+            last_error = :reason"""
+        self.leased, self.document = leased, document
+        self.claim = leased.claim(
+            # A doubled message must not cut a wait short, nor may a late one go round the pump, which gives up on it.
+            f"{claimable} and due_at <= now() and crash_count < :crashes",
+            also="enqueued_at = coalesce(enqueued_at, now())",  # whoever has a lease is among those that are sent
+            returning=returning,
+        )
+        self.renew, self.lock, self.mark_unsent = leased.renew(), leased.held(), leased.mark_unsent()
+        self.put_back = leased.give_back(f"{UNCOUNTED}, enqueued_at = null", returning=document)
+        self.postpone = leased.give_back(f"waits = waits + 1, {waiting}")
+        self.fail = leased.give_back(f"attempts = attempts + 1, {waiting}, {dead}", returning=document)
+        self.write_letters = text(f"""
+            with failed as ({failed}),
+            replaced as (
+                update dead_letter l set resolved_at = now(), resolution = 'replaced' from failed f
+                where l.document_id = f.id and l.resolved_at is null and l.version < f.version
+                  and l.index_id is not distinct from cast(:index as integer))
+            insert into dead_letter (tenant_id, source_id, document_id, version, stage, attempts, crash_count,
+                                     code, reason, index_id)
+            select f.*, :code, :reason, cast(:index as integer) from failed f
+            where not exists (select from dead_letter l
+                              where l.document_id = f.id and l.resolved_at is null and l.version = f.version
+                                and l.index_id is not distinct from cast(:index as integer))""")
+
+
+ACTIVE = WorkRows(
+    Leased(table="document"),
+    document="id",
+    claimable="""(id, desired_version) in (
+        select * from unnest(cast(:ids as uuid[]), cast(:versions as integer[])))
+        and stage = :stage and state = 'pending'""",
     returning=f"{STORED}, desired_version as version, attempts, waits",
+    dead="state = case when :dead then 'dead' else state end",
+    failed="""
+        select tenant_id, source_id, id, desired_version as version, stage, attempts, crash_count
+        from document where id = any(:ids)""",
 )
-_RENEW, _HELD, _UNSENT = _LEASED.renew(), _LEASED.held(), _LEASED.mark_unsent()
+"""Work for the search index that is read."""
+BESIDE = WorkRows(
+    Leased(
+        table="index_document",
+        rows="index_id = :index and document_id = any(:ids)",
+        key="tenant_id, index_id, document_id",
+    ),
+    document="document_id",
+    claimable="""exists (
+        select from document d where d.id = document_id and index_document.version < d.indexed_version
+          and not d.deleted and dead_version is distinct from d.indexed_version)""",
+    returning="document_id",
+    dead="""dead_version = case when :dead then cast(cast(:versions as jsonb) ->> cast(document_id as text) as integer)
+        else dead_version end""",
+    failed="""
+        select d.tenant_id, d.source_id, d.id, x.dead_version as version, 'fill' as stage, x.attempts, x.crash_count
+        from document d join index_document x on x.document_id = d.id and x.index_id = :index
+        where d.id = any(:ids)""",
+)
+"""Work for each other search index."""
+_SEARCHABLE = text(f"""
+    select {STORED}, indexed_version as version, x.attempts, x.waits
+    from document join index_document x on x.index_id = :index and x.document_id = document.id
+    where document.id = any(:ids) and indexed_version is not null and not deleted""")
+_WAITING = TypeAdapter(WaitingDocument)
+
+
+def rows_of(index: int | None) -> WorkRows:
+    """The statements about work for a search index; None is the one that is read."""
+    return ACTIVE if index is None else BESIDE
 
 
 def claim(
@@ -69,58 +149,67 @@ def claim(
     *,
     lease: float,
     crashes: int = MOST_CRASHES,
+    index: int | None = None,
 ) -> Claim:
     """Take those of `items` that still wait for this stage in this version; the others are somebody else's or old.
 
-    What has crashed `crashes` times is left to the pump.
+    For an `index` beside the one that is read: those that it lacks, in the version that is searchable.
     """
-    ids, versions, token = [i.document_id for i in items], [i.version for i in items], uuid4()
-    values = {"ids": ids, "versions": versions, "stage": stage, "lease": lease, "crashes": crashes}
-    rows = connection.execute(_CLAIM, {**values, "token": token}).mappings().all()
-    documents = {row["id"]: _WAITING.validate_python(dict(row)) for row in rows}
-    return Claim(tenant_id=tenant_id, token=token, documents=documents)
+    token, ids = uuid4(), [item.document_id for item in items]
+    values = {"ids": ids, "versions": [item.version for item in items], "stage": stage, "index": index}
+    result = connection.execute(
+        rows_of(index).claim, {**values, "lease": lease, "crashes": crashes, "token": token}
+    )
+    if index is not None:
+        result = connection.execute(_SEARCHABLE, {"ids": list(result.scalars()), "index": index})
+    documents = {row["id"]: _WAITING.validate_python(dict(row)) for row in result.mappings()}
+    return Claim(tenant_id=tenant_id, token=token, documents=documents, index=index)
 
 
 def renew(connection: Connection, claimed: Claim, *, lease: float) -> None:
     """Keep the claim for another lease; rows that are no longer ours stay untouched."""
-    connection.execute(_RENEW, claimed.mine(claimed.ids, lease=lease))
+    connection.execute(rows_of(claimed.index).renew, claimed.mine(claimed.ids, lease=lease))
+
+
+def lock_documents(connection: Connection, ids: Sequence[UUID]) -> None:
+    """Lock documents before their rows of other indexes, as everybody does who writes both."""
+    statement = text("select from document where id = any(:ids) order by id for no key update")
+    connection.execute(statement, {"ids": list(ids)})
 
 
 def still_ours(connection: Connection, claimed: Claim) -> list[UUID]:
     """Lock the claimed documents and tell which are still ours; only these may be written in this transaction.
 
-    A document whose lease ran out and was taken by another, or that changed meanwhile, has another token.
+    A document whose lease ran out and was taken by another, or that changed meanwhile, has another token. Whoever
+    deletes a document deletes its rows of all indexes before its chunks: nothing is written behind its back.
     """
-    return list(connection.execute(_HELD, claimed.mine(claimed.ids)).scalars())
+    if claimed.index is not None:
+        lock_documents(connection, claimed.ids)
+    rows = rows_of(claimed.index)
+    return [getattr(row, rows.document) for row in connection.execute(rows.lock, claimed.mine(claimed.ids))]
 
 
-_ITEM = "id as document_id, desired_version as version"
-_SENT = "enqueued_at = case when coalesce(cast(:stage as text), stage) <> 'chunked' then now() end"
-"""What is to be embedded waits here until it is chosen."""
+def mark_unsent(connection: Connection, items: Sequence[Item], *, index: int | None = None) -> None:
+    """Note that messages of these could not be published; the pump sends them the next time it looks."""
+    values = {"ids": [item.document_id for item in items], "index": index}
+    connection.execute(rows_of(index).mark_unsent, values)
+
+
+# Ends of a claim ----------------------------------------------------------------------------------
+
 # What waited for its turn to be embedded is due anew: that it was late would be told of a load that goes well.
-_ADVANCE = _LEASED.give_back(
-    f"""stage = :stage, crash_count = 0, {_SENT}, last_error = null, waits = 0,
-        due_at = case when :stage = 'embedded' then now() else due_at end""",
-    returning=_ITEM,
+_NEXT_STAGE = """stage = :stage, crash_count = 0, last_error = null, waits = 0,
+    enqueued_at = case when :stage <> 'chunked' then now() end"""  # what is to be embedded waits until it is chosen
+_ADVANCE = ACTIVE.leased.give_back(
+    f"{_NEXT_STAGE}, due_at = case when :stage = 'embedded' then now() else due_at end"
 )
-_CUT = _LEASED.give_back(
-    f"""stage = :stage, crash_count = 0, {_SENT}, last_error = null, waits = 0,
+_CUT = ACTIVE.leased.give_back(
+    f"""{_NEXT_STAGE},
         indexed_version = indexed_version,  -- answers that were kept from before no longer hold
-        chunk_count = coalesce(cast(cast(:chunks as jsonb) ->> cast(id as text) as integer), chunk_count)""",
-    returning=_ITEM,
+        chunk_count = coalesce(cast(cast(:chunks as jsonb) ->> cast(id as text) as integer), chunk_count)"""
 )
-_PUT_BACK = _LEASED.give_back(
-    f"stage = coalesce(cast(:stage as text), stage), {UNCOUNTED}, {_SENT}", returning=_ITEM
-)
-_WAIT = _LEASED.give_back(
-    f"""waits = waits + 1, {UNCOUNTED}, due_at = now() + make_interval(secs => :delay), enqueued_at = null,
-        last_error = :reason"""
-)
-_FAIL = _LEASED.give_back(
-    f"""attempts = attempts + 1, {UNCOUNTED}, due_at = now() + make_interval(secs => :delay), enqueued_at = null,
-        last_error = :reason, state = case when :dead then 'dead' else state end"""
-)
-_FINISH = _LEASED.give_back(
+_BACK_TO_STAGE = ACTIVE.leased.give_back(f"stage = :stage, {UNCOUNTED}, enqueued_at = null")
+_FINISH = ACTIVE.leased.give_back(
     """indexed_version = desired_version, indexed_hash = desired_hash, indexed_pipeline = pipeline_version,
        generation = generation + 1, stage = 'done', state = 'done', last_indexed = now(), crash_count = 0,
        attempts = 0, enqueued_at = null, last_error = null, served_level = null, served_acl = null,
@@ -128,6 +217,14 @@ _FINISH = _LEASED.give_back(
                       where r.document_id = document.id)""",
     where="(indexed_version is null or indexed_version < desired_version)",
 )
+# If it is the index that is read, answers that were kept from before no longer hold, nor does the number of chunks.
+_FILLED = text("""
+    update document d set indexed_version = d.indexed_version,
+           chunk_count = case when x.version = d.indexed_version then x.chunk_count else d.chunk_count end
+    from index_document x where x.tenant_id = d.tenant_id and x.index_id = :index and x.document_id = d.id
+      and d.id in (select id from document where id = any(:ids)
+                   and exists (select from search_index where id = :index and status = 'active')
+                   order by id for no key update)""")
 
 
 def advance(
@@ -144,44 +241,42 @@ def advance(
     values = claimed.mine(ids, stage=stage)
     if chunks:
         values["chunks"] = json.dumps({str(i): n for i, n in chunks.items()})
-    return [Item(**row) for row in connection.execute(_CUT if chunks else _ADVANCE, values).mappings()]
+    return claimed.items(list(connection.execute(_CUT if chunks else _ADVANCE, values).scalars()))
 
 
 def put_back(
     connection: Connection, claimed: Claim, ids: Sequence[UUID], stage: Stage | None = None
 ) -> list[Item]:
-    """Give documents back without a fault of theirs, to the same stage or an earlier one."""
-    values = claimed.mine(ids, stage=stage)  # the triggers of the table take their time for nothing, too
-    return [Item(**row) for row in connection.execute(_PUT_BACK, values).mappings()] if ids else []
+    """Give documents back without a fault of theirs, to the same stage or an earlier one; they are chosen again."""
+    if not ids:  # the triggers of the table take their time for nothing, too
+        return []
+    earlier = stage is not None and claimed.index is None
+    statement = _BACK_TO_STAGE if earlier else rows_of(claimed.index).put_back
+    return claimed.items(list(connection.execute(statement, claimed.mine(ids, stage=stage)).scalars()))
 
 
 def postpone(
     connection: Connection, claimed: Claim, ids: Sequence[UUID], *, delay: float, reason: str | None
 ) -> None:
-    """Give documents back for `delay` seconds since the embedder may not be asked; they keep their tries."""
+    """Give documents back for `delay` seconds, since something they need is away; they keep their attempts."""
     if ids:
-        connection.execute(_WAIT, claimed.mine(ids, delay=delay, reason=reason))
+        connection.execute(rows_of(claimed.index).postpone, claimed.mine(ids, delay=delay, reason=reason))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Indexed:
-    """What became of one document, written with its last stage."""
+def finish(connection: Connection, claimed: Claim, results: Sequence[IndexedDocument]) -> int:
+    """Mark documents as searchable in their version, and settle them in their runs; returns how many.
 
-    document_id: UUID
-    chunks: int
-    written: int
-    kept: int
-
-
-def finish(connection: Connection, claimed: Claim, results: Sequence[Indexed]) -> int:
-    """Mark documents as searchable in their wanted version, and settle them in their runs; returns how many.
-
-    Those that are no longer ours, or searchable in this version already, are left as they are.
+    Those that are no longer ours, or searchable in this version already, are left as they are. The caller has recorded
+    the results in the index, which for an index beside the one that is read gives back the claim.
     """
-    rows = {
-        r.document_id: {**asdict(r), "version": claimed.documents[r.document_id].version} for r in results
-    }
-    values = claimed.mine(list(rows), rows=json.dumps(list(rows.values()), default=str))
+    ids = [result.document_id for result in results]
+    if claimed.index is not None:
+        resolve_letters(connection, ids, "indexed", index=claimed.index)
+        connection.execute(_FILLED, {"ids": ids, "index": claimed.index})
+        return len(ids)
+    names = ("document_id", "version", "chunks", "written", "kept")
+    rows = {r.document_id: {name: getattr(r, name) for name in names} for r in results}
+    values = claimed.mine(ids, rows=json.dumps(list(rows.values()), default=str))
     done = list(connection.execute(_FINISH, values).scalars())
     statement = text("""
         update run_item i set outcome = 'done', chunks = r.chunks, chunks_written = r.written, chunks_kept = r.kept
@@ -204,296 +299,35 @@ def fail(
     delay: float,
     dead: bool,
 ) -> None:
-    """Note an error of these documents: try again after `delay` seconds, or lay them aside as dead letters."""
-    values = claimed.mine(ids, delay=delay, reason=str(error), dead=dead)
-    found = list(connection.execute(_FAIL, values).scalars())
-    if dead and found:
-        write_letters(connection, found, code=error.code, reason=str(error))
+    """Note an error of these documents: try again after `delay` seconds, or lay them aside as dead letters.
+
+    An index beside the one that is read goes without them; every other index keeps what it has.
+    """
+    if claimed.index is not None:
+        lock_documents(connection, ids)
+    versions = json.dumps({str(i): claimed.documents[i].version for i in ids})
+    values = claimed.mine(ids, delay=delay, reason=str(error), dead=dead, versions=versions)
+    failed = list(connection.execute(rows_of(claimed.index).fail, values).scalars())
+    if dead and failed:
+        write_letters(connection, failed, code=error.code, reason=str(error), index=claimed.index)
 
 
-def write_letters(connection: Connection, ids: Sequence[UUID], *, code: str, reason: str) -> None:
-    """Write dead letters for documents in state dead; settle them in their runs, and what was said before."""
-    statement = text("""
-        update dead_letter l set resolved_at = now(), resolution = 'replaced' from document d
-        where d.id = l.document_id and d.id = any(:ids) and l.resolved_at is null and l.version < d.desired_version
-          and l.index_id is null""")
-    connection.execute(statement, {"ids": list(ids)})
-    statement = text("""
-        insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts,
-                                 crash_count)
-        select tenant_id, source_id, id, desired_version, stage, :code, :reason, attempts, crash_count
-        from document d where id = any(:ids)
-          and not exists (select from dead_letter l where l.document_id = d.id and l.resolved_at is null
-                          and l.version = d.desired_version)""")
-    connection.execute(statement, {"ids": list(ids), "code": code, "reason": reason})
-    runs.settle_items(connection, ids, "dead")
+def write_letters(
+    connection: Connection, ids: Sequence[UUID], *, code: str, reason: str, index: int | None = None
+) -> None:
+    """Write dead letters for documents that were given up on; settle them in their runs, and older letters."""
+    values = {"ids": list(ids), "code": code, "reason": reason, "index": index}
+    connection.execute(rows_of(index).write_letters, values)
+    if index is None:
+        runs.settle_items(connection, ids, "dead")
 
 
 def resolve_letters(
     connection: Connection, document_ids: Sequence[UUID], how: str, *, index: int | None = None
 ) -> int:
-    """Nobody need look at what these documents' letters say any more, or at those of one search index."""
+    """Settle the open letters about these documents, or only those of one search index; returns how many."""
     statement = text("""
         update dead_letter set resolved_at = now(), resolution = :how
         where document_id = any(:ids) and resolved_at is null
           and index_id is not distinct from coalesce(:index, index_id)""")
     return connection.execute(statement, {"ids": list(document_ids), "how": how, "index": index}).rowcount
-
-
-class Lane(IntEnum):
-    """In which order what is due goes out; the priority of its message."""
-
-    CHANGED = 0
-    """Indexed already and changed since, few of a source: what somebody just edited."""
-    FEW = 3
-    """Of a source with little to do, as a small new one."""
-    BULK = 6
-
-
-SHORT_OF = 64
-"""At most so many documents of a source go before those of larger loads."""
-AHEAD = 2
-"""Messages of a lane that wait to be embedded beyond as many as are under way: whoever comes later waits for these."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Batch:
-    """Documents of one tenant that wait for the same stage; one message."""
-
-    tenant_id: UUID
-    stage: Stage
-    items: tuple[Item, ...]
-    lane: Lane = Lane.FEW
-
-
-@dataclass(frozen=True, kw_only=True)
-class PumpResult:
-    """What the pump found."""
-
-    batches: tuple[Batch, ...] = ()
-    syncs: tuple[tuple[UUID, UUID, int], ...] = ()
-    """(tenant, source, run) whose walk should go on."""
-    crashed: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class EmbedRoom:
-    """How much may be sent to be embedded now."""
-
-    documents: int | None = None
-    """None: as many as there is room for."""
-    chunks: int = 64
-    """In one message; a document with more travels alone."""
-    waiting: Mapping[int, int] | None = None
-    """Messages of each lane that no worker has taken; None: any number may wait."""
-
-
-def pump_once(
-    connection: Connection,
-    limits: Limits,
-    *,
-    embed: EmbedRoom | None = None,
-    resend_syncs: float | None = None,
-) -> PumpResult | None:
-    """Stamp and return what is due; None if another pump is at it right now.
-
-    Walks are sent once more after `resend_syncs` seconds, if not after those of the limits.
-    """
-    if not connection.execute(text("select pg_try_advisory_xact_lock(hashtext('larder.pump'))")).scalar():
-        return None
-    runs.compact_counts(connection)
-    connection.execute(text("select analyze_grown()"))  # what follows a first page is planned by it
-    crashed = _expire(connection, limits)
-    syncs = runs.sync_due(connection, resend=resend_syncs or limits.resend)
-    connection.execute(_LOST, {"resend": limits.resend})
-    batches = [*_choose(connection, limits), *choose_embeds(connection, limits, embed or EmbedRoom())]
-    return PumpResult(batches=tuple(batches), syncs=tuple(syncs), crashed=crashed)
-
-
-_EXPIRE = _LEASED.expire(
-    """enqueued_at = null, due_at = now(), last_error = 'the worker died or hung while working on it',
-       state = case when crash_count >= :crashes then 'dead' else state end""",
-    where="state = 'pending' and enqueued_at is not null",
-    returning="id, state",
-)
-
-
-def _expire(connection: Connection, limits: Limits) -> int:
-    """Leases that ran out: back to the queue, or dead after too many crashes."""
-    rows = connection.execute(_EXPIRE, {"crashes": limits.crashes}).all()
-    dead = [row.id for row in rows if row.state == "dead"]
-    if dead:
-        reason = f"its worker died {limits.crashes} times while working on it"
-        write_letters(connection, dead, code="E003", reason=reason)
-    return len(rows)
-
-
-# All of these read a few rows of partial indexes, however many documents wait.
-_LOST = text("""
-    update document set enqueued_at = null
-    where id in (select id from document
-                 where state = 'pending' and enqueued_at < now() - make_interval(secs => :resend)
-                 and (lease_until is null or lease_until < now()) order by id for update skip locked)""")
-_FLYING = text("""
-    select count(*) as documents, count(distinct lease_token) filter (where stage = 'chunked') as embedding,
-           count(distinct (source_id, stage)) filter (where stage <> 'chunked') as queues
-    from document where state = 'pending' and enqueued_at is not null""")
-_WAITS = "state = 'pending' and enqueued_at is null and due_at <= now()"
-_OF_LANE = {
-    Lane.CHANGED: f"""{_WAITS} and indexed_version is not null
-        and (select count(*) from (select from document
-             where source_id = s.id and state = 'pending' and indexed_version is not null
-             limit {SHORT_OF + 1}) n) <= {SHORT_OF}""",
-    Lane.FEW: f"{_WAITS} and p.documents <= {SHORT_OF}",
-    Lane.BULK: _WAITS,
-}
-"""What waits in a lane, of a source `s` that has `p.documents` to do; the lanes before it were emptied."""
-_QUEUES = {
-    lane: text(f"""
-        select s.tenant_id, s.id as source_id, q.stage
-        from source s cross join unnest(cast(:stages as text[])) as q(stage)
-        join (select source_id, sum(documents) as documents from document_count where state = 'pending'
-              group by source_id) p on p.source_id = s.id
-        cross join lateral (select due_at from document where source_id = s.id and stage = q.stage and {waits}
-                            order by due_at limit 1) w
-        left join (select source_id, max(enqueued_at) as at from document
-                   where state = 'pending' and enqueued_at is not null and (stage = 'chunked') = :embed
-                   group by source_id) t on t.source_id = s.id
-        order by max(t.at) over (partition by s.tenant_id) nulls first, t.at nulls first,
-                 case when count(*) over () > :most then random() end, w.due_at""")
-    for lane, waits in _OF_LANE.items()
-}
-"""First whose last message is the oldest: tenants, then their sources; then the longest due, or, where not all have
-their turn now, anyone: what is over is not remembered."""
-_ONLY = {Lane.CHANGED: " and indexed_version is not null", Lane.FEW: "", Lane.BULK: ""}
-_SEND = {
-    lane: text(f"""
-        with chosen as materialized (  -- once: what is locked and changed is passed over where it is looked for again
-            select w.id from unnest(cast(:sources as uuid[]), cast(:stages as text[]), cast(:shares as integer[]))
-                as q(source, stage, share)
-            cross join lateral (select id from document where source_id = q.source and stage = q.stage
-                                and {_WAITS}{only} order by due_at, id limit q.share for update skip locked) w)
-        update document d set enqueued_at = now() from chosen where d.id = chosen.id
-        returning d.id, d.tenant_id, d.source_id, d.stage, d.desired_version, d.crash_count""")
-    for lane, only in _ONLY.items()
-}
-_SEND_EMBED = {
-    lane: text(f"""
-        with due as materialized (
-            select id, due_at, crash_count,
-                   (select count(*) from chunk_stage c where c.document_id = document.id) as chunks
-            from document where source_id = :source and stage = 'chunked' and {_WAITS}{only}
-            order by due_at, id limit :most
-        ), fitting as (
-            select id, row_number() over o as place, sum(chunks) over o as chunks, max(crash_count) over o as crashes
-            from due window o as (order by due_at, id)
-        ), chosen as materialized (  -- looked at once more: one that is changed just now waits for another stage
-            select id from document where stage = 'chunked' and {_WAITS} and id in (
-                select id from fitting where place = 1 or chunks <= :chunks and crashes = 0)
-            for no key update skip locked)
-        update document d set enqueued_at = now() from chosen where d.id = chosen.id
-        returning d.id, d.desired_version""")
-    for lane, only in _ONLY.items()
-}
-"""One message: documents up to so many chunks, the first in any case; one that crashed before travels alone."""
-
-
-def _choose(connection: Connection, limits: Limits) -> list[Batch]:
-    """Due documents but those to embed, up to the room that is left, in batches; those that crashed before alone.
-
-    In each lane tenants take turns, then the sources of each, then the stages of a source, the longest due first.
-    """
-    flying = connection.execute(_FLYING).one()
-    left, queues = limits.in_flight - flying.documents, limits.queues - flying.queues
-    room = limits.at_once
-    groups: dict[tuple[Lane, UUID, str, UUID | None], list[Item]] = defaultdict(list)
-    for lane in Lane:
-        kept = limits.in_flight // 10 if lane is Lane.BULK else 0  # for what comes later and overtakes
-        rows = _stamp(connection, limits, lane, min(room, left - kept), queues)
-        left, room = left - len(rows), room - len(rows)
-        queues -= len({(row.source_id, row.stage) for row in rows})
-        for row in rows:
-            alone = row.id if row.crash_count else None
-            groups[lane, row.tenant_id, row.stage, alone].append(Item(row.id, row.desired_version))
-    sent: Counter[tuple[Lane, UUID]] = Counter()
-    turns: list[tuple[Lane, int, Batch]] = []
-    for (lane, tenant, stage, _), items in groups.items():
-        for start in range(0, len(items), limits.batch):
-            part = tuple(items[start : start + limits.batch])
-            batch = Batch(tenant_id=tenant, stage=Stage(stage), items=part, lane=lane)
-            turns.append((lane, sent[lane, tenant], batch))
-            sent[lane, tenant] += 1
-    return [batch for _, _, batch in sorted(turns, key=lambda turn: turn[:2])]
-
-
-def choose_embeds(connection: Connection, limits: Limits, room: EmbedRoom) -> list[Batch]:
-    """Stamp and return what is to be embedded next, message by message: tenants take turns, then their sources.
-
-    Only a few messages wait in the broker, and all else here, so that whoever comes later has its turn soon.
-    """
-    connection.execute(text("select pg_advisory_xact_lock(hashtext('larder.embed'))"))
-    flying = connection.execute(_FLYING).one()
-    left = limits.in_flight - flying.documents
-    left = left if room.documents is None else min(left, room.documents)
-    batches: list[Batch] = []
-    for lane in Lane:
-        more = left if room.waiting is None else flying.embedding + AHEAD - room.waiting.get(lane, 0)
-        values = {"stages": [Stage.CHUNKED], "embed": True, "most": 0}
-        queues = deque(connection.execute(_QUEUES[lane], values) if min(more, left) > 0 else ())
-        while queues and more > 0 and left > 0:
-            queue = queues.popleft()
-            values = {"source": queue.source_id, "most": min(limits.batch, left), "chunks": room.chunks}
-            items = tuple(Item(*row) for row in connection.execute(_SEND_EMBED[lane], values))
-            if items:
-                batch = Batch(tenant_id=queue.tenant_id, stage=Stage.CHUNKED, items=items, lane=lane)
-                batches.append(batch)
-                queues.append(queue)
-                more, left = more - 1, left - len(items)
-    return batches
-
-
-def _stamp(connection: Connection, limits: Limits, lane: Lane, room: int, most: int) -> list[Row[Any]]:
-    """Note of at most `room` documents of a lane, of `most` queues, that a message about them is under way."""
-    chosen: list[Row[Any]] = []
-    least = max(1, limits.in_flight // limits.queues)
-    if room <= 0 or most <= 0:
-        return chosen
-    most = min(most, -(-limits.at_once // least))
-    stages = [s for s in Stage if s is not Stage.CHUNKED]
-    values: dict[str, Any] = {"stages": stages, "embed": False, "most": most}
-    queues = connection.execute(_QUEUES[lane], values).fetchmany(most)
-    while queues and len(chosen) < room:
-        shares = _shares(queues, room - len(chosen), least)
-        values = {
-            "sources": [queue.source_id for queue in queues],
-            "stages": [queue.stage for queue in queues],
-            "shares": shares,
-        }
-        rows = connection.execute(_SEND[lane], values).all()
-        chosen += rows
-        taken = Counter((row.source_id, row.stage) for row in rows)
-        # A queue that gave less than its share is empty: the others have its room.
-        queues = [
-            queue
-            for queue, share in zip(queues, shares, strict=True)
-            if taken[queue.source_id, queue.stage] >= share
-        ]
-    return chosen
-
-
-def _shares(queues: Sequence[Row[Any]], room: int, least: int) -> list[int]:
-    """How many documents each queue may send, `least` or nothing; the sum is at most `room`."""
-    sources = {(queue.tenant_id, queue.source_id) for queue in queues}
-    of_tenant = Counter(tenant for tenant, _ in sources)
-    of_source = Counter(queue.source_id for queue in queues)
-    shares, left = [], room
-    for queue in queues:
-        fair = room // (len(of_tenant) * of_tenant[queue.tenant_id] * of_source[queue.source_id])
-        shares.append(min(max(least, fair), left))
-        left -= shares[-1]
-    return shares
-
-
-def mark_unsent(connection: Connection, items: list[Item]) -> None:
-    """Note that messages of these could not be published; the pump sends them the next time it looks."""
-    connection.execute(_UNSENT, {"ids": [i.document_id for i in items]})

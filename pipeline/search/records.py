@@ -99,7 +99,7 @@ MEASURED_WEAK: dict[str, tuple[float, float]] = {
 }
 """Model -> likeness in meaning (0.7 of the chunk's, 0.3 of the document's) below which a hit is weak: one with some
 words of the question, one with none. Of a model that is not listed no hit is."""
-WEAK_COVERED = 0.5
+WEAK_COVERED = 0.63
 """`Explanation.covered` from which a hit has what was asked for, whatever it means."""
 
 
@@ -112,13 +112,13 @@ class Weights:
     and what each weight is worth on a set that had no part in choosing it.
     """
 
-    vector: float = 0.5
+    vector: float = 0.6
     """Of the similarity in meaning."""
     keyword: float = 0.3
     """Of the rare words in common (`overlap` of `Explanation`)."""
     title: float = 0.25
     """Of those that stand in title or headings."""
-    covered: float = 0.1
+    covered: float = 0.05
     """Of a question all of whose words are there."""
     centroid: float = 0.4
     """Share of the whole document in the similarity of meaning, 0 to 1; the rest is the chunk's own."""

@@ -41,8 +41,8 @@ HALF = 1.25
 """Sum of shared lexemes at which `overlap` is a half: a little more than one lexeme that names one thing only."""
 HALF_OF_TITLE = 0.4
 """The same for title and headings, which are short."""
-COVERED = 6.0
-"""Power of the covered share of a question in `covered`: with a tenth of its weight missing, half is left."""
+COVERED = 4.0
+"""Power of the covered share of a question in `covered`: with a tenth of its weight missing, two thirds are left."""
 SATURATION = 1.2
 """k1 of BM25; of titles the whole divisor, since their length says nothing about how much they say."""
 

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from pipeline.database import migrations
 from pipeline.database.engine import Database
-from pipeline.ledger import Limits, fills, overview, runs, search_indexes, upkeep, work
+from pipeline.ledger import Limits, due_work, overview, runs, search_indexes, upkeep
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import indexes
 from workers import embedded
@@ -64,8 +64,8 @@ def load(url: str, documents: int, *, done: bool) -> None:
 
 
 def _limited(embed: int | None) -> Callable[[Connection], object]:
-    room = work.EmbedRoom(documents=embed, waiting={})  # as a tick that finds empty queues in the broker
-    return lambda c: work.pump_once(c, Limits(), embed=room)
+    room = due_work.EmbedRoom(documents=embed, waiting={})  # as a tick that finds empty queues in the broker
+    return lambda c: due_work.pump_once(c, Limits(), embed=room)
 
 
 def _progress(c: Connection) -> object:
@@ -80,7 +80,7 @@ LOOKED: dict[str, Callable[[Connection], object]] = {
     "pump": _limited(None),
     "pump, embedder held": _limited(0),
     "settled runs": runs.list_settled,
-    "what an index lacks": lambda c: fills.choose(c, 2, Limits()),
+    "what an index lacks": lambda c: due_work.choose_fills(c, 2, Limits()),
     "words to count?": upkeep.tenants_to_count,
     "indexes to build?": _build,
     "status: sources": overview.sources,

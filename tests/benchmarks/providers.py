@@ -35,7 +35,7 @@ from pipeline.database.engine import Database
 from pipeline.embedding import EmbeddingOptions
 from pipeline.embedding.calls import open_embedder
 from pipeline.ingest.steps import Indexer
-from pipeline.ingest.work_in_progress import EmbeddingTerms
+from pipeline.ingest.text_embedding import EmbeddingTerms
 from pipeline.ledger import Item, Stage
 from tests.fakes import gemini_embedding, huggingface_server, ollama_server, openai_server
 from tests.fakes.messages import Answer, Seen

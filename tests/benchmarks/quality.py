@@ -1,6 +1,6 @@
 """Search quality on a set of documents and judged questions: nDCG@10, recall, MRR of the three modes.
 
-    python tests/benchmarks/quality.py DATA_DIR... [--limit N] [--threshold] [--weak] [--modes hybrid]
+    python tests/benchmarks/quality.py DATA_DIR... [--limit N] [--threshold] [--weak] [--modes hybrid] [--accept]
 
 DATA_DIR holds corpus.jsonl, queries.jsonl, qrels.tsv and meta.json. The set is cut and embedded in this process and
 indexed into an embedded server of its own; vectors are kept in the temporary folder for the next run.
@@ -46,9 +46,11 @@ from pipeline.search import (  # noqa: E402
 )
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex, open_index  # noqa: E402
 from pipeline.search.records import Filter, Hit, Mode, Replacement, StoredDocument  # noqa: E402
+from tests.benchmarks import accepted  # noqa: E402
 from workers import embedded  # noqa: E402
 from workers.admin.evaluation.dataset import EvalDataset, read  # noqa: E402
 from workers.admin.evaluation.measures import DEPTH, MEASURES, judge, mean  # noqa: E402
+from workers.admin.evaluation.measuring import WORST  # noqa: E402
 
 TENANT = tenant_id("quality")
 PROJECT = project_id(TENANT, "quality")
@@ -276,6 +278,7 @@ def main() -> None:
     )
     parser.add_argument("--weak", action="store_true", help="how many hits are called weak, own and foreign")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
+    parser.add_argument("--accept", action="store_true", help="compare with these figures from now on")
     options = parser.parse_args()
     embedder = open_embedder(EmbeddingOptions())
     sets = [read_typed(folder, options.limit) for folder in options.folders]
@@ -291,17 +294,22 @@ def main() -> None:
                 for who, told in weak_shares(retriever, judged, [s for s in sets if s is not judged]).items():
                     print(f"  {who:40}{told:>12}")
             else:
-                _report(retriever, judged, options.modes)
+                _report(retriever, judged, options.modes, accept=options.accept)
 
 
-def _report(retriever: Retriever, judged: EvalDataset, modes: Sequence[Mode]) -> None:
+def _report(retriever: Retriever, judged: EvalDataset, modes: Sequence[Mode], *, accept: bool) -> None:
     print(f"{'':10}{'nDCG@10':>8}{'R@5':>8}{'R@10':>8}{'MRR@10':>8}{'ms':>7}")
     for mode in modes:
         begun = time.perf_counter()
         ranked = rankings(retriever, judged, mode)
         spent = (time.perf_counter() - begun) * 1000 / len(judged.queries)
-        means = mean([judge(ranked[query], wanted) for query, wanted in judged.relevant.items()])
+        scores = {query: judge(ranked[query], wanted) for query, wanted in judged.relevant.items()}
+        means = mean([*scores.values()])
         print(f"{mode:10}" + "".join(f"{means[name]:8.3f}" for name in MEASURES) + f"{spent:7.0f}")
+        if mode == "hybrid":
+            accepted.compare(judged.name, means, accept=accept)
+            worst = sorted(scores, key=lambda query: (scores[query][MEASURES[0]], query))[:WORST]
+            print(f"  worst: {', '.join(f'{query} {scores[query][MEASURES[0]]:.2f}' for query in worst)}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Step 4 on projects that nobody here made (tests/worlds/README.md): what it shows of them, and what it does not.
 
-    python -m tests.benchmarks.worlds CHECKOUTS [NAME...] [--ungraded FILE] [--json FILE] [--sets FOLDER]
+    python -m tests.benchmarks.worlds CHECKOUTS [NAME...] [--ungraded FILE] [--json FILE] [--sets FOLDER] [--accept]
 
 CHECKOUTS holds a git checkout for each world, called as the world. Documents are read by the real connectors; what was
 indexed is kept in the temporary folder for the next run.
@@ -24,6 +24,7 @@ import yaml
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, LarderError
+from tests.benchmarks import accepted
 from workers.admin.evaluation import dataset, measuring, sandbox
 from workers.control.sync import open_source
 from workers.runtime import Runtime
@@ -41,6 +42,8 @@ class Answered(NamedTuple):
     counts: Counter[str]
     """Of what was expected, of duplicates in other words and of items that nothing helps."""
     seconds: list[float]
+    missed: list[tuple[int, int, str]]
+    """Of each item: how many expected documents it was not shown, how many are not found either, and which."""
 
 
 def settings_of(about: Json, checkout: Path, made: Path) -> Settings:
@@ -135,7 +138,7 @@ def answer(name: str, checkouts: Path, sets: Path) -> Answered:
         measured = measuring.measure(parts, judged, "hybrid", lambda *_: None, list(judged.queries))
         parts.database.close()
     step4 = cast("measuring.Step4Answers", measured.step4)
-    told = Answered([], Counter(), list(step4.seconds))
+    told = Answered([], Counter(), list(step4.seconds), [])
     judged_lines = {tuple(row): measuring.GRADE_NAMES[int(g)] for *row, g in table(folder, "judgements.tsv")}
     for item, line, _ in step4.graded():
         key = line.key if line.section in dataset.DOCUMENT_SECTIONS else digest(line.key)
@@ -145,7 +148,11 @@ def answer(name: str, checkouts: Path, sets: Path) -> Answered:
     for item in judged.queries:
         seen = {(x["section"], x["ref"]) for x in told.lines if x["item"] == item}
         wanted = {(section, ref) for i, section, ref, _ in expected if i == item}
-        told.counts.update(_counts(wanted, seen, set(measured.rankings[item])))
+        counts = _counts(wanted, seen, set(measured.rankings[item]))
+        told.counts.update(counts)
+        refs = ", ".join(sorted({ref for _, ref in wanted} - {ref for _, ref in seen}))
+        unseen = counts["expected"] - counts["shown"]
+        told.missed.append((unseen, unseen - counts["found alone"], f"{name} {item}: {refs}"))
     return told
 
 
@@ -183,6 +190,21 @@ def report(name: str, told: Answered) -> None:
     )
 
 
+def figures(told: Answered) -> dict[str, float]:
+    """What is accepted of all worlds: shares of what was expected, and of what was shown and judged by section."""
+    c, groups = told.counts, defaultdict[str, list[bool]](list)
+    for x in told.lines:
+        if x["grade"] != measuring.UNJUDGED:
+            groups[x["section"]].append(x["grade"] != "noise")
+    return {
+        "expected shown": c["shown"] / c["expected"],
+        "expected in top 10": c["in top 10"] / c["expected"],
+        "duplicates flagged": c["flagged"],
+        "empty where nothing helps": c["empty"] / c["nothing helps"],
+        **{f"{section} useful or related": sum(good) / len(good) for section, good in sorted(groups.items())},
+    }
+
+
 def main() -> None:
     """Print the figures of the worlds named on the command line, or of all."""
     raw = argparse.RawDescriptionHelpFormatter
@@ -191,10 +213,11 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--ungraded", type=Path, metavar="FILE", help="write what nobody has graded")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all lines")
+    parser.add_argument("--accept", action="store_true", help="compare with these figures from now on")
     parser.add_argument("--sets", type=Path, metavar="FOLDER", help="keep the sets, for `larder eval`")
     options = parser.parse_args()
     names = options.names or sorted(path.parent.name for path in WORLDS.glob("*/world.yaml"))
-    every = Answered([], Counter(), [])
+    every = Answered([], Counter(), [], [])
     with tempfile.TemporaryDirectory() as scratch:
         for name in names:
             try:
@@ -205,8 +228,14 @@ def main() -> None:
             every.lines.extend(one.lines)
             every.counts.update(one.counts)
             every.seconds.extend(one.seconds)
+            every.missed.extend(one.missed)
     if len(names) > 1:
         report("all", every)
+    if not options.names:
+        accepted.compare("worlds", figures(every), accept=options.accept)
+    print("\nexpected and not shown, of them not found either: the worst")
+    for unseen, unfound, place in sorted(every.missed, reverse=True)[:10]:
+        print(f"  {unseen} {unfound} {place}")
     noise = sorted((x for x in every.lines if x["grade"] == "noise"), key=lambda x: -(x["similarity"] or 0))
     print("\nnoise that is shown surest" if noise else "")
     for x in noise[:10]:

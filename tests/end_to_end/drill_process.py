@@ -23,7 +23,7 @@ from pipeline.documents import Chunk, Document
 from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.ingest import work_in_progress
-from pipeline.ledger import admission, jobs, work
+from pipeline.ledger import admission, due_work, jobs, work
 from workers.cli import main
 from workers.control import steps
 
@@ -31,7 +31,7 @@ HELD = Path("held-texts")
 SECONDS_PER_TEXT = float(os.environ.get("DRILL_SECONDS_PER_TEXT", "0.004"))
 STALLS = os.environ.get("DRILL_STALLS")
 PLACES: dict[str, tuple[Any, str]] = {
-    "pump": (work, "pump_once"),
+    "pump": (due_work, "pump_once"),
     "walk": (admission, "admit"),
     "cut": (work_in_progress, "stage_chunks"),
     "embed": (work_in_progress, "cache_vectors"),

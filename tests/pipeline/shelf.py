@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import TextRejected
-from pipeline.ingest.backfill import Filler
-from pipeline.ledger import Item, Limits, fills, search_indexes
-from pipeline.ledger.search_indexes import WantedIndex, activate, begin_index
+from pipeline.ingest.steps import Indexer
+from pipeline.ledger import Item, Limits, Stage, due_work, search_indexes, work
+from pipeline.ledger.search_indexes import IndexedDocument, WantedIndex, activate, begin_index
 from pipeline.search.chunk_store import SearchIndex, active_index, indexes
-from tests.pipeline.workshop import Workshop, retry_once
+from tests.pipeline.workshop import LEASE, Workshop
 
 OTHER = 16
 LIMITS = Limits(resend=60)
@@ -32,28 +33,40 @@ class Shelf:
         with shop.database.control() as connection:
             self.index = begin_index(connection, wanted, chunker="structure")
 
-    def filler(self, index: SearchIndex | None = None, **changes: Any) -> Filler:
+    def filler(self, index: SearchIndex | None = None, **changes: Any) -> Indexer:
         index = index or self.index
         plain: dict[str, Any] = {
-            "database": self.shop.database,
-            "index": index,
-            "embedder": lambda _tenant: HashingEmbedder(index.dimensions),
-            "chunker_of": lambda _name, _type: self.shop.chunker,
-            "decide": retry_once,
+            "index": lambda _connection: index,
+            "beside": index.id,
+            "model": index.model,
+            "strategy": index.strategy,
+            "embedder": lambda: HashingEmbedder(index.dimensions),
         }
-        return Filler(**{**plain, **changes})
+        return self.shop.indexer(**{**plain, **changes})
 
-    def due(self, index: SearchIndex | None = None) -> list[fills.DueFill]:
+    def claim(self, ids: Sequence[UUID], index: SearchIndex | None = None) -> work.Claim:
+        """Take documents that the index lacks, as a worker does."""
+        items, index = [Item(i, 1) for i in ids], index or self.index
+        with self.shop.database.tenant(self.shop.tenant) as connection:
+            return work.claim(connection, self.shop.tenant, Stage.FETCHED, items, lease=LEASE, index=index.id)
+
+    def finish(self, connection: Connection, claim: work.Claim, filled: Sequence[IndexedDocument]) -> None:
+        """Note that documents are in the index now; the caller holds their rows."""
+        assert claim.index is not None
+        search_indexes.record_indexed(connection, claim.tenant_id, claim.index, filled)
+        work.finish(connection, claim, filled)
+
+    def due(self, index: SearchIndex | None = None) -> list[due_work.Batch]:
         """What a look of the pump would send."""
         with self.shop.database.control() as connection:
             connection.execute(text("update index_document set enqueued_at = null"))
-            return fills.choose(connection, (index or self.index).id, LIMITS)
+            return due_work.choose_fills(connection, (index or self.index).id, LIMITS)
 
     def fill(self, index: SearchIndex | None = None, **changes: Any) -> list[Item]:
         """Fill all that is due; returns what is to be looked at once more."""
         again: list[Item] = []
         for one in self.due(index):
-            again += self.filler(index, **changes).fill(one.tenant_id, one.items)
+            again += self.filler(index, **changes).fill(one.tenant_id, one.items).again
         return again
 
     def progress(self, index: SearchIndex | None = None) -> search_indexes.Progress:

@@ -24,8 +24,8 @@ from pipeline.errors import (
     ModelMissing,
     TextRejected,
 )
-from pipeline.ingest.work_in_progress import EmbeddingTerms
-from pipeline.ledger import Limits, embedding_use, overview, work
+from pipeline.ingest.text_embedding import EmbeddingTerms
+from pipeline.ledger import Limits, due_work, embedding_use, overview
 from pipeline.ledger.embedding_use import Meter, Used
 from tests.pipeline.picky import Picky
 from tests.pipeline.workshop import MODEL, Workshop, document, paragraphs
@@ -255,7 +255,7 @@ class TestCalls:
         def look_after_the_lease() -> None:
             time.sleep(2.5 * lease)
             with alone.database.control() as connection:
-                pumped = work.pump_once(connection, Limits(resend=0.1))
+                pumped = due_work.pump_once(connection, Limits(resend=0.1))
             assert pumped is not None
             assert (pumped.crashed, pumped.batches) == (0, ())
             alone.embedder = other

@@ -12,30 +12,32 @@ import pytest
 
 from pipeline.chunking.splitting import ChunkingOptions
 from pipeline.chunking.strategies import open_chunker
+from pipeline.documents import Chunk, Document
 from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
-from pipeline.errors import EmbedderRefused, EmbedderUnavailable, LarderError, TextRejected
+from pipeline.errors import DocumentDamaged, EmbedderRefused, EmbedderUnavailable, LarderError, TextRejected
 from pipeline.ingest import work_in_progress
 from pipeline.ingest.steps import Decision
-from pipeline.ledger import dead, embedding_use, fills, upkeep
-from pipeline.ledger.fills import FillClaim
+from pipeline.ingest.text_embedding import EmbeddingTerms
+from pipeline.ledger import Lease, dead, due_work, embedding_use, upkeep
 from pipeline.ledger.search_indexes import WantedIndex, begin_index, drop_index
 from tests.pipeline.shelf import LIMITS, OTHER, Counting, Shelf, first
+from tests.pipeline.test_embed_step import Purse
 from tests.pipeline.workshop import Workshop, document, paragraphs
 
 
 def test_what_was_sent_is_not_sent_again_until_its_message_counts_as_lost(shelf: Shelf) -> None:
-    def sent(resend: float = LIMITS.resend) -> list[dict[UUID, int]]:
+    def sent(resend: float = LIMITS.resend) -> list[set[UUID]]:
         with shelf.shop.database.control() as connection:
-            due = fills.choose(connection, shelf.index.id, replace(LIMITS, resend=resend))
-        return [dict(one.sizes) for one in due]
+            due = due_work.choose_fills(connection, shelf.index.id, replace(LIMITS, resend=resend))
+        return [{item.document_id for item in one.items} for one in due]
 
-    chunks = {shelf.shop.id("a"): 3, shelf.shop.id("b"): 2}
-    assert sent() == [chunks]
+    both = {shelf.shop.id("a"), shelf.shop.id("b")}
+    assert sent() == [both]
     assert sent() == []
     shelf.shop.sql("update index_document set enqueued_at = enqueued_at - interval '10 seconds'")
     assert sent(resend=60) == []
-    assert sent(resend=5) == [chunks]
+    assert sent(resend=5) == [both]
 
 
 def test_a_killed_worker_costs_a_lease_and_nothing_else(shelf: Shelf) -> None:
@@ -44,7 +46,7 @@ def test_a_killed_worker_costs_a_lease_and_nothing_else(shelf: Shelf) -> None:
             raise SystemExit(len(texts))
 
     with pytest.raises(SystemExit):
-        shelf.fill(embedder=lambda _tenant: Killed(OTHER))
+        shelf.fill(embedder=lambda: Killed(OTHER))
     assert shelf.due() == [], "it is leased"
     shelf.shop.sql(
         "update index_document set lease_until = now() - interval '1 s' where lease_token is not null"
@@ -56,7 +58,7 @@ def test_a_killed_worker_costs_a_lease_and_nothing_else(shelf: Shelf) -> None:
     assert shelf.shop.value("select max(crash_count) from index_document") == 0
 
 
-@pytest.mark.parametrize("moment", ["version", "due_at"])
+@pytest.mark.parametrize("moment", ["version", "enqueued_at"])
 def test_a_database_short_of_memory_costs_a_wait_and_no_crash(
     shelf: Shelf, omniscient: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
@@ -72,10 +74,10 @@ def test_a_database_short_of_memory_costs_a_wait_and_no_crash(
             when (new.lease_token is null) execute function short_of_memory()""")
     for one in due:
         slow: dict[str, Any] = {
-            "embedder": lambda _tenant: HashingEmbedder(OTHER, batch_size=1),
+            "embedder": lambda: HashingEmbedder(OTHER, batch_size=1),
             "slice_seconds": -1.0,
         }
-        shelf.filler(**(slow if moment == "due_at" else {})).fill(one.tenant_id, one.items)
+        shelf.filler(**(slow if moment == "enqueued_at" else {})).fill(one.tenant_id, one.items)
     rows = shelf.shop.sql(
         "select lease_token, crash_count from index_document where index_id = :i", i=shelf.index.id
     )
@@ -112,7 +114,7 @@ def test_a_text_that_is_refused_is_a_dead_letter_of_the_new_index_and_can_be_rep
                 raise TextRejected("it does not like that")
             return super().embed_documents(texts)
 
-    shelf.fill(embedder=lambda _tenant: Picky(OTHER))
+    shelf.fill(embedder=lambda: Picky(OTHER))
     assert set(shelf.contents()) == {"a"}
     assert len(shelf.contents(old)["b"]) == 2
     with shop.database.control() as connection:
@@ -127,10 +129,28 @@ def test_a_text_that_is_refused_is_a_dead_letter_of_the_new_index_and_can_be_rep
     assert shop.dead_letters() == []
 
 
+def test_a_failure_that_may_pass_is_tried_again_and_then_given_up_on(alone: Workshop) -> None:
+    class Failing:
+        version = "failing-1"
+
+        def chunk(self, document: Document) -> list[Chunk]:
+            raise DocumentDamaged(f"rows of {document.external_id} cannot be read")
+
+    alone.admit(document("a"))
+    alone.index()
+    shelf = Shelf(alone, strategy="fixed")
+    for attempts, letters in ((1, 0), (2, 1)):
+        shelf.fill(chunker_of=lambda _name, _type: Failing())
+        tried = alone.value("select attempts from index_document where index_id = :i", i=shelf.index.id)
+        assert (tried, len(alone.dead_letters())) == (attempts, letters)
+        alone.sql("update index_document set due_at = now()")
+    assert shelf.due() == []
+
+
 def test_a_late_message_about_one_that_was_given_up_on_fills_nothing(shelf: Shelf) -> None:
     (due,) = shelf.due()
     shelf.shop.sql("update index_document set dead_version = 1 where index_id = :i", i=shelf.index.id)
-    assert shelf.filler().fill(due.tenant_id, due.items) == []
+    assert shelf.filler().fill(due.tenant_id, due.items).again == []
     assert shelf.contents() == {}
 
 
@@ -176,12 +196,15 @@ def test_trouble_of_the_provider_never_makes_a_dead_letter(shelf: Shelf, error: 
             raise error
 
     def last_try(_error: LarderError, _attempts: int) -> Decision:
-        return Decision(delay=0.0, dead=True)
+        return Decision(delay=60.0, dead=True)
 
-    shelf.fill(embedder=lambda _tenant: Away(OTHER), decide=last_try)
+    shelf.fill(embedder=lambda: Away(OTHER), decide=last_try)
     assert shelf.shop.dead_letters() == []
     assert shelf.progress().last_error is not None
     assert shelf.due() == [], "it waits"
+    tried = "select distinct attempts, waits from index_document where index_id = :i"
+    assert shelf.shop.sql(tried, i=shelf.index.id) == [{"attempts": 0, "waits": 1}]
+    assert shelf.shop.sql("select * from embedding_hold") == [], "it holds up no other index"
     shelf.shop.sql("update index_document set due_at = now()")
     shelf.fill()
     assert (shelf.progress().missing, shelf.progress().last_error) == (0, None)
@@ -195,28 +218,28 @@ def test_no_text_is_embedded_twice(shelf: Shelf) -> None:
             asked.extend(texts)
             return super().embed_documents(texts)
 
-    shelf.fill(embedder=lambda _tenant: Counting(OTHER))
+    shelf.fill(embedder=lambda: Counting(OTHER))
     assert len(asked) == 5
     with shelf.shop.database.control() as connection:
         drop_index(connection, shelf.index)
     again = Shelf(shelf.shop)
-    again.fill(embedder=lambda _tenant: Counting(OTHER))
+    again.fill(embedder=lambda: Counting(OTHER))
     assert (again.progress().missing, len(asked)) == (0, 5)
 
 
 def test_a_text_that_another_worker_is_embedding_is_waited_for(shelf: Shelf) -> None:
-    other = FillClaim(tenant_id=shelf.shop.tenant, index=shelf.index.id, token=uuid4(), wanted={})
+    other = Lease(tenant_id=shelf.shop.tenant, token=uuid4())
     texts = [bytes(row["hash"]) for row in shelf.shop.sql("select distinct hash from chunk order by 1")]
     with shelf.shop.database.tenant(shelf.shop.tenant) as connection:
         embedding_use.claim_texts(connection, other, shelf.index.model, texts[:1], lease=60)
-    counting = Counting(OTHER)
-    assert shelf.fill(claims=True, embedder=lambda _tenant: counting) == []
+    counting, paid = Counting(OTHER), EmbeddingTerms(budget=lambda _tenant: Purse())
+    assert shelf.fill(terms=paid, embedder=lambda: counting) == []
     assert len(counting.seen) == len(texts) - 1
     assert shelf.progress().missing == 1
     with shelf.shop.database.tenant(shelf.shop.tenant) as connection:
         embedding_use.release_texts(connection, other)
     shelf.shop.sql("update index_document set due_at = now() returning 1")
-    shelf.fill(claims=True, embedder=lambda _tenant: counting)
+    shelf.fill(terms=paid, embedder=lambda: counting)
     assert shelf.progress().missing == 0
     assert len(counting.seen) == len(set(counting.seen)) == len(texts)
     assert shelf.shop.value("select count(*) from embedding_claim") == 0
@@ -224,7 +247,7 @@ def test_a_text_that_another_worker_is_embedding_is_waited_for(shelf: Shelf) -> 
 
 def test_the_good_texts_beside_a_refused_one_are_paid_once(shelf: Shelf) -> None:
     picky = Counting(OTHER, refuses="other")
-    shelf.fill(embedder=lambda _tenant: picky)
+    shelf.fill(embedder=lambda: picky)
     assert shelf.progress().missing == 1
     assert len(picky.seen) == len(set(picky.seen)) == 3
 
@@ -239,7 +262,7 @@ def test_vectors_come_from_an_index_of_the_same_model_if_the_cache_was_trimmed(a
         wanted = WantedIndex(provider="hashing", model="hashing-32", dimensions=32, strategy="fixed")
         same = begin_index(connection, wanted, chunker="structure")
 
-    def never(_tenant: UUID) -> HashingEmbedder:
+    def never() -> HashingEmbedder:
         raise AssertionError("nothing is left to embed")
 
     shelf.fill(same, embedder=never)
@@ -252,5 +275,5 @@ def test_tenants_take_turns(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> No
         shop.admit(*(document(f"d{n}") for n in range(most)))
         shop.index()
     shelf.shop.sql("update index_document set due_at = due_at - interval '1 hour'")
-    monkeypatch.setattr(fills, "IN_FLIGHT", 8)
+    monkeypatch.setattr(due_work, "FILLS_IN_FLIGHT", 8)
     assert {one.tenant_id: len(one.items) for one in shelf.due()} == {shelf.shop.tenant: 5, other.tenant: 3}

@@ -17,14 +17,31 @@ from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import LarderError, StoreHindered, StoreUnavailable
 from pipeline.ingest import work_in_progress
 from pipeline.ledger import Stage, dead, overview, search_indexes
+from pipeline.search.chunk_store import SearchIndex
 from tests.pipeline.picky import STEPS, Interrupted, Picky, through
-from tests.pipeline.workshop import DIMENSIONS, Workshop, document, paragraphs
+from tests.pipeline.workshop import DIMENSIONS, Workshop, document, fill_index, paragraphs
 
 SQL = psycopg.Connection[Any]
 
 
 class TestOvertaken:
     """The document changes while one of its steps is at work: nothing of the old version gets through."""
+
+    def test_one_that_is_about_to_write_leaves_the_newer_version_alone(self, shop: Workshop) -> None:
+        shop.admit(document("a", "Old words."))
+        through(shop, "upsert")
+        items, overtaken = shop.items(), list[int]()
+
+        def overtake(connection: Connection) -> SearchIndex:
+            if not overtaken:
+                overtaken.append(1)
+                shop.admit(document("a", "New words."))
+                shop.index()
+            return fill_index(connection)
+
+        shop.indexer(index=overtake).upsert(shop.tenant, items)
+        assert overtaken
+        assert shop.contents("a") == ["New words."]
 
     @pytest.mark.parametrize("step", STEPS)
     def test_an_old_version_is_dropped(self, shop: Workshop, step: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 from pipeline.database import migrations
 from pipeline.database.engine import Database
 from pipeline.errors import ConfigurationError
-from pipeline.ledger import audit
+from pipeline.ledger import Item, Limits, Stage, audit, due_work, work
 from tests.conftest import Addresses, with_database
 from workers import embedded
 
@@ -164,6 +164,57 @@ def test_an_older_store_with_a_run_under_way_and_a_release_is_brought_up_to_date
         with pytest.raises(psycopg.errors.UniqueViolation):
             connection.execute(again)
         assert connection.execute("select released from source").fetchone() == (0,)
+
+
+def test_work_on_another_index_goes_on_beside_a_worker_of_before(
+    empty: str, servers: embedded.Servers, superuser: Callable[[str], psycopg.Connection[Any]]
+) -> None:
+    """Before revision 041 attempts counted waits, too. What an old worker holds stays its own; it gives it back."""
+    migrations.upgrade(empty, to="040")
+    tenant, token = UUID(int=1), UUID(int=7)
+    with superuser("empty_for_migrations") as connection:
+        connection.execute("""
+            insert into tenant (id, name) values ('00000000-0000-0000-0000-000000000001', 'a');
+            insert into source (id, tenant_id, project_id, name, kind) select gen_random_uuid(), id, id, 'docs', 'text'
+                from tenant;
+            select open_search_index('x', 'm', 3, 'structure', 'p'),
+                   begin_search_index('x', 'other', 3, 'structure', 'p', '');
+            insert into document (id, tenant_id, source_id, project_id, external_id, source_type, kind, title, state,
+                desired_hash, pipeline_version, indexed_version)
+                select gen_random_uuid(), tenant_id, id, id, e, 'text', 'reference', 't', 'done', 'h', 'p', 1
+                from source, unnest(array['waits', 'dead', 'held']) e;
+            insert into index_document (tenant_id, index_id, document_id, wanted, attempts, dead_version)
+                select tenant_id, 2, id, 1, 7, case when external_id = 'dead' then 1 end from document""")
+        claim = """
+            update index_document x set lease_token = %s, lease_until = now() + interval '1 minute', crash_count = 1
+            from document d where d.id = x.document_id and d.external_id = 'held'"""
+        connection.execute(claim, (token,))
+        assert migrations.upgrade(empty) == migrations.NEWEST
+        rows = connection.execute("""
+            select external_id, x.attempts, x.waits, x.lease_token from index_document x join document d on d.id = document_id
+            order by 1""").fetchall()
+        assert rows == [("dead", 7, 0, None), ("held", 0, 0, token), ("waits", 0, 0, None)]
+        name = "empty_for_migrations"
+        database = Database(
+            with_database(servers.database_url, name), with_database(servers.control_url, name)
+        )
+        with database.control() as one:
+            (batch,) = due_work.choose_fills(one, 2, Limits())
+        items = [Item(row[0], 1) for row in connection.execute("select id from document").fetchall()]
+        with database.tenant(tenant) as one:
+            claimed = work.claim(one, tenant, Stage.FETCHED, items, lease=60, index=2)
+        assert claimed.ids == [item.document_id for item in batch.items], (
+            "neither the dead one nor the old worker's"
+        )
+        given_back = connection.execute(
+            """update index_document set lease_token = null, lease_until = null, enqueued_at = null, due_at = now(),
+               crash_count = greatest(crash_count - 1, 0), attempts = attempts + 1 where lease_token = %s""",
+            (token,),
+        )
+        assert given_back.rowcount == 1
+        with database.control() as one:
+            assert [len(again.items) for again in due_work.choose_fills(one, 2, Limits())] == [1]
+        database.close()
 
 
 def test_a_database_of_a_newer_larder_is_left_alone(

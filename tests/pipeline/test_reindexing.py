@@ -13,6 +13,8 @@ from pipeline.chunking.strategies import open_chunker
 from pipeline.documents import Page
 from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
+from pipeline.ingest import work_in_progress
+from pipeline.ledger import search_indexes
 from pipeline.ledger.search_indexes import drop_index
 from pipeline.search.chunk_store import active_index
 from tests.pipeline.picky import Interrupted
@@ -180,7 +182,7 @@ def test_a_deleted_document_is_gone_from_every_index(shelf: Shelf, moment: str) 
         delete()
     maker = Deleting if moment == "during" else HashingEmbedder
     for one in due:
-        shelf.filler(embedder=lambda _tenant: maker(OTHER)).fill(one.tenant_id, one.items)
+        shelf.filler(embedder=lambda: maker(OTHER)).fill(one.tenant_id, one.items)
     if moment == "after":
         delete()
     assert set(shelf.contents()) == {"b"}
@@ -196,10 +198,10 @@ def test_a_hidden_document_needs_no_work_in_any_index(shelf: Shelf) -> None:
 
 
 def test_a_slice_of_time_that_is_over_leaves_the_rest_for_the_next_message(shelf: Shelf) -> None:
-    again = shelf.fill(embedder=lambda _tenant: HashingEmbedder(OTHER, batch_size=1), slice_seconds=0)
+    again = shelf.fill(embedder=lambda: HashingEmbedder(OTHER, batch_size=1), slice_seconds=0)
     assert again
     for _ in range(8):
-        again = shelf.fill(embedder=lambda _tenant: HashingEmbedder(OTHER, batch_size=1), slice_seconds=0)
+        again = shelf.fill(embedder=lambda: HashingEmbedder(OTHER, batch_size=1), slice_seconds=0)
     assert (again, shelf.progress().missing) == ([], 0)
     assert shelf.shop.value("select max(crash_count) from index_document") == 0
 
@@ -216,10 +218,57 @@ def test_a_dead_document_is_copied_in_the_version_that_is_searchable(alone: Work
     assert shelf.progress().missing == 0
 
 
+def test_chunks_of_a_newer_version_are_not_taken_for_those_of_the_claimed_one(shelf: Shelf) -> None:
+    shop = shelf.shop
+    assert shelf.due()
+    claim = shelf.claim([shop.id("a"), shop.id("b")])
+    shop.admit(document("a", paragraphs(3, "new")))
+    shop.index()
+    with shop.database.tenant(shop.tenant) as connection:
+        copied = work_in_progress.copied_chunks(connection, claim, "")
+    assert copied.keys() == {shop.id("b")}
+
+
+def test_an_older_version_that_comes_late_is_not_noted(shelf: Shelf) -> None:
+    shop, one = shelf.shop, shelf.shop.id("a")
+    shelf.fill()
+    with shop.database.tenant(shop.tenant) as connection:
+        for version in (3, 2):
+            there = search_indexes.IndexedDocument(document_id=one, version=version, chunks=version)
+            search_indexes.record_indexed(connection, shop.tenant, shelf.index.id, [there])
+    noted = "select version, chunk_count from index_document where index_id = :i and document_id = :id"
+    assert shop.sql(noted, i=shelf.index.id, id=one) == [{"version": 3, "chunk_count": 3}]
+
+
+def test_a_copy_that_is_not_whole_is_cut_anew(shelf: Shelf) -> None:
+    shop, old = shelf.shop, first(shelf)
+    before = shelf.contents(old)
+    shop.sql(
+        "delete from chunk where index_id = :i and document_id = :id and ord = 1", i=old.id, id=shop.id("a")
+    )
+    shelf.fill()
+    assert shelf.contents() == before
+
+
+def test_an_index_that_is_being_built_is_written_later(shelf: Shelf) -> None:
+    """Else the worker would wait for it, and all behind it."""
+    with shelf.shop.database.control() as connection:
+        search_indexes.request_builds(connection)
+        build = search_indexes.claim_build(connection, shelf.index.id, lease=60)
+    shelf.fill()
+    assert (shelf.contents(), shelf.due()) == ({}, [])
+    assert build is not None
+    with shelf.shop.database.control() as connection:
+        search_indexes.finish_build(connection, build)
+    shelf.shop.sql("update index_document set due_at = now()")
+    shelf.fill()
+    assert shelf.progress().missing == 0
+
+
 def test_two_fillers_and_a_doubled_message_write_each_chunk_once(shelf: Shelf) -> None:
     due = shelf.due()
     for one in [*due, *due]:
-        assert shelf.filler().fill(one.tenant_id, one.items) == []
+        assert shelf.filler().fill(one.tenant_id, one.items).again == []
     assert shelf.progress().chunks == 5
     assert shelf.shop.value("select count(*) from chunk where index_id = :i", i=shelf.index.id) == 5
 
@@ -241,6 +290,6 @@ def test_an_index_that_is_dropped_meanwhile_takes_all_that_was_noted_with_it(she
     with shelf.shop.database.control() as connection:
         drop_index(connection, shelf.index)
     for one in due:
-        assert shelf.filler().fill(one.tenant_id, one.items) == []
+        assert shelf.filler().fill(one.tenant_id, one.items).again == []
     assert shelf.shop.value("select count(*) from index_document where index_id = :i", i=shelf.index.id) == 0
     assert shelf.shop.dead_letters() == []

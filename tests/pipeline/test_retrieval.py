@@ -193,9 +193,9 @@ def test_explained_parts_add_up_to_the_score(depot: Depot) -> None:
     assert best is not None
     assert best.similarity is not None
     assert best.centroid is None, "nothing was noted of whole documents here"
-    assert best.vector_part == pytest.approx(best.similarity * 0.5 / 1.15)
+    assert best.vector_part == pytest.approx(best.similarity * 0.6 / 1.2)
     assert best.overlap is not None
-    assert best.keyword_part == pytest.approx(best.overlap * 0.3 / 1.15)
+    assert best.keyword_part == pytest.approx(best.overlap * 0.3 / 1.2)
     assert {"semantic_score", "keyword_score", "overlap_score", "title_score"} <= set(best.to_json())
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from pipeline.ledger import work
+from pipeline.ledger import due_work
 from workers.control import maintenance, pump, steps, sync
 from workers.control.sync import configured_sources
 from workers.runtime import Runtime
@@ -37,7 +37,7 @@ def index(parts: Runtime) -> None:
     for step in (indexer.chunk, indexer.embed, indexer.upsert):
         with parts.database.control() as connection:
             connection.execute(text("update document set enqueued_at = null where state = 'pending'"))
-            found = work.pump_once(connection, steps.limits(parts.rag))
+            found = due_work.pump_once(connection, steps.limits(parts.rag))
         assert found is not None
         for batch in found.batches:
             step(batch.tenant_id, batch.items)

@@ -11,7 +11,7 @@ import redis
 from sqlalchemy import text
 
 from pipeline.database.engine import Database
-from pipeline.ledger import work
+from pipeline.ledger import due_work
 from tests.workers.indexed import Build
 from workers.control import maintenance, pump, steps, sync
 from workers.control.sync import configured_sources
@@ -33,7 +33,7 @@ def parts(build: Build, tmp_path: Path) -> Runtime:
     for step in (indexer.chunk, indexer.embed, indexer.upsert):
         with parts.database.control() as connection:
             connection.execute(text("update document set enqueued_at = null where state = 'pending'"))
-            found = work.pump_once(connection, steps.limits(parts.rag))
+            found = due_work.pump_once(connection, steps.limits(parts.rag))
         assert found is not None
         for batch in found.batches:
             step(batch.tenant_id, batch.items)

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.ledger import Item, Stage
-from pipeline.ledger.work import Lane
+from pipeline.ledger.due_work import Lane, even_batches
 from workers.processes.run import embedders
 from workers.queue import dispatch
 from workers.queue.app import configure
 from workers.queue.broker import SHARE, lists_of, promote_lower_priority
 from workers.queue.celeryconfig import ROUTES
-from workers.queue.dispatch import FILL_PRIORITY, TASK_OF, batches
+from workers.queue.dispatch import TASK_OF
 from workers.runtime import Runtime
 
 
@@ -38,7 +38,7 @@ def test_nothing_is_lost_doubled_or_out_of_order_and_the_limits_hold(
 ) -> None:
     every = items(len(sizes))
     known = {item.document_id: size for item, size in zip(every, sizes, strict=True)}
-    parts = batches(every, known, weight=weight, most=most)
+    parts = even_batches(every, known, weight=weight, most=most)
     assert [item for part in parts for item in part] == every
     for part in parts:
         assert 1 <= len(part) <= most
@@ -47,18 +47,18 @@ def test_nothing_is_lost_doubled_or_out_of_order_and_the_limits_hold(
 
 @given(count=st.integers(min_value=1, max_value=40), most=st.integers(min_value=1, max_value=10))
 def test_messages_are_as_full_as_they_may_be(count: int, most: int) -> None:
-    parts = batches(items(count), {}, weight=1000, most=most)
+    parts = even_batches(items(count), {}, weight=1000, most=most)
     assert all(len(part) == most for part in parts[:-1])
 
 
 def test_a_document_heavier_than_a_message_travels_alone() -> None:
     small, huge, last = items(3)
-    parts = batches([small, huge, last], {huge.document_id: 5000}, weight=500, most=32)
+    parts = even_batches([small, huge, last], {huge.document_id: 5000}, weight=500, most=32)
     assert parts == [[small], [huge], [last]]
 
 
 def test_nothing_makes_no_message() -> None:
-    assert batches([], {}, weight=10, most=10) == []
+    assert even_batches([], {}, weight=10, most=10) == []
 
 
 def test_every_stage_that_waits_has_a_task_with_a_queue() -> None:
@@ -75,7 +75,7 @@ def test_nobody_who_edits_without_end_keeps_loads_and_fills_waiting(
 ) -> None:
     configure(parts.rag.queue, parts.addresses.broker)
     for n in range(20):
-        for priority in (Lane.BULK, FILL_PRIORITY):
+        for priority in (Lane.BULK, Lane.FILL):
             assert dispatch.send("larder.embed", priority, n, priority=priority)
     taken: list[int] = []
     for n in range(40):
@@ -85,7 +85,7 @@ def test_nobody_who_edits_without_end_keeps_loads_and_fills_waiting(
         assert number == taken.count(priority), "the longest waiting first"
         taken.append(priority)
         promote_lower_priority(parts.addresses.broker, "embed")
-    assert Counter(taken) == {Lane.CHANGED: 31, Lane.BULK: 6, FILL_PRIORITY: 3}
+    assert Counter(taken) == {Lane.CHANGED: 31, Lane.BULK: 6, Lane.FILL: 3}
     assert max(len(list(run)) for lane, run in groupby(taken) if lane == Lane.CHANGED) == SHARE
 
 

@@ -203,6 +203,6 @@ def test_what_configuration_gives_no_way_to_search_is_told_by_the_answer(
         f"{CONFIG}  retrieval: {{synonyms: ./none.yaml}}\n", encoding="utf-8"
     )
     wrong = Runtime(load(tmp_path / "wrong.yaml", {}), parts.addresses)
-    assert answer_version(wrong) == "4"
+    assert answer_version(wrong) == "5"
     with pytest.raises(ConfigurationError, match="synonyms"):
         job.enricher(wrong, wrong.settings.tenant_id)({"pbi": PBI})

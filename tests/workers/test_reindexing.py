@@ -12,10 +12,11 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from pipeline.errors import ConfigurationError
-from pipeline.ledger import Item, fills
+from pipeline.embedding import Embedder
+from pipeline.errors import ConfigurationError, EmbedderRefused
+from pipeline.ledger import Item, Stage, due_work, work
 from pipeline.search import SearchRequest
-from pipeline.search.chunk_store import indexes
+from pipeline.search.chunk_store import SearchIndex, indexes
 from tests.workers.indexed import Build, index, write_pages
 from workers import search
 from workers.admin import explain, operations, reindex
@@ -49,9 +50,9 @@ def fill(parts: Runtime) -> None:
         found = indexes(connection)
     for one in found:
         with parts.database.control() as connection:
-            due = fills.choose(connection, one.id, steps.limits(parts.rag))
+            due = due_work.choose_fills(connection, one.id, steps.limits(parts.rag))
         for part in due:
-            assert steps.filler(parts, one).fill(part.tenant_id, part.items) == []
+            assert steps.indexer(parts, part.tenant_id, one).fill(part.tenant_id, part.items).again == []
 
 
 def find(parts: Runtime, question: str) -> tuple[str, list[str]]:
@@ -238,6 +239,19 @@ def test_clear_empties_every_index(parts: Runtime, omniscient: SQL) -> None:
         assert omniscient.execute(f"select count(*) from {table}").fetchone() == (0,)
 
 
+def test_a_new_model_that_is_refused_holds_up_nothing_else(
+    parts: Runtime, omniscient: SQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_parts: Runtime, _index: SearchIndex) -> Embedder:
+        raise EmbedderRefused("the key is wrong")
+
+    reindex.begin(parts)
+    monkeypatch.setattr(Runtime, "embedder_of", refused)
+    fill(parts)
+    assert "the key is wrong" in reindex.status(parts)["indexes"][0]["last_error"]
+    assert omniscient.execute("select count(*) from embedding_hold").fetchone() == (0,)
+
+
 def test_explain_tells_what_each_index_holds(parts: Runtime) -> None:
     reindex.begin(parts)
     fill(parts)
@@ -266,14 +280,12 @@ def test_clear_waits_for_whoever_fills_and_leaves_nothing_behind(parts: Runtime,
     reindex.begin(parts)
     with parts.database.control() as connection:
         new = indexes(connection)[-1]
-        (due,) = fills.choose(connection, new.id, steps.limits(parts.rag))
+        (due,) = due_work.choose_fills(connection, new.id, steps.limits(parts.rag))
     clearer = threading.Thread(target=operations.clear, args=(parts, due.tenant_id, "docs"))
     with parts.database.tenant(due.tenant_id) as connection:
-        claim = fills.claim(
-            connection, due.tenant_id, new.id, "", [i.document_id for i in due.items], lease=60
-        )
+        claim = work.claim(connection, due.tenant_id, Stage.FETCHED, due.items, lease=60, index=new.id)
     with parts.database.tenant(due.tenant_id) as connection:
-        assert len(fills.still_ours(connection, claim)) == 3
+        assert len(work.still_ours(connection, claim)) == 3
         clearer.start()
         connection.execute(
             text("""insert into chunk select :new, tenant_id, project_id, document_id, ord, version, content, context,

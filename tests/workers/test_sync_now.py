@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import StoreUnavailable
-from pipeline.ledger import runs, work
+from pipeline.ledger import due_work, runs
 from tests.fakes.tcp_proxy import TcpProxy
 from tests.workers.indexed import Build, write_pages
 from workers.admin import sync_now
@@ -132,9 +132,9 @@ def test_a_source_read_by_its_schedule_as_well_is_one_row_whose_sums_add_up(buil
     assert sync.sync(parts, one.tenant_id, one.id, scheduled)
     indexer = steps.indexer(parts, one.tenant_id)
 
-    def pumped() -> list[work.Batch]:
+    def pumped() -> list[due_work.Batch]:
         with parts.database.control() as connection:
-            found = work.pump_once(connection, steps.limits(parts.rag))
+            found = due_work.pump_once(connection, steps.limits(parts.rag))
         assert found is not None
         return list(found.batches)
 

@@ -277,7 +277,7 @@ def _catch_up(parts: Runtime, new: SearchIndex) -> None:
         with parts.database.control() as connection:
             if not search_indexes.is_behind(connection, new.id):
                 return
-            search_indexes.restart_comparison(connection, new.id)
+            search_indexes.restart_check(connection, new.id)
         dispatch.wake_pump()
         time.sleep(POLL_SECONDS)
     _refuse_if_lacking(parts, new)

@@ -157,8 +157,6 @@ def _give(context: CommandContext, console: Console, made: Any, output: Path | N
         console.print(f"written to {output}", markup=False)
 
 
-MOST = 2
-"""Suggestions and risk hints."""
 LONGEST = 160
 """Characters of one line's text before it is cut; it may wrap."""
 
@@ -183,25 +181,32 @@ def show(console: Console, items: Sequence[Json]) -> None:
 
 def _lines(found: Json) -> Iterator[tuple[str, str]]:
     from pipeline.enrichment.degradation import STATIC
-    from pipeline.enrichment.report import named
 
-    for work in _first(found, "similar_work"):
-        same = any(one.get("ref") == work.get("ref") for one in found.get("likely_duplicates") or ())
-        said = _named(work, _ended(work), work.get("effort"))
-        yield f"similar {work.get('similarity', 0):>3.0f} %", f"possibly the same: {said}" if same else said
+    for name, one, said in sorted(_documents(found), key=lambda row: -row[1].get("similarity", 0)):
+        yield f"{name} {one.get('similarity', 0):>3.0f} %", said
     if effort := found.get("effort_of_similar"):
         yield "effort", str(effort.get("text"))
-    for decision in _first(found, "past_decisions"):
-        yield "decision", _named(decision, _standing(decision), decision.get("assigned_architect"))
-    for doc in _first(found, "technical_docs"):
-        yield "document", ": ".join([named(doc), *_first(doc, "relevant_sections")])
-    for hint in _first(found, "risk_hints", MOST):
+    for hint in found.get("risk_hints") or ():
         yield f"risk {hint.get('severity')}", str(hint.get("message"))
-    for suggestion in _first(found, "suggestions", MOST):
+    for suggestion in found.get("suggestions") or ():
         yield "suggestion", str(suggestion)
     some = any(map(found.get, ("similar_work", "past_decisions", "technical_docs", "suggestions")))
     if not some and found.get("degradation_level", 0) < STATIC:
         yield "nothing", "no similar work, decision or document is in stock"
+
+
+def _documents(found: Json) -> Iterator[tuple[str, Json, str]]:
+    """What it is called, the document, and what is said of it."""
+    from pipeline.enrichment.report import named
+
+    for work in found.get("similar_work") or ():
+        same = any(one.get("ref") == work.get("ref") for one in found.get("likely_duplicates") or ())
+        said = _named(work, _ended(work), work.get("effort"))
+        yield "similar", work, f"possibly the same: {said}" if same else said
+    for decision in found.get("past_decisions") or ():
+        yield "decision", decision, _named(decision, _standing(decision), decision.get("assigned_architect"))
+    for doc in found.get("technical_docs") or ():
+        yield "document", doc, ": ".join([named(doc), *(doc.get("relevant_sections") or ())[:1]])
 
 
 def _ended(work: Json) -> str:
@@ -219,10 +224,6 @@ def _standing(decision: Json) -> str:
     status = decision.get("status") or UNKNOWN
     by = f" by {decision['superseded_by']}" if decision.get("superseded_by") else ""
     return ("status unknown" if status == UNKNOWN else str(status)) + by
-
-
-def _first(found: Json, key: str, most: int = 1) -> Sequence[Any]:
-    return (found.get(key) or ())[:most]
 
 
 def _named(one: Json, *facts: str | None) -> str:

@@ -6,15 +6,13 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import zip_longest
-from uuid import UUID
 
 from sqlalchemy import Connection
 
 from pipeline.documents import Json
 from pipeline.errors import LarderError, StoreError
-from pipeline.ledger import Item, Stage, fills, jobs, runs, sources, upkeep, work
-from pipeline.search.chunk_store import SearchIndex, indexes
+from pipeline.ledger import Stage, due_work, jobs, runs, sources, upkeep
+from pipeline.search.chunk_store import indexes
 from workers.control import steps
 from workers.control.sync import Configured, as_indexing_error, open_source, source_of_row, start_run
 from workers.queue import broker, dispatch
@@ -40,7 +38,7 @@ def pump_once(parts: Runtime, sent: float | None = None) -> None:
     unheard = broker.without_message(parts.addresses.broker, dispatch.LISTS)
     limits = replace(steps.limits(parts.rag), resend=_resend(parts, unheard, *dispatch.TASK_OF.values()))
     with parts.database.control() as connection:
-        found = work.pump_once(
+        found = due_work.pump_once(
             connection,
             limits,
             embed=_embed_room(parts, connection),
@@ -57,29 +55,29 @@ def pump_once(parts: Runtime, sent: float | None = None) -> None:
         lacking = indexes(connection)
     if found and len(lacking) > 1:
         for index in lacking:
-            _send_fills(parts, index, resend=_resend(parts, unheard, "larder.fill"))
+            send_fills(parts, index.id, resend=_resend(parts, unheard, "larder.fill"))
 
 
 def send_embeds(parts: Runtime) -> None:
     """Send what is to be embedded next; called whenever a step ends, so that a few messages are always there."""
     with parts.database.control() as connection:
         room = _embed_room(parts, connection)
-        batches = work.choose_embeds(connection, steps.limits(parts.rag), room)
+        batches = due_work.choose_embeds(connection, steps.limits(parts.rag), room)
     _send(parts, batches)
 
 
-def _embed_room(parts: Runtime, connection: Connection) -> work.EmbedRoom:
-    return work.EmbedRoom(
+def _embed_room(parts: Runtime, connection: Connection) -> due_work.EmbedRoom:
+    return due_work.EmbedRoom(
         documents=parts.allowance.embed_room(connection),
         chunks=steps.weights(parts.rag)[Stage.CHUNKED],
         waiting=broker.waiting(parts.addresses.broker, "embed"),
     )
 
 
-def _send(parts: Runtime, batches: Sequence[work.Batch]) -> int:
+def _send(parts: Runtime, batches: Sequence[due_work.Batch]) -> int:
     """How many documents the messages are about."""
     for batch in batches:
-        dispatch.send_items(parts.database, batch.tenant_id, batch.stage, batch.items, batch.lane)
+        dispatch.send_batch(parts.database, batch)
     return sum(len(batch.items) for batch in batches)
 
 
@@ -149,27 +147,10 @@ def close_settled(parts: Runtime) -> set[int]:
     return {int(one["run"]) for one in closed}
 
 
-def _send_fills(parts: Runtime, index: SearchIndex, *, resend: float | None = None) -> None:
+def send_fills(parts: Runtime, index: int, *, resend: float | None = None) -> None:
     """Send messages for what a search index lacks; once more after `resend` seconds, if not after the usual ones."""
-    limits = steps.limits(parts.rag)
+    limits, chunks = steps.limits(parts.rag), steps.weights(parts.rag)[Stage.CHUNKED]
     with parts.database.control() as connection:
-        due = fills.choose(connection, index.id, replace(limits, resend=resend or limits.resend))
-    weight, most = steps.weights(parts.rag)[Stage.CHUNKED], parts.rag.queue.batch_documents
-    messages = [
-        [(one.tenant_id, part) for part in dispatch.batches(one.items, one.sizes, weight=weight, most=most)]
-        for one in due
-    ]
-    for turn in zip_longest(*messages):  # tenants take turns
-        for tenant, part in filter(None, turn):
-            dispatch.send_fill(parts.database, tenant, index.id, part)
-
-
-def fill_and_continue(parts: Runtime, tenant: UUID, index_id: int, items: Sequence[Item]) -> None:
-    """Fill one message's documents into an index, then see to it that there is a next message."""
-    with parts.database.tenant(tenant, durable=False) as connection:
-        index = next((i for i in indexes(connection) if i.id == index_id), None)
-    if index is None:
-        return  # it was dropped, and all that was noted about it with it
-    again = steps.filler(parts, index).fill(tenant, items)
-    dispatch.send_fill(parts.database, tenant, index_id, again)
-    _send_fills(parts, index)
+        limits = replace(limits, resend=resend or limits.resend)
+        batches = due_work.choose_fills(connection, index, limits, chunks=chunks)
+    _send(parts, batches)

@@ -1,4 +1,4 @@
-"""What a worker does documents' steps with: the indexer of a tenant, the filler of an index, the walk, their limits."""
+"""What a worker does documents' steps with: the indexer of a search index, the walk through a source, their limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from pipeline.chunking.strategies import Chunker, open_chunker
 from pipeline.documents import SourceType
 from pipeline.embedding.known_models import PROVIDER_FACTS
 from pipeline.errors import LarderError
-from pipeline.ingest.backfill import Filler
 from pipeline.ingest.steps import Decision, Indexer
 from pipeline.ingest.sync import Syncer
 from pipeline.ledger import Item, Limits, Stage, admission, jobs, runs
@@ -31,17 +30,22 @@ SLICE_SECONDS = 4.0
 """How long a large document is embedded until others get their turn."""
 
 
-def indexer(parts: Runtime, tenant: UUID) -> Indexer:
-    """The three steps of a document, into the index that is read at this moment."""
-    with parts.database.tenant(tenant, durable=False) as connection:
-        index = target_index(parts, connection)
+def indexer(parts: Runtime, tenant: UUID, beside: SearchIndex | None = None) -> Indexer:
+    """Brings documents into the search index that is read at this moment, or into another one that lacks them."""
+    if beside is None:
+        with parts.database.tenant(tenant, durable=False) as connection:
+            index = target_index(parts, connection)
+    else:
+        index = beside
     q, configured = parts.rag.queue, chunkers(parts)
+    terms = parts.allowance.terms_of(index.provider, index.model)
     return Indexer(
         database=parts.database,
         chunker_of=chunkers(parts, index.strategy),
         embedder=lambda: parts.embedder_of(index),
         model=index.model,
-        index=lambda connection: target_index(parts, connection),
+        index=lambda connection: beside or target_index(parts, connection),
+        beside=beside.id if beside else None,
         words_first=index.provider not in INSTANT,
         strategy=index.strategy,
         decide=partial(decide, q),
@@ -49,22 +53,8 @@ def indexer(parts: Runtime, tenant: UUID) -> Indexer:
         lease=q.lease_seconds,
         crashes=q.max_crashes,
         slice_seconds=min(SLICE_SECONDS, q.soft_time_limit / 4),
-        terms=parts.allowance.terms_of(index.provider, index.model),
-    )
-
-
-def filler(parts: Runtime, index: SearchIndex) -> Filler:
-    """Brings documents into one search index that lacks them."""
-    q = parts.rag.queue
-    return Filler(
-        database=parts.database,
-        index=index,
-        embedder=lambda tenant: parts.allowance.budgeted(tenant, parts.embedder_of(index), index.model),
-        chunker_of=chunkers(parts, index.strategy),
-        decide=partial(decide, q),
-        lease=q.lease_seconds,
-        slice_seconds=min(SLICE_SECONDS, q.soft_time_limit / 4),
-        claims=parts.allowance.terms_of(index.provider, index.model).budget is not None,
+        # Another model that is refused must not hold up the one that is read.
+        terms=replace(terms, fingerprint="") if beside else terms,
     )
 
 

@@ -20,7 +20,7 @@ from pipeline.embedding import Embedder
 from pipeline.embedding.budget import BudgetedEmbedder, Cost, Grant
 from pipeline.embedding.known_models import PROVIDER_FACTS
 from pipeline.errors import BudgetSpent, EmbedderUnavailable
-from pipeline.ingest.work_in_progress import EmbeddingTerms
+from pipeline.ingest.text_embedding import EmbeddingTerms
 from pipeline.ledger import embedding_use
 from workers.processes import metrics
 from workers.settings import Configuration, EmbeddingModel

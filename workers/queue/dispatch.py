@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from uuid import UUID
 
 from pipeline.database.engine import Database
 from pipeline.ingest.steps import Step
-from pipeline.ledger import Item, Stage, fills, jobs, runs, work
+from pipeline.ledger import Stage, jobs, runs, work
+from pipeline.ledger.due_work import Batch, Lane, even_batches
 from workers.processes import metrics
 from workers.queue import broker
 from workers.queue.celeryconfig import ROUTES
 
-FILL_PRIORITY = 9
-"""The lowest priority; 0 is the highest."""
-
 TASK_OF = {Stage.FETCHED: "larder.chunk", Stage.CHUNKED: "larder.embed", Stage.EMBEDDED: "larder.upsert"}
-_FILLS = broker.PRIORITIES.index(FILL_PRIORITY)
+_FILLS = broker.PRIORITIES.index(Lane.FILL)
 LISTS = {
     **{task: broker.lists_of(ROUTES[task])[:_FILLS] for task in (*TASK_OF.values(), "larder.sync")},
     "larder.fill": broker.lists_of(ROUTES["larder.fill"])[_FILLS:],
@@ -81,14 +79,16 @@ def wake_pump(*, seldom: bool = False) -> None:
         send("larder.pump")
 
 
-def send_items(
-    database: Database, tenant: UUID, stage: Stage, items: Sequence[Item], lane: work.Lane = work.Lane.CHANGED
-) -> None:
-    """Send the next step of these documents; if the broker does not accept it, the pump sends it later."""
-    message = (str(tenant), [item.to_json() for item in items])
-    if items and not send(TASK_OF[stage], *message, priority=lane):
-        with database.tenant(tenant) as connection:
-            work.mark_unsent(connection, list(items))
+def send_batch(database: Database, batch: Batch) -> None:
+    """Ask for the next step of these documents; what the broker does not take is sent by the pump later."""
+    items = [item.to_json() for item in batch.items]
+    if batch.index is None:
+        sent = send(TASK_OF[batch.stage], str(batch.tenant_id), items, priority=batch.lane)
+    else:
+        sent = send("larder.fill", str(batch.tenant_id), batch.index, items, priority=batch.lane)
+    if not sent:
+        with database.tenant(batch.tenant_id) as connection:
+            work.mark_unsent(connection, batch.items, index=batch.index)
 
 
 def send_sync(database: Database, tenant: UUID, source: UUID, run: int, *, first: bool = False) -> None:
@@ -96,18 +96,10 @@ def send_sync(database: Database, tenant: UUID, source: UUID, run: int, *, first
 
     The `first` slice has priority, since small walks have no other.
     """
-    lane = work.Lane.CHANGED if first else work.Lane.BULK
+    lane = Lane.CHANGED if first else Lane.BULK
     if not send("larder.sync", str(tenant), str(source), run, priority=lane):
         with database.tenant(tenant) as connection:
             runs.mark_unsent(connection, run)
-
-
-def send_fill(database: Database, tenant: UUID, index: int, items: Sequence[Item]) -> None:
-    """Send documents to be filled into a search index, after new and changed documents."""
-    message = (str(tenant), index, [item.to_json() for item in items])
-    if items and not send("larder.fill", *message, priority=FILL_PRIORITY):
-        with database.tenant(tenant) as connection:
-            fills.mark_unsent(connection, index, items)
 
 
 def send_job(database: Database, due: jobs.DueJob) -> None:
@@ -120,19 +112,6 @@ def send_job(database: Database, due: jobs.DueJob) -> None:
 def send_step(database: Database, tenant: UUID, step: Step, weights: Mapping[Stage, int], most: int) -> None:
     """Send the work that follows a step; documents to embed are chosen from the ledger instead."""
     if step.stage is not Stage.CHUNKED:
-        for part in batches(step.ready, step.sizes, weight=weights.get(step.stage, most), most=most):
-            send_items(database, tenant, step.stage, part)
-
-
-def batches(items: Iterable[Item], sizes: Mapping[UUID, int], *, weight: int, most: int) -> list[list[Item]]:
-    """Cut documents into messages of at most `most` documents and about `weight` chunks."""
-    messages: list[list[Item]] = []
-    load = 0
-    for item in items:
-        size = sizes.get(item.document_id, 1)
-        if not messages or len(messages[-1]) >= most or load + size > weight:
-            messages.append([])
-            load = 0
-        messages[-1].append(item)
-        load += size
-    return messages
+        for items in even_batches(step.ready, step.sizes, weight=weights.get(step.stage, most), most=most):
+            batch = Batch(tenant_id=tenant, stage=step.stage, items=tuple(items), lane=Lane.CHANGED)
+            send_batch(database, batch)

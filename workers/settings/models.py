@@ -106,13 +106,13 @@ class StorageSettings(ConfigSection):
 class WeightSettings(ConfigSection):
     """How much each part counts in a score."""
 
-    vector: Number = Field(default=0.5, ge=0, le=10)
+    vector: Number = Field(default=0.6, ge=0, le=10)
     """Similarity in meaning."""
     keyword: Number = Field(default=0.3, ge=0, le=10)
     """Rare words in common."""
     title: Number = Field(default=0.25, ge=0, le=10)
     """Rare words in common with title and headings."""
-    covered: Number = Field(default=0.1, ge=0, le=10)
+    covered: Number = Field(default=0.05, ge=0, le=10)
     """All words of the question, as of a phrase lifted from the text."""
     centroid: Number = Field(default=0.4, ge=0, le=1)
     """Share of the whole document in the similarity of meaning."""

@@ -16,7 +16,7 @@ from pipeline.chunking.splitting import ChunkingOptions
 from pipeline.chunking.strategies import open_chunker
 from pipeline.database import migrations
 from pipeline.database.engine import Database
-from pipeline.ledger import Limits, runs, work
+from pipeline.ledger import Limits, due_work, runs
 from tests.benchmarks.corpus import Pages
 from tests.benchmarks.ledger_bench import LOOKED
 from tests.benchmarks.scale.clock import Took, each, measured
@@ -189,7 +189,9 @@ class Backlog:
 
 def _sent(connection: Connection) -> int:
     sent = 0
-    while (found := work.pump_once(connection, Limits(), embed=work.EmbedRoom(waiting={}))) and found.batches:
+    while (
+        found := due_work.pump_once(connection, Limits(), embed=due_work.EmbedRoom(waiting={}))
+    ) and found.batches:
         sent += len(found.batches)
     return sent
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -94,6 +94,11 @@ class Stock(DocumentTexts):
             for one in self.hits
             if one.document.id in document_ids
         }
+
+    def kin(self, likest: Sequence[Hit], hits: Iterable[Hit]) -> Mapping[UUID, float]:  # noqa: ARG002 (no vectors here)
+        if self.away:
+            raise StoreUnavailable("no answer")
+        return {}
 
     def ids(self, refs: Collection[str], projects: Collection[UUID] = ()) -> Mapping[UUID, tuple[str, str]]:
         if self.away:

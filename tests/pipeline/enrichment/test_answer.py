@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -18,6 +18,7 @@ from pipeline.enrichment.found import DocumentText, DocumentTexts, FoundDocument
 from pipeline.enrichment.prompt import prompt_block
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.errors import StoreUnavailable
+from pipeline.search import Hit
 from pipeline.search.chunk_store import SearchIndex, open_index
 from pipeline.search.records import Filter
 from tests.pipeline.enrichment.library import (
@@ -245,6 +246,9 @@ def test_when_the_whole_texts_cannot_be_read_the_chunks_found_have_to_do(shop: W
 
         def ids(self, refs: Collection[str], projects: Collection[UUID] = ()) -> Sequence[UUID]:
             raise StoreUnavailable(f"no answer for {len(refs)} ids of {len(projects)} projects")
+
+        def kin(self, likest: Sequence[Hit], hits: Iterable[Hit]) -> Mapping[UUID, float]:
+            raise StoreUnavailable(f"no answer for {len(likest)} of {len([*hits])} hits")
 
     found = checked(shop, enricher(shop, texts=Away()).enrich(EnrichmentRequest.from_json(PBI)))
     assert found["degradation_level"] == 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.documents import Json, Kind
 from pipeline.enrichment.enricher import Enricher
-from pipeline.enrichment.found import CANDIDATES, LikelyDocument, likely_documents, likely_duplicates
+from pipeline.enrichment.found import CANDIDATES, LikelyDocument, likely_documents, likely_duplicates, likest
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.text import stems
 from pipeline.search import Hit, SearchRequest, SearchResults
@@ -178,7 +178,6 @@ def _weakest(kind: Kind) -> float:
 @KINDS
 def test_what_is_far_is_not_shown_and_what_is_near_is(kind: Kind) -> None:
     assert ask(hit(kind=kind, told=explained(FAR)), kind=kind) == []
-    assert ask(replace(hit(kind=kind, told=explained(SAME)), weak=True), kind=kind) == []
     (near,) = ask(hit(kind=kind, told=explained(SAME)), kind=kind)
     assert near.probability > 0.7
     assert near.by == "meaning"
@@ -186,11 +185,54 @@ def test_what_is_far_is_not_shown_and_what_is_near_is(kind: Kind) -> None:
 
 
 @KINDS
-def test_what_would_do_alone_is_left_out_far_behind_a_better_one(kind: Kind) -> None:
-    weak = hit(1, kind=kind, told=explained(_weakest(kind)))
-    best = hit(2, kind=kind, told=explained(1.0, overlap=1.0))
-    assert numbers(ask(weak, kind=kind)) == [1]
-    assert numbers(ask(weak, best, kind=kind)) == [2]
+def test_what_would_do_alone_is_left_out_by_words_far_behind_a_better_one(kind: Kind) -> None:
+    question = "export invoices as csv for the tax office every month"
+    texts = [" ".join(question.split()[:n]) for n in range(1, 10)]
+    weak = next(
+        one
+        for one in (hit(1, text, kind=kind) for text in texts)
+        if ask(one, kind=kind, model="", question=question)
+    )
+    best = hit(2, question, kind=kind, told=explained(None, overlap=1.0))
+    assert numbers(ask(weak, best, kind=kind, model="", question=question)) == [2]
+
+
+@KINDS
+def test_what_is_alike_to_the_likest_other_document_is_likelier(kind: Kind) -> None:
+    hits = [hit(n, kind=kind, told=explained(0.6)) for n in (1, 2)]
+    kin = {hits[0].document.id: 0.9, hits[1].document.id: 0.2}
+    found = likely_documents(SearchResults(hits=hits[::-1], model=MINILM), kind, frozenset(), kin)
+    assert numbers(found)[:1] == [1]
+
+
+@pytest.mark.parametrize("kind", [Kind.DECISION, Kind.REFERENCE])
+def test_copies_of_one_text_are_one_line_that_names_the_current_one(kind: Kind) -> None:
+    text = "Images come from the registry of the team and have a signature of it."
+    told = [explained(0.9 - n / 100) for n in range(4)]
+    old = hit(1, text, title="Images", kind=kind, told=told[0], source_path="docs/version-2.8/images.md")
+    now = hit(2, f"{text} Always.", title="images ", kind=kind, told=told[1], source_path="docs/images.md")
+    other = hit(3, "Nobody keeps a key in a file.", title="Images", kind=kind, told=told[2])
+    named = hit(4, text, title="Registry", kind=kind, told=told[3])
+    found = ask(old, now, other, named, kind=kind)
+    assert numbers(found) == [2, 3, 4]
+    assert found[0].probability == ask(old, other, named, now, kind=kind)[0].probability
+    ended = replace(now, outdated="superseded by 9")
+    assert numbers(ask(old, ended, kind=kind)) == [1]
+    assert numbers(
+        ask(*(replace(one, document=replace(one.document, kind=Kind.WORK)) for one in (old, now)))
+    ) == [1, 2]
+
+
+def test_likeness_to_others_is_read_of_the_store(shop: Workshop) -> None:
+    request = SearchRequest(text="export invoices", k=CANDIDATES, explain=True)
+    hits = enricher(stocked(shop)).search(request).hits
+    two = likest(hits, stems("export invoices"))
+    kin = enricher(shop).texts.kin(two, hits)
+    assert kin[two[0].document.id] == kin[two[1].document.id] == max(kin[one.document.id] for one in two)
+    assert {*kin} == {one.document.id for one in hits}
+    assert len({*kin.values()}) > 1
+    assert all(-1 <= value < 0.9999 for value in kin.values()), "none is compared with itself"
+    assert enricher(shop).texts.kin(two[:1], hits) == {}
 
 
 @KINDS
@@ -299,11 +341,11 @@ def one_likely(
 @pytest.mark.parametrize(
     ("ranked", "twins"),
     [
-        ([one_likely(0.98), one_likely(0.975)], [0]),
-        ([one_likely(0.93), one_likely(0.8)], [0]),
-        ([one_likely(0.93), one_likely(0.91)], []),
-        ([one_likely(0.93)], [0]),
-        ([one_likely(0.88), one_likely(0.5)], []),
+        ([one_likely(0.99), one_likely(0.985)], []),
+        ([one_likely(0.985), one_likely(0.9)], [0]),
+        ([one_likely(0.985), one_likely(0.97)], []),
+        ([one_likely(0.985)], [0]),
+        ([one_likely(0.97), one_likely(0.5)], []),
         ([one_likely(0.9, similarity=0.95), one_likely(0.9, similarity=0.94), one_likely(0.9)], [0, 1]),
         ([one_likely(0.99, by="words"), one_likely(0.5, by="words")], []),
         ([one_likely(0.6), one_likely(0.55, "Export  as\tCSV")], [1]),
@@ -311,7 +353,7 @@ def one_likely(
         ([], []),
     ],
 )
-def test_the_same_is_the_likest_if_sure_or_far_ahead_and_what_has_the_title_or_nearly_the_text(
+def test_the_same_is_the_likest_if_sure_and_far_ahead_and_what_has_the_title_or_nearly_the_text(
     ranked: list[LikelyDocument], twins: list[int]
 ) -> None:
     assert likely_duplicates(ranked, "export as csv") == [ranked[n] for n in twins]

@@ -260,6 +260,38 @@ def test_what_went_wrong_with_similar_work_is_a_hint(
     assert hints(**facts) == [(kind, grave, f"“Export” (D-1) {what}.") for kind, grave, what in expected]
 
 
+@pytest.mark.parametrize(
+    ("link", "named"),
+    [
+        ("Caused: [Bug 12: Export loses cents](https://x.example/12)", "Caused: Bug 12: Export loses cents"),
+        ("Reverted by: PBI-9", "Reverted by: PBI-9"),
+        (
+            "Successor: [Bug 12: Export loses cents](https://x.example/12)",
+            "Successor: Bug 12: Export loses cents",
+        ),
+        ("Successor: PBI-12: Import", ""),
+        ("Related: Bug 12: Export loses cents", ""),
+        ("Child: Bug 12: Export loses cents", "Child: Bug 12: Export loses cents"),
+    ],
+)
+def test_a_bug_or_an_undoing_that_its_links_name_is_a_hint(link: str, named: str) -> None:
+    found = stock(near(1, f"Exports invoices.\n\n## Links\n\n- {link}\n", title="Export", status="Done"))
+    told = [hint["message"] for hint in found["risk_hints"]]
+    assert told == ([f"“Export” (D-1) had a follow-up: “{named}”."] if named else [])
+
+
+def test_work_that_another_item_undid_says_so() -> None:
+    done = near(1, title="Export invoices as CSV (#12)", status="merged")
+    undone = near(2, title='Revert "Export invoices as CSV (#12)"', status="merged")
+    other = near(3, title="Revert the import of invoices", status="merged")
+    hint, *others = stock(done, undone, other)["risk_hints"]
+    assert others == []
+    assert (hint["type"], hint["severity"]) == ("followed", "MEDIUM")
+    assert hint["message"] == (
+        '“Export invoices as CSV (#12)” (D-1) was undone by “Revert "Export invoices as CSV (#12)"” (D-2).'
+    )
+
+
 def test_the_gravest_hint_comes_first_and_one_is_a_suggestion() -> None:
     found = stock(near(1, status="Removed"), near(2, status="Done", reopened=2), near(3, status="Done"))
     assert [hint["severity"] for hint in found["risk_hints"]] == ["HIGH", "MEDIUM"]

@@ -14,7 +14,6 @@ from pipeline.ledger import (
     admission,
     dead,
     documents,
-    fills,
     runs,
     search_indexes,
     sources,
@@ -23,7 +22,7 @@ from pipeline.ledger import (
 from pipeline.ledger.search_indexes import IndexedDocument
 from tests.pipeline.ledger.conftest import Others
 from tests.pipeline.shelf import Shelf
-from tests.pipeline.workshop import LEASE, Workshop, document, paragraphs
+from tests.pipeline.workshop import Workshop, document, paragraphs
 
 
 def as_they_lie(connection: Connection) -> None:
@@ -61,13 +60,12 @@ def test_removing_documents_beside_a_worker_that_fills_them_is_no_deadlock(
     alone: Workshop, others: Others, how: str
 ) -> None:
     shelf, ids = shelved(alone)
-    with alone.database.tenant(alone.tenant) as connection:
-        claim = fills.claim(connection, alone.tenant, shelf.index.id, "", ids, lease=LEASE)
+    claim = shelf.claim(ids)
     written_last_first(alone, shelf, ids, "attempts = 0")
 
     def fill() -> list[UUID]:
         with alone.database.tenant(alone.tenant) as connection:
-            return fills.still_ours(connection, claim)
+            return work.still_ours(connection, claim)
 
     def remove() -> None:
         with alone.database.tenant(alone.tenant) as connection:
@@ -123,7 +121,7 @@ def test_taking_back_that_messages_were_sent_beside_a_worker_is_no_deadlock(
 
     def work_on_all() -> None:
         with alone.database.tenant(alone.tenant) as connection:
-            fills.lock_documents(connection, ids)
+            work.lock_documents(connection, ids)
 
     def take_back() -> None:
         with alone.database.tenant(alone.tenant) as connection:
@@ -131,7 +129,7 @@ def test_taking_back_that_messages_were_sent_beside_a_worker_is_no_deadlock(
             work.mark_unsent(connection, [Item(i, 1) for i in ids])
 
     with alone.database.tenant(alone.tenant) as connection:
-        fills.lock_documents(connection, [alone.id(second)])
+        work.lock_documents(connection, [alone.id(second)])
         worker = others.begin(work_on_all)
         taken_back = others.begin(take_back, waiting=2)
     worker.result(30)
@@ -292,15 +290,17 @@ def test_a_letter_about_a_fill_is_settled_by_two_without_a_deadlock(alone: Works
         i=shelf.index.id,
     )
     alone.admit(document("a", "New words."))
-    with alone.database.tenant(alone.tenant) as connection:
-        claim = fills.claim(connection, alone.tenant, shelf.index.id, "", [alone.id("a")], lease=LEASE)
+    claim = shelf.claim([alone.id("a")])
     others.gate("before update on dead_letter for each row")
-    with alone.database.tenant(alone.tenant) as connection:
-        assert fills.still_ours(connection, claim) == claim.ids
-        indexed = others.begin(alone.index)
-        there = IndexedDocument(document_id=alone.id("a"), version=1, chunks=0)
-        filled = others.begin(lambda: fills.finish(connection, claim, [there]), waiting=2)
-        others.open()
-        filled.result(30)
+    indexed = others.begin(alone.index)
+
+    def fill() -> None:
+        with alone.database.tenant(alone.tenant) as connection:
+            assert work.still_ours(connection, claim) == claim.ids
+            shelf.finish(connection, claim, [IndexedDocument(document_id=claim.ids[0], version=1, chunks=0)])
+
+    filled = others.begin(fill, waiting=2)
+    others.open()
+    filled.result(30)
     indexed.result(30)
     assert (alone.row("a")["state"], alone.row("a")["waits"]) == ("done", 0)

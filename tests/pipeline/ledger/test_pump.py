@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from pipeline.database.engine import Database
-from pipeline.ledger import Item, Limits, Stage, work
+from pipeline.ledger import Item, Limits, Stage, due_work, work
 from tests.pipeline.workshop import Workshop, document, paragraphs
 
 
@@ -24,15 +24,15 @@ def shop(shared_database: Database) -> Iterator[Workshop]:
         connection.execute(text("delete from sync_run"))
 
 
-def pump_once(shop: Workshop, *, embed: int | None = None, **limits: float) -> work.PumpResult:
-    room = work.EmbedRoom(documents=embed)
+def pump_once(shop: Workshop, *, embed: int | None = None, **limits: float) -> due_work.PumpResult:
+    room = due_work.EmbedRoom(documents=embed)
     with shop.database.control() as connection:
-        found = work.pump_once(connection, Limits(**limits), embed=room)  # type: ignore[arg-type]
+        found = due_work.pump_once(connection, Limits(**limits), embed=room)  # type: ignore[arg-type]
     assert found is not None
     return found
 
 
-def names(shop: Workshop, batch: work.Batch) -> list[str]:
+def names(shop: Workshop, batch: due_work.Batch) -> list[str]:
     rows = shop.sql("select id, external_id from document")
     known = {row["id"]: row["external_id"] for row in rows}
     return [known[item.document_id] for item in batch.items]
@@ -78,12 +78,14 @@ class TestChoosing:
         shop.admit(document("a"))
         shop.admit(document("a", "edited"))
         (batch,) = pump_once(shop).batches
-        assert batch == work.Batch(tenant_id=shop.tenant, stage=Stage.FETCHED, items=(Item(shop.id("a"), 2),))
+        assert batch == due_work.Batch(
+            tenant_id=shop.tenant, stage=Stage.FETCHED, items=(Item(shop.id("a"), 2),)
+        )
 
     def test_it_goes_out_once(self, shop: Workshop) -> None:
         shop.admit(document("a"))
         assert len(pump_once(shop).batches) == 1
-        assert pump_once(shop) == work.PumpResult()
+        assert pump_once(shop) == due_work.PumpResult()
 
     @pytest.mark.parametrize(
         "state", ["due_at = now() + interval '1 minute'", "state = 'done'", "state = 'dead'"]
@@ -110,7 +112,7 @@ class TestChoosing:
         with shop.database.control() as first:
             first.execute(text("select pg_advisory_xact_lock(hashtext('larder.pump'))"))
             with shop.database.control() as second:
-                assert work.pump_once(second, Limits()) is None
+                assert due_work.pump_once(second, Limits()) is None
         assert len(pump_once(shop).batches) == 1
 
 
@@ -200,16 +202,16 @@ class TestLanes:
         """Two documents are searchable; then came many new ones, and one of the two was edited."""
         shop.admit(document("edited", "Old words."), document("settled", "Old words."))
         shop.index()
-        shop.admit(*(document(f"d{n:03}", paragraphs(2)) for n in range(work.SHORT_OF + 6)))
+        shop.admit(*(document(f"d{n:03}", paragraphs(2)) for n in range(due_work.SHORT_OF + 6)))
         shop.admit(document("edited", "New words."))
         return shop
 
     def chosen(
         self, shop: Workshop, waiting: Mapping[int, int] | None = None, chunks: int = 4
-    ) -> list[work.Batch]:
-        room = work.EmbedRoom(chunks=chunks, waiting=waiting or {})
+    ) -> list[due_work.Batch]:
+        room = due_work.EmbedRoom(chunks=chunks, waiting=waiting or {})
         with shop.database.control() as connection:
-            return work.choose_embeds(connection, Limits(), room)
+            return due_work.choose_embeds(connection, Limits(), room)
 
     @pytest.mark.parametrize("step", ["cut", "embedded"])
     def test_what_was_edited_goes_before_a_load_that_came_earlier(self, load: Workshop, step: str) -> None:
@@ -218,46 +220,46 @@ class TestLanes:
             first, *rest = self.chosen(load)
         else:
             first, *rest = pump_once(load).batches
-        assert (names(load, first), first.lane) == (["edited"], work.Lane.CHANGED)
-        assert {batch.lane for batch in rest} == {work.Lane.BULK}
+        assert (names(load, first), first.lane) == (["edited"], due_work.Lane.CHANGED)
+        assert {batch.lane for batch in rest} == {due_work.Lane.BULK}
 
     def test_a_small_new_source_goes_before_a_load(self, load: Workshop) -> None:
         small = Workshop(load.database, load.tenant, load.project, "small")
         small.admit(document("note"))
         lanes = [(batch.lane, len(batch.items)) for batch in pump_once(load).batches[:2]]
-        assert lanes == [(work.Lane.CHANGED, 1), (work.Lane.FEW, 1)]
+        assert lanes == [(due_work.Lane.CHANGED, 1), (due_work.Lane.FEW, 1)]
 
     def test_everything_edited_at_once_is_a_load(self, shop: Workshop) -> None:
-        many = [f"d{n:03}" for n in range(work.SHORT_OF + 1)]
+        many = [f"d{n:03}" for n in range(due_work.SHORT_OF + 1)]
         for body in ("Old words.", "New words."):
             shop.admit(*(document(name, body) for name in many))
             if body.startswith("Old"):
                 shop.index()
-        assert {batch.lane for batch in pump_once(shop).batches} == {work.Lane.BULK}
+        assert {batch.lane for batch in pump_once(shop).batches} == {due_work.Lane.BULK}
 
     def test_few_messages_wait_and_each_is_short(self, load: Workshop) -> None:
         load.indexer().chunk(load.tenant, load.items())
-        found = [batch for batch in self.chosen(load) if batch.lane is work.Lane.BULK]
-        assert [len(batch.items) for batch in found] == [2] * work.AHEAD, "of two chunks each"
-        assert self.chosen(load, {6: work.AHEAD}) == []
-        assert len(self.chosen(load, {6: work.AHEAD - 1})) == 1
+        found = [batch for batch in self.chosen(load) if batch.lane is due_work.Lane.BULK]
+        assert [len(batch.items) for batch in found] == [2] * due_work.AHEAD, "of two chunks each"
+        assert self.chosen(load, {6: due_work.AHEAD}) == []
+        assert len(self.chosen(load, {6: due_work.AHEAD - 1})) == 1
         load.claim(*names(load, found[0]), stage=Stage.CHUNKED)
-        assert len(self.chosen(load, {6: work.AHEAD})) == 1, "one more for each that somebody works on"
+        assert len(self.chosen(load, {6: due_work.AHEAD})) == 1, "one more for each that somebody works on"
 
     def test_a_large_document_travels_alone(self, load: Workshop) -> None:
         load.indexer().chunk(load.tenant, load.items())
-        assert [len(batch.items) for batch in self.chosen(load, chunks=1)] == [1] * (1 + work.AHEAD)
+        assert [len(batch.items) for batch in self.chosen(load, chunks=1)] == [1] * (1 + due_work.AHEAD)
 
     def test_loads_of_tenants_and_their_sources_take_turns(self, load: Workshop) -> None:
         second = Workshop(load.database, load.tenant, load.project, "second")
         other = Workshop(load.database, uuid4(), uuid4())
         for shop in (second, other):
-            shop.admit(*(document(f"d{n:03}") for n in range(work.SHORT_OF + 6)))
+            shop.admit(*(document(f"d{n:03}") for n in range(due_work.SHORT_OF + 6)))
         for shop in (load, other):
             shop.indexer().chunk(shop.tenant, shop.items())
         turns = []
         for _ in range(8):
-            turns += [batch.tenant_id for batch in self.chosen(load, {0: 9, 6: work.AHEAD - 1})]
+            turns += [batch.tenant_id for batch in self.chosen(load, {0: 9, 6: due_work.AHEAD - 1})]
         assert [turns.count(shop.tenant) for shop in (load, other)] == [4, 4]
         rows = load.sql(
             "select source_id, count(*) as n from document where enqueued_at is not null group by 1"
@@ -270,7 +272,7 @@ class TestBounds:
         shop.admit(*(document(f"d{n}") for n in range(5)))
         first = pump_once(shop, in_flight=3)
         assert len(first.batches[0].items) == 3
-        assert pump_once(shop, in_flight=3) == work.PumpResult()
+        assert pump_once(shop, in_flight=3) == due_work.PumpResult()
         assert len(pump_once(shop, in_flight=4).batches[0].items) == 1
 
     def test_a_tick_sends_so_many_and_the_next_one_the_rest(self, shop: Workshop) -> None:
@@ -281,9 +283,9 @@ class TestBounds:
     def test_of_many_tenants_some_send_and_then_others(self, shop: Workshop) -> None:
         shops = [Workshop(shop.database, uuid4(), uuid4()) for _ in range(5)]
         for one in shops:
-            one.admit(*(document(f"d{n}") for n in range(work.SHORT_OF)))
+            one.admit(*(document(f"d{n}") for n in range(due_work.SHORT_OF)))
         turns: list[UUID] = []
-        for _ in range(work.SHORT_OF // 4):
+        for _ in range(due_work.SHORT_OF // 4):
             batches = pump_once(shop, in_flight=6, queues=3).batches
             assert [len(b.items) for b in batches] == [2, 2, 2]
             assert pump_once(shop, in_flight=1000, queues=3).batches == ()
@@ -347,7 +349,7 @@ class TestCrashes:
         assert (shop.row("poison")["state"], letter["crash_count"], letter["code"]) == ("dead", 3, "E003")
         assert "3 times" in letter["reason"]
         assert shop.value("select outcome from run_item") == "dead"
-        assert pump_once(shop) == work.PumpResult()
+        assert pump_once(shop) == due_work.PumpResult()
 
     def test_crashes_of_different_stages_do_not_add_up(self, shop: Workshop) -> None:
         shop.admit(document("a"))

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, event, text
 from pipeline.database.engine import Database
 from pipeline.documents import Page
 from pipeline.errors import DocumentRejected
-from pipeline.ledger import Limits, admission, fills, overview, runs, search_indexes, upkeep, work
+from pipeline.ledger import Limits, admission, due_work, overview, runs, search_indexes, upkeep, work
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import indexes
 from tests.pipeline.shelf import LIMITS, Shelf
@@ -67,13 +67,15 @@ def build_due(connection: Connection) -> object:
 
 
 LOOKS: dict[str, Callable[[Connection], object]] = {
-    "the pump": lambda c: work.pump_once(c, Limits(in_flight=20)),
-    "the pump while nothing may be embedded": lambda c: work.pump_once(
-        c, Limits(in_flight=20), embed=work.EmbedRoom(documents=0)
+    "the pump": lambda c: due_work.pump_once(c, Limits(in_flight=20)),
+    "the pump while nothing may be embedded": lambda c: due_work.pump_once(
+        c, Limits(in_flight=20), embed=due_work.EmbedRoom(documents=0)
     ),
-    "what is to be embedded next": lambda c: work.choose_embeds(c, Limits(in_flight=20), work.EmbedRoom()),
+    "what is to be embedded next": lambda c: due_work.choose_embeds(
+        c, Limits(in_flight=20), due_work.EmbedRoom()
+    ),
     "runs that are settled": runs.list_settled,
-    "what an index lacks": lambda c: fills.choose(c, 2, LIMITS),
+    "what an index lacks": lambda c: due_work.choose_fills(c, 2, LIMITS),
     "tenants whose words are to be counted": upkeep.tenants_to_count,
     "indexes to be built": build_due,
     "sources on the screen": overview.sources,
@@ -93,7 +95,7 @@ def test_a_look_reads_no_table_of_documents_whole(crowded: Workshop, look: str) 
 
     engine = crowded.database.controller
     with crowded.database.control() as connection:
-        fills.choose(connection, 2, LIMITS)  # all were compared
+        due_work.choose_fills(connection, 2, LIMITS)  # all were compared
     event.listen(engine, "before_cursor_execute", note)
     try:
         with crowded.database.control() as connection:
@@ -125,7 +127,7 @@ def test_what_follows_a_first_page_is_planned_by_what_came(
 ) -> None:
     omniscient.execute("alter table document set (autovacuum_enabled = off)")
     shop.admit(*(document(f"page {n}", "The text.") for n in range(600)), run=shop.open_run())
-    held = text(f"explain {work._HELD}")
+    held = text(f"explain {work.ACTIVE.lock}")
 
     def plan() -> str:
         values = {"ids": [shop.id(f"page {n}") for n in range(32)], "token": uuid4()}
@@ -134,7 +136,7 @@ def test_what_follows_a_first_page_is_planned_by_what_came(
 
     assert "document_pkey" not in plan(), "it reads all rows of the tenant"
     with shop.database.control() as connection:
-        work.pump_once(connection, Limits())
+        due_work.pump_once(connection, Limits())
     assert "document_pkey" in plan()
 
 
@@ -186,7 +188,7 @@ def test_figures_are_those_of_the_rows_whatever_happens_to_them(
     agree()
 
 
-def test_an_index_gets_what_became_searchable_without_comparing_all_again(shop: Workshop) -> None:
+def test_an_index_gets_what_became_searchable_without_another_look_at_all(shop: Workshop) -> None:
     shop.admit(document("a", "one"), document("b", "two"))
     shop.index()
     shelf = Shelf(shop)
@@ -199,7 +201,7 @@ def test_an_index_gets_what_became_searchable_without_comparing_all_again(shop: 
     assert {item.document_id for item in due.items} == {shop.id("b"), shop.id("c")}
 
 
-def test_what_nobody_noted_is_found_when_all_are_compared(
+def test_what_nobody_noted_is_found_when_all_are_checked(
     shop: Workshop, omniscient: psycopg.Connection[Any]
 ) -> None:
     shop.admit(document("a", "one"))
@@ -212,22 +214,24 @@ def test_what_nobody_noted_is_found_when_all_are_compared(
     )
     assert shelf.due() == []
     with shop.database.control() as connection:
-        search_indexes.restart_comparison(connection, shelf.index.id)
+        search_indexes.restart_check(connection, shelf.index.id)
     assert len(shelf.due()) == 1
 
 
-def test_documents_are_compared_some_at_a_time(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_are_noted_for_a_new_index_some_at_a_time(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shop.admit(*(document(name, f"The text of {name}.") for name in "abcde"))
     shop.index()
     shelf = Shelf(shop)
-    monkeypatch.setattr(fills, "IN_FLIGHT", 2)
-    found: set[Any] = set()
+    monkeypatch.setattr(search_indexes, "_ENQUEUE", text(str(search_indexes._ENQUEUE).replace("5000", "2")))
+    found: list[int] = []
     for _ in range(4):
-        for one in shelf.due():
+        due = shelf.due()
+        found.append(sum(len(one.items) for one in due))
+        for one in due:
             shelf.filler().fill(one.tenant_id, one.items)
-            found |= {item.document_id for item in one.items}
-    assert len(found) == 5
-    assert shelf.progress().missing == 0
+    assert (found, shelf.progress().missing) == ([2, 2, 1, 0], 0)
 
 
 def test_whatever_names_a_document_is_found_by_it(omniscient: psycopg.Connection[Any]) -> None:

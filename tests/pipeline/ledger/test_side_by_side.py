@@ -7,18 +7,18 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import text
 
 from pipeline.chunking.strategies import Chunker
 from pipeline.documents import Listing, Page
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import DocumentRejected, LeaseLost, SearchError, SourceUnavailable
 from pipeline.ledger import (
+    Item,
     Limits,
     Stage,
     admission,
     documents,
-    fills,
+    due_work,
     jobs,
     runs,
     search_indexes,
@@ -123,16 +123,14 @@ def test_filling_the_active_index_beside_the_ordinary_way_is_no_deadlock(
         index=paused,
     )
     items = shop.items()
-    with shop.database.tenant(shop.tenant) as connection:
-        ids = [i.document_id for i in due.items]
-        claim = fills.claim(connection, shop.tenant, index.id, "", ids, lease=LEASE)
+    claim = shelf.claim([i.document_id for i in due.items], index)
     upsert = others.pool.submit(lambda: indexer.upsert(shop.tenant, items))
     assert reached.wait(30)
     with shop.database.tenant(shop.tenant) as connection:
-        assert shop.id("a") in fills.still_ours(connection, claim)
+        assert shop.id("a") in work.still_ours(connection, claim)
         go_on.set()
         others.settle(upsert)
-        fills.finish(connection, claim, [IndexedDocument(document_id=shop.id("a"), version=1, chunks=0)])
+        shelf.finish(connection, claim, [IndexedDocument(document_id=shop.id("a"), version=1, chunks=0)])
     upsert.result(30)
     assert (shop.row("a")["state"], shop.row("a")["waits"]) == ("done", 0)
     assert shelf.contents(index)["a"] == ["Edited words."]
@@ -144,10 +142,10 @@ def through_all(shop: Workshop) -> None:
     shop.index()
 
 
-def look(shelf: Shelf) -> list[fills.DueFill]:
+def look(shelf: Shelf) -> list[due_work.Batch]:
     """What the pump does for the second index."""
     with shelf.shop.database.control() as connection:
-        return fills.choose(connection, shelf.index.id, LIMITS)
+        return due_work.choose_fills(connection, shelf.index.id, LIMITS)
 
 
 def test_a_letter_about_a_fill_waits_for_nobody_who_writes_the_document(shelf: Shelf, others: Others) -> None:
@@ -235,10 +233,10 @@ def test_a_switch_beside_a_worker_is_no_deadlock(alone: Workshop, others: Others
 
     def work_on_all() -> None:
         with alone.database.tenant(alone.tenant) as connection:
-            fills.lock_documents(connection, [alone.id(name) for name in "abc"])
+            work.lock_documents(connection, [alone.id(name) for name in "abc"])
 
     with alone.database.tenant(alone.tenant) as connection:
-        fills.lock_documents(connection, [alone.id(second)])
+        work.lock_documents(connection, [alone.id(second)])
         worker = others.begin(work_on_all)
         adopted = others.begin(adopt, waiting=2)
     worker.result(30)
@@ -246,20 +244,29 @@ def test_a_switch_beside_a_worker_is_no_deadlock(alone: Workshop, others: Others
     assert {row["chunk_count"] for row in alone.sql("select chunk_count from document")} == {7}
 
 
-def test_what_was_being_finished_when_an_index_began_is_found_soon(alone: Workshop) -> None:
-    """It saw no other index that would want it, and was not to be seen when all were compared."""
+def test_an_index_that_begins_beside_a_write_gets_the_document_too(alone: Workshop, others: Others) -> None:
+    """Whoever writes saw no other index to note it for, and a look at all would not see it yet."""
     alone.admit(document("a"))
-    through(alone, "upsert")
-    claimed = alone.claim(stage=Stage.EMBEDDED)
-    with alone.database.tenant(alone.tenant) as connection:
-        done = work.Indexed(document_id=alone.id("a"), chunks=0, written=0, kept=0)
-        assert work.finish(connection, claimed, [done]) == 1
-        shelf = Shelf(alone)
-        assert shelf.due() == []
-    assert shelf.progress().missing == 1
-    with alone.database.control() as connection:
-        connection.execute(text("update search_index set walked_at = walked_at - interval '1 minute'"))
-    assert [len(due.items) for due in shelf.due()] == [1]
+    indexer, items = through(alone, "upsert"), alone.items()
+    others.gate("before update on document for each row when (new.state = 'done')")
+    written = others.begin(lambda: indexer.upsert(alone.tenant, items))
+    begun = others.begin(lambda: Shelf(alone), waiting=2)
+    assert not begun.done()
+    others.open()
+    written.result(30)
+    assert [len(due.items) for due in begun.result(30).due()] == [1]
+
+
+def test_an_index_that_waits_for_a_build_to_begin_stops_no_write(alone: Workshop, others: Others) -> None:
+    alone.admit(document("a"))
+    alone.index()
+    others.sql.execute("select pg_advisory_lock_shared(hashtext('larder.search_index'))")  # as a build has it
+    begun = others.begin(lambda: Shelf(alone))
+    alone.admit(document("a", "Edited words."))
+    alone.index()
+    assert (begun.done(), alone.contents("a")) == (False, ["Edited words."])
+    others.sql.execute("select pg_advisory_unlock_shared(hashtext('larder.search_index'))")
+    assert begun.result(30).index.status == "building"
 
 
 def test_a_run_is_opened_while_its_source_is_cleared(alone: Workshop, others: Others) -> None:
@@ -331,9 +338,9 @@ def test_what_a_page_changes_at_this_moment_is_not_sent_to_be_embedded(
     alone.indexer().chunk(alone.tenant, alone.items())
     run = alone.open_run()
 
-    def choose() -> list[work.Batch]:
+    def choose() -> list[due_work.Batch]:
         with alone.database.control() as connection:
-            return work.choose_embeds(connection, Limits(), work.EmbedRoom())
+            return due_work.choose_embeds(connection, Limits(), due_work.EmbedRoom())
 
     with alone.database.tenant(alone.tenant) as connection:
         admission.admit(
@@ -378,16 +385,18 @@ def test_a_document_that_somebody_fills_at_this_moment_is_not_sent_to_be_filled(
     assert shelf.due()
     shop.sql("update index_document set enqueued_at = null")
     others.gate(
-        "before update of enqueued_at on index_document for each row when (new.enqueued_at is not null)"
+        """before update of enqueued_at on index_document for each row
+           when (new.enqueued_at is not null and new.lease_token is null)"""
     )
     looked = others.begin(lambda: look(shelf))
     with shop.database.tenant(shop.tenant) as connection:
-        claim = fills.claim(connection, shop.tenant, shelf.index.id, "", sorted(ids), lease=LEASE)
+        items = [Item(i, 1) for i in sorted(ids)]
+        claim = work.claim(connection, shop.tenant, Stage.FETCHED, items, lease=LEASE, index=shelf.index.id)
         if how == "postponed":
-            fills.postpone(connection, claim, claim.ids, error="late", delay=60)
+            work.postpone(connection, claim, claim.ids, reason="late", delay=60)
         else:
             there = [IndexedDocument(document_id=i, version=1, chunks=0) for i in claim.ids]
-            fills.finish(connection, claim, there)
+            shelf.finish(connection, claim, there)
     others.open()
     assert claim.ids
     assert {i.document_id for due in looked.result(30) for i in due.items} == ids - set(claim.ids)

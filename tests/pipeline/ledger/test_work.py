@@ -15,6 +15,7 @@ from pipeline.chunking.strategies import Chunker
 from pipeline.documents import Chunk, Document, Page
 from pipeline.errors import DocumentRejected, EmbedderUnavailable, LarderError
 from pipeline.ledger import Item, Stage, admission, runs, sources, work
+from pipeline.ledger.search_indexes import IndexedDocument
 from tests.pipeline.workshop import LEASE, Workshop, document, paragraphs
 
 
@@ -33,7 +34,7 @@ def fail(
 def finish(shop: Workshop, claimed: work.Claim) -> int:
     with shop.database.tenant(shop.tenant) as connection:
         mine = work.still_ours(connection, claimed)
-        results = [work.Indexed(document_id=i, chunks=0, written=0, kept=0) for i in mine]
+        results = [IndexedDocument(document_id=i, version=1, chunks=0, written=0) for i in mine]
         return work.finish(connection, claimed, results)
 
 
@@ -235,7 +236,7 @@ class TestLateFinishers:
         late = shop.claim("a", stage=Stage.CHUNKED, lease=-1)
         shop.claim("a", stage=Stage.CHUNKED)
         with shop.database.tenant(shop.tenant) as connection:
-            results = [work.Indexed(document_id=i, chunks=9, written=9, kept=0) for i in late.ids]
+            results = [IndexedDocument(document_id=i, version=1, chunks=9, written=9) for i in late.ids]
             assert work.finish(connection, late, results) == 0
         assert shop.value("select outcome from run_item") is None
         assert shop.value("select count(*) from chunk_stage") == 2

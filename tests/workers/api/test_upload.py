@@ -20,7 +20,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
-from pipeline.ledger import documents, project_id, tenant_id, work
+from pipeline.ledger import documents, due_work, project_id, tenant_id
 from pipeline.ledger.overview import newest_problems
 from tests.workers.api.conftest import ACME, Ask
 from workers.admin import status
@@ -57,7 +57,7 @@ def work_off(parts: Runtime) -> None:
     for step in (indexer.chunk, indexer.embed, indexer.upsert):
         with parts.database.control() as connection:
             connection.execute(text("update document set enqueued_at = null where state = 'pending'"))
-            found = work.pump_once(connection, steps.limits(parts.rag))
+            found = due_work.pump_once(connection, steps.limits(parts.rag))
         for batch in found.batches if found else ():
             step(batch.tenant_id, batch.items)
     maintenance.refresh_statistics(parts)

@@ -65,8 +65,28 @@ def test_everything_a_person_has_to_know_first_is_on_the_screen() -> None:
         "suggestion Check whether “Export invoices as CSV”",
     ):
         assert words in text
-    unknown = {"ref": "a/b.md", "title": "Numbers", "status": "unknown"}
-    assert "decision Numbers (status unknown)" in " ".join(shown(context(past_decisions=[unknown])).split())
+    unknown = {"ref": "a/b.md", "title": "Numbers", "status": "unknown", "similarity": 61}
+    assert "decision 61 % Numbers (status unknown)" in " ".join(
+        shown(context(past_decisions=[unknown])).split()
+    )
+
+
+def test_all_documents_stand_by_percentage_whatever_their_kind() -> None:
+    def one(n: int) -> dict[str, Any]:
+        return {"ref": f"D-{n}", "title": f"Title {n}", "similarity": n}
+
+    found = context(
+        similar_work=[one(95), one(76)], past_decisions=[one(99), one(62)], technical_docs=[one(97), one(84)]
+    )
+    shares = [line.split()[:2] for line in shown(found).splitlines() if "%" in line]
+    assert [" ".join(share) for share in shares] == [
+        "decision 99",
+        "document 97",
+        "similar 95",
+        "document 84",
+        "similar 76",
+        "decision 62",
+    ]
 
 
 def test_no_title_can_drive_the_screen() -> None:

@@ -20,7 +20,7 @@ from tests.workers.cli.asking import CONFIG, Run, found, titles
 
 @pytest.mark.req("001-070")
 def test_results_are_json_as_promised(depot: Depot, run: Run) -> None:
-    answer = found(run("search", "kestrel towers barns", "--json"))
+    answer = found(run("search", "the kestrel nests in church towers and old barns", "--json"))
     assert set(answer) == {"results", "degradation_level", "weak"}
     assert answer["degradation_level"] == 0
     first = answer["results"][0]

@@ -1,0 +1,1 @@
+alter table index_document drop column waits;

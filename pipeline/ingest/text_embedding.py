@@ -1,0 +1,264 @@
+"""Embedding the texts of claimed documents: which lack a vector, who embeds them, and what is told of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from pipeline.database.engine import Database
+from pipeline.embedding import Embedder
+from pipeline.embedding.budget import Budget, BudgetedEmbedder
+from pipeline.embedding.calls import TextsRejected, embed_checked
+from pipeline.errors import LarderError, StoreDamaged
+from pipeline.ingest import work_in_progress
+from pipeline.ledger import Lease, embedding_use, renewed, runs, work
+from pipeline.search.chunk_store import SearchIndex
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingTerms:
+    """Under which terms the embedder is asked."""
+
+    provider: str = ""
+    """Whom the use is counted for."""
+    budget: Callable[[UUID], Budget] | None = None
+    """The allowance of a tenant; None for a model that costs nothing: then nobody claims a text either, since making
+    a vector twice is cheaper than asking."""
+    fingerprint: str = ""
+    """Names the configuration, for holds; empty: what it refuses holds up nothing but the documents that met it."""
+    probe_seconds: float = 300.0
+    """How often a configuration that was refused is tried again."""
+    counted: Callable[[embedding_use.Meter, embedding_use.Used], None] = lambda _meter, _used: None
+    """Told what each step used, after the ledger was."""
+
+
+@dataclass(kw_only=True)
+class Texts:
+    """The texts of the documents to embed, and how far they are."""
+
+    claim: work.Claim
+    hashes: dict[UUID, list[bytes]]
+    """Of the chunks of each document, in order."""
+    missing: set[bytes]
+    """Have no vector yet."""
+    texts: dict[bytes, str]
+    """Those of `missing` that are ours to embed."""
+    hold: embedding_use.Hold | None = None
+    """Why nothing may be embedded now."""
+    error: LarderError | None = None
+    """Ended the embedding."""
+    done: set[bytes] = field(default_factory=set)
+    cut: set[bytes] = field(default_factory=set)
+    """Those of `done` that were longer than the model reads."""
+    refused: set[bytes] = field(default_factory=set)
+    calls: int = 0
+
+    @property
+    def late(self) -> set[bytes]:
+        """Have no vector still."""
+        return self.missing - self.done - self.refused
+
+    def of(self, hashes: set[bytes], ids: Sequence[UUID]) -> list[UUID]:
+        """Those of the documents that have one of these texts."""
+        return [i for i in ids if not hashes.isdisjoint(self.hashes[i])]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextEmbedder:
+    """One embedder with its terms, as the steps of documents use it."""
+
+    database: Database
+    embedder: Callable[[], Embedder]
+    """Loaded on first use: the worker that only chunks must not hold a model."""
+    model: str
+    lease: float = 120.0
+    slice_seconds: float = 60.0
+    """After this long a step stops, and the rest is sent again: no message may outlive its lease or its time limit."""
+    terms: EmbeddingTerms = field(default_factory=EmbeddingTerms)
+    """Under which the embedder is asked."""
+
+    def texts_to_embed(
+        self,
+        connection: Connection,
+        claim: work.Claim,
+        index: SearchIndex,
+        hashes: dict[UUID, list[bytes]],
+        texts_of: Callable[[list[bytes]], dict[bytes, str]],
+    ) -> Texts:
+        """The texts of chunks with these `hashes` that have no vector, and which of them are ours to embed."""
+        every = list(dict.fromkeys(h for hs in hashes.values() for h in hs))
+        work_in_progress.refill(connection, claim.tenant_id, index, claim.ids, every)
+        lease = self.lease if self.terms.budget else None
+        lacking, ours = _missing(connection, claim, self.model, every, lease=lease)
+        hold = self._held(connection) if ours else None
+        return Texts(claim=claim, hashes=hashes, missing=lacking, texts=texts_of(list(ours)), hold=hold)
+
+    def _held(self, connection: Connection) -> embedding_use.Hold | None:
+        """The hold on this configuration, unless this step is the one that tries again."""
+        name, seconds = self.terms.fingerprint, self.terms.probe_seconds
+        held = embedding_use.hold_on(connection, name, probe_seconds=seconds)
+        if held and embedding_use.claim_probe(connection, name, probe_seconds=seconds):
+            return None
+        return held
+
+    def embed_texts(self, todo: Texts) -> None:
+        """Embed until all texts are done or refused, the slice of time is over, or an error comes."""
+        if not todo.texts or todo.hold is not None:
+            return
+        claim = todo.claim
+        try:
+            embedder = self.embedder()
+            tokens = embedder.limits.tokens
+            if self.terms.budget:
+                budget = self.terms.budget(claim.tenant_id)
+                embedder = BudgetedEmbedder(embedder, budget)
+                tokens = min(filter(None, (tokens, budget.tokens)), default=None)
+            calls = _embed_calls(
+                self.database,
+                embedder,
+                claim.tenant_id,
+                self.model,
+                todo.texts,
+                tokens=tokens,
+                seconds=self.slice_seconds,
+                renew=lambda connection: self.renew(connection, claim),
+                lease=self.lease,
+            )
+            for embedded, refused in calls:
+                todo.calls += 1
+                todo.done |= set(embedded)
+                todo.refused |= set(refused)
+                todo.cut |= {h for h in embedded if _is_cut(embedder, todo.texts[h])}
+        except StoreDamaged:
+            raise
+        except LarderError as error:
+            todo.error = error
+
+    def renew(self, connection: Connection, claim: work.Claim) -> None:
+        """Keep the documents and the texts for another lease."""
+        work.renew(connection, claim, lease=self.lease)
+        if self.terms.budget:
+            embedding_use.renew_texts(connection, claim, lease=self.lease)
+
+    def count_texts(
+        self, connection: Connection, todo: Texts, ours: Sequence[UUID], slow: Sequence[UUID]
+    ) -> int:
+        """Tell the runs what was embedded; returns how many texts the cache saved."""
+        embedded, reused = _attributed(todo.hashes, todo.done, todo.late)
+        cut_short, _ = _attributed(todo.hashes, todo.cut, todo.late)
+        ready_made = {i: reused[i] for i in ours if i not in slow}
+        versions = {i: todo.claim.documents[i].version for i in ours}
+        return runs.count_texts(connection, versions, embedded, ready_made, cut_short)
+
+    def note_health(self, connection: Connection, todo: Texts) -> None:
+        """A refused configuration is held; one that was held and works now is not any more."""
+        name, error = self.terms.fingerprint, todo.error
+        if error is not None and embedding_use.is_configuration_error(error):
+            if name:
+                embedding_use.hold(connection, name, error, probe_seconds=self.terms.probe_seconds)
+        elif todo.done:
+            embedding_use.release_hold(connection, name)
+
+
+def _missing(
+    connection: Connection,
+    claim: Lease,
+    model: str,
+    hashes: Collection[bytes],
+    *,
+    lease: float | None,
+) -> tuple[set[bytes], set[bytes]]:
+    """(those without a vector, those of them that are ours to embed); with a `lease` in seconds, texts are claimed."""
+    wanted = work_in_progress.uncached(connection, claim.tenant_id, model, list(hashes))
+    if there := [h for h in hashes if h not in wanted]:
+        work_in_progress.touch(connection, claim.tenant_id, model, there)
+    if not wanted or lease is None:
+        return wanted, wanted
+    ours = embedding_use.claim_texts(connection, claim, model, wanted, lease=lease)
+    # Looked at again: whoever had the others may have finished between the two statements.
+    wanted = work_in_progress.uncached(connection, claim.tenant_id, model, list(wanted))
+    return wanted, ours & wanted
+
+
+def _embed_calls(
+    database: Database,
+    embedder: Embedder,
+    tenant: UUID,
+    model: str,
+    texts: Mapping[bytes, str],
+    *,
+    tokens: int | None,
+    seconds: float,
+    renew: Callable[[Connection], None],
+    lease: float,
+) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """Call after call of at most `tokens`, until all texts are embedded or `seconds` are over.
+
+    Of each call the hashes whose vectors are in the cache now, and those that were refused. `renew` keeps the `lease`,
+    also while a call is under way that takes longer.
+
+    Raises:
+        LarderError: what the embedder raises; what was embedded before is kept.
+    """
+    started = time.monotonic()
+
+    def keep() -> None:
+        with database.tenant(tenant, durable=False) as connection:
+            renew(connection)
+
+    with renewed(keep, lease=lease):
+        for part in _calls(embedder, texts, tokens):
+            refused: tuple[int, ...] = ()
+            try:
+                vectors = embed_checked(embedder, [texts[h] for h in part])
+            except TextsRejected as error:
+                vectors, refused = error.vectors, error.indexes
+            good = [n for n in range(len(part)) if n not in refused]
+            kept = [part[n] for n in good]
+            if kept:
+                # Durable: these vectors may have cost money.
+                with database.tenant(tenant) as connection:
+                    work_in_progress.cache_vectors(connection, tenant, model, kept, vectors[good])
+            yield kept, [part[n] for n in refused]
+            if time.monotonic() - started > seconds:
+                return
+
+
+def _calls(embedder: Embedder, texts: Mapping[bytes, str], most: int | None) -> Iterator[list[bytes]]:
+    """Hashes of the texts that go into one call."""
+    part: list[bytes] = []
+    tokens = 0
+    for name, body in texts.items():
+        more = embedder.count_tokens(body) if most else 0
+        if part and (len(part) == embedder.limits.texts or tokens + more > (most or 0)):
+            yield part
+            part, tokens = [], 0
+        part.append(name)
+        tokens += more
+    if part:
+        yield part
+
+
+def _is_cut(embedder: Embedder, text: str) -> bool:
+    """Counting costs half a hundredth of what the vector does, and only models of our own cut."""
+    limits = embedder.limits
+    return limits.oversize == "cut" and embedder.count_tokens(text) > limits.tokens_per_text
+
+
+def _attributed(
+    hashes: dict[UUID, list[bytes]], done: set[bytes], late: set[bytes]
+) -> tuple[dict[UUID, int], dict[UUID, int]]:
+    """(embedded, reused) texts per document: a text that several share counts as embedded for the first."""
+    embedded: dict[UUID, int] = {}
+    reused: dict[UUID, int] = {}
+    fresh = set(done)
+    for document, own in hashes.items():
+        first = set(own) & fresh
+        fresh -= first
+        embedded[document] = len(first)
+        reused[document] = len([h for h in own if h not in late]) - len(first)
+    return embedded, reused

@@ -1,0 +1,370 @@
+"""Work that is due: what the pump sends next, by lane, tenant and source, and what it takes back from dead workers."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import zip_longest
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, Row, TextClause, text
+
+from pipeline.ledger import Item, Limits, Stage, runs, search_indexes
+from pipeline.ledger.work import ACTIVE, BESIDE, WorkRows, write_letters
+
+
+class Lane(IntEnum):
+    """In which order what is due goes out; the priority of its message."""
+
+    CHANGED = 0
+    """Indexed already and changed since, few of a source: what somebody just edited."""
+    FEW = 3
+    """Of a source with little to do, as a small new one."""
+    BULK = 6
+    FILL = 9
+    """Into a search index beside the one that is read."""
+
+
+SHORT_OF = 64
+"""At most so many documents of a source go before those of larger loads."""
+AHEAD = 2
+"""Messages of a lane that wait to be embedded beyond as many as are under way: whoever comes later waits for these."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Documents of one tenant that wait for the same stage; one message."""
+
+    tenant_id: UUID
+    stage: Stage
+    items: tuple[Item, ...]
+    lane: Lane = Lane.FEW
+    index: int | None = None
+    """The search index that lacks them, if it is not the one that is read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PumpResult:
+    """What the pump found."""
+
+    batches: tuple[Batch, ...] = ()
+    syncs: tuple[tuple[UUID, UUID, int], ...] = ()
+    """(tenant, source, run) whose walk should go on."""
+    crashed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedRoom:
+    """How much may be sent to be embedded now."""
+
+    documents: int | None = None
+    """None: as many as there is room for."""
+    chunks: int = 64
+    """In one message; a document with more travels alone."""
+    waiting: Mapping[int, int] | None = None
+    """Messages of each lane that no worker has taken; None: any number may wait."""
+
+
+def pump_once(
+    connection: Connection,
+    limits: Limits,
+    *,
+    embed: EmbedRoom | None = None,
+    resend_syncs: float | None = None,
+) -> PumpResult | None:
+    """Stamp and return what is due; None if another pump is at it right now.
+
+    Walks are sent once more after `resend_syncs` seconds, if not after those of the limits.
+    """
+    if not connection.execute(text("select pg_try_advisory_xact_lock(hashtext('larder.pump'))")).scalar():
+        return None
+    runs.compact_counts(connection)
+    connection.execute(text("select analyze_grown()"))  # what follows a first page is planned by it
+    crashed = _take_back(connection, limits)
+    syncs = runs.sync_due(connection, resend=resend_syncs or limits.resend)
+    batches = [*_choose(connection, limits), *choose_embeds(connection, limits, embed or EmbedRoom())]
+    return PumpResult(batches=tuple(batches), syncs=tuple(syncs), crashed=crashed)
+
+
+def _expire(rows: WorkRows, where: str, dead: str) -> TextClause:
+    return rows.leased.expire(
+        f"enqueued_at = null, due_at = now(), last_error = 'the worker died or hung while working on it', {dead}",
+        where=where,
+        returning=f"{rows.document}, crash_count >= :crashes as dead",
+    )
+
+
+# All of these read a few rows of partial indexes, however many documents wait.
+_EXPIRE = _expire(
+    ACTIVE,
+    "state = 'pending' and enqueued_at is not null",
+    "state = case when crash_count >= :crashes then 'dead' else state end",
+)
+_EXPIRE_BESIDE = _expire(
+    BESIDE,
+    "index_id = :index",
+    """dead_version = case when crash_count < :crashes then dead_version
+        else (select indexed_version from document d where d.id = document_id) end""",
+)
+_LOST = ACTIVE.leased.forget_messages("state = 'pending'")
+_LOST_BESIDE = BESIDE.leased.forget_messages("index_id = :index")
+
+
+def _take_back(connection: Connection, limits: Limits, index: int | None = None) -> int:
+    """Leases that ran out: back to the queue, or dead after too many crashes; and messages that count as lost."""
+    values = {"crashes": limits.crashes, "resend": limits.resend, "index": index}
+    expired = connection.execute(_EXPIRE if index is None else _EXPIRE_BESIDE, values).all()
+    if dead := [row[0] for row in expired if row.dead]:
+        reason = f"its worker died {limits.crashes} times while working on it"
+        write_letters(connection, dead, code="E003", reason=reason, index=index)
+    connection.execute(_LOST if index is None else _LOST_BESIDE, values)
+    return len(expired)
+
+
+_FLYING = text("""
+    select count(*) as documents, count(distinct lease_token) filter (where stage = 'chunked') as embedding,
+           count(distinct (source_id, stage)) filter (where stage <> 'chunked') as queues
+    from document where state = 'pending' and enqueued_at is not null""")
+_WAITS = "state = 'pending' and enqueued_at is null and due_at <= now()"
+_OF_LANE = {
+    Lane.CHANGED: f"""{_WAITS} and indexed_version is not null
+        and (select count(*) from (select from document
+             where source_id = s.id and state = 'pending' and indexed_version is not null
+             limit {SHORT_OF + 1}) n) <= {SHORT_OF}""",
+    Lane.FEW: f"{_WAITS} and p.documents <= {SHORT_OF}",
+    Lane.BULK: _WAITS,
+}
+"""What waits in a lane, of a source `s` that has `p.documents` to do; the lanes before it were emptied."""
+_QUEUES = {
+    lane: text(f"""
+        select s.tenant_id, s.id as source_id, q.stage
+        from source s cross join unnest(cast(:stages as text[])) as q(stage)
+        join (select source_id, sum(documents) as documents from document_count where state = 'pending'
+              group by source_id) p on p.source_id = s.id
+        cross join lateral (select due_at from document where source_id = s.id and stage = q.stage and {waits}
+                            order by due_at limit 1) w
+        left join (select source_id, max(enqueued_at) as at from document
+                   where state = 'pending' and enqueued_at is not null and (stage = 'chunked') = :embed
+                   group by source_id) t on t.source_id = s.id
+        order by max(t.at) over (partition by s.tenant_id) nulls first, t.at nulls first,
+                 case when count(*) over () > :most then random() end, w.due_at""")
+    for lane, waits in _OF_LANE.items()
+}
+"""First whose last message is the oldest: tenants, then their sources; then the longest due, or, where not all have
+their turn now, anyone: what is over is not remembered."""
+_ONLY = {Lane.CHANGED: " and indexed_version is not null", Lane.FEW: "", Lane.BULK: ""}
+_SEND = {
+    lane: text(f"""
+        with chosen as materialized (  -- once: what is locked and changed is passed over where it is looked for again
+            select w.id from unnest(cast(:sources as uuid[]), cast(:stages as text[]), cast(:shares as integer[]))
+                as q(source, stage, share)
+            cross join lateral (select id from document where source_id = q.source and stage = q.stage
+                                and {_WAITS}{only} order by due_at, id limit q.share for update skip locked) w)
+        update document d set enqueued_at = now() from chosen where d.id = chosen.id
+        returning d.id, d.tenant_id, d.source_id, d.stage, d.desired_version, d.crash_count""")
+    for lane, only in _ONLY.items()
+}
+_SEND_EMBED = {
+    lane: text(f"""
+        with due as materialized (
+            select id, due_at, crash_count,
+                   (select count(*) from chunk_stage c where c.document_id = document.id) as chunks
+            from document where source_id = :source and stage = 'chunked' and {_WAITS}{only}
+            order by due_at, id limit :most
+        ), fitting as (
+            select id, row_number() over o as place, sum(chunks) over o as chunks, max(crash_count) over o as crashes
+            from due window o as (order by due_at, id)
+        ), chosen as materialized (  -- looked at once more: one that is changed just now waits for another stage
+            select id from document where stage = 'chunked' and {_WAITS} and id in (
+                select id from fitting where place = 1 or chunks <= :chunks and crashes = 0)
+            for no key update skip locked)
+        update document d set enqueued_at = now() from chosen where d.id = chosen.id
+        returning d.id, d.desired_version""")
+    for lane, only in _ONLY.items()
+}
+"""One message: documents up to so many chunks, the first in any case; one that crashed before travels alone."""
+
+
+def _choose(connection: Connection, limits: Limits) -> list[Batch]:
+    """Due documents but those to embed, up to the room that is left, in batches; those that crashed before alone.
+
+    In each lane tenants take turns, then the sources of each, then the stages of a source, the longest due first.
+    """
+    flying = connection.execute(_FLYING).one()
+    left, queues = limits.in_flight - flying.documents, limits.queues - flying.queues
+    room = limits.at_once
+    groups: dict[tuple[Lane, UUID, str, UUID | None], list[Item]] = defaultdict(list)
+    for lane in _OF_LANE:
+        kept = limits.in_flight // 10 if lane is Lane.BULK else 0  # for what comes later and overtakes
+        rows = _stamp(connection, limits, lane, min(room, left - kept), queues)
+        left, room = left - len(rows), room - len(rows)
+        queues -= len({(row.source_id, row.stage) for row in rows})
+        for row in rows:
+            alone = row.id if row.crash_count else None
+            groups[lane, row.tenant_id, row.stage, alone].append(Item(row.id, row.desired_version))
+    sent: Counter[tuple[Lane, UUID]] = Counter()
+    turns: list[tuple[Lane, int, Batch]] = []
+    for (lane, tenant, stage, _), items in groups.items():
+        for start in range(0, len(items), limits.batch):
+            part = tuple(items[start : start + limits.batch])
+            batch = Batch(tenant_id=tenant, stage=Stage(stage), items=part, lane=lane)
+            turns.append((lane, sent[lane, tenant], batch))
+            sent[lane, tenant] += 1
+    return [batch for _, _, batch in sorted(turns, key=lambda turn: turn[:2])]
+
+
+def choose_embeds(connection: Connection, limits: Limits, room: EmbedRoom) -> list[Batch]:
+    """Stamp and return what is to be embedded next, message by message: tenants take turns, then their sources.
+
+    Only a few messages wait in the broker, and all else here, so that whoever comes later has its turn soon.
+    """
+    connection.execute(text("select pg_advisory_xact_lock(hashtext('larder.embed'))"))
+    flying = connection.execute(_FLYING).one()
+    left = limits.in_flight - flying.documents
+    left = left if room.documents is None else min(left, room.documents)
+    batches: list[Batch] = []
+    for lane in _OF_LANE:
+        more = left if room.waiting is None else flying.embedding + AHEAD - room.waiting.get(lane, 0)
+        values = {"stages": [Stage.CHUNKED], "embed": True, "most": 0}
+        queues = deque(connection.execute(_QUEUES[lane], values) if min(more, left) > 0 else ())
+        while queues and more > 0 and left > 0:
+            queue = queues.popleft()
+            values = {"source": queue.source_id, "most": min(limits.batch, left), "chunks": room.chunks}
+            items = tuple(Item(*row) for row in connection.execute(_SEND_EMBED[lane], values))
+            if items:
+                batch = Batch(tenant_id=queue.tenant_id, stage=Stage.CHUNKED, items=items, lane=lane)
+                batches.append(batch)
+                queues.append(queue)
+                more, left = more - 1, left - len(items)
+    return batches
+
+
+def _stamp(connection: Connection, limits: Limits, lane: Lane, room: int, most: int) -> list[Row[Any]]:
+    """Note of at most `room` documents of a lane, of `most` queues, that a message about them is under way."""
+    chosen: list[Row[Any]] = []
+    least = max(1, limits.in_flight // limits.queues)
+    if room <= 0 or most <= 0:
+        return chosen
+    most = min(most, -(-limits.at_once // least))
+    stages = [s for s in Stage if s is not Stage.CHUNKED]
+    values: dict[str, Any] = {"stages": stages, "embed": False, "most": most}
+    queues = connection.execute(_QUEUES[lane], values).fetchmany(most)
+    while queues and len(chosen) < room:
+        shares = _shares(queues, room - len(chosen), least)
+        values = {
+            "sources": [queue.source_id for queue in queues],
+            "stages": [queue.stage for queue in queues],
+            "shares": shares,
+        }
+        rows = connection.execute(_SEND[lane], values).all()
+        chosen += rows
+        taken = Counter((row.source_id, row.stage) for row in rows)
+        # A queue that gave less than its share is empty: the others have its room.
+        queues = [
+            queue
+            for queue, share in zip(queues, shares, strict=True)
+            if taken[queue.source_id, queue.stage] >= share
+        ]
+    return chosen
+
+
+def _shares(queues: Sequence[Row[Any]], room: int, least: int) -> list[int]:
+    """How many documents each queue may send, `least` or nothing; the sum is at most `room`."""
+    sources = {(queue.tenant_id, queue.source_id) for queue in queues}
+    of_tenant = Counter(tenant for tenant, _ in sources)
+    of_source = Counter(queue.source_id for queue in queues)
+    shares, left = [], room
+    for queue in queues:
+        fair = room // (len(of_tenant) * of_tenant[queue.tenant_id] * of_source[queue.source_id])
+        shares.append(min(max(least, fair), left))
+        left -= shares[-1]
+    return shares
+
+
+# Search indexes beside the one that is read ---------------------------------------------------------
+
+FILLS_IN_FLIGHT = 1024
+"""Most documents that are sent and not done, for each index that is filled."""
+TENANT_SHARE = 32
+"""Documents that each tenant may have among them in any case, the longest due first."""
+
+_LACKING = """
+    index_id = :index and tenant_id = t.id and wanted > version and dead_version is distinct from wanted"""
+_SENDABLE = "enqueued_at is null and lease_token is null and due_at <= now()"
+# The version that is searchable may be newer than the one that was noted, or gone.
+_SEND_FILLS = text(f"""
+    with wanting as materialized (
+        select id from tenant t where exists (select from index_document where {_LACKING})
+    ), due as materialized (
+        select w.* from wanting t cross join lateral (
+            select x.tenant_id, d.id, d.indexed_version, d.chunk_count, x.due_at as since,
+                   row_number() over (order by x.due_at) as place
+            from (select tenant_id, document_id, version, dead_version, due_at from index_document
+                  where {_LACKING} and {_SENDABLE}) x
+            join document d on d.id = x.document_id and not d.deleted and d.indexed_version > x.version
+                and x.dead_version is distinct from d.indexed_version
+            order by x.due_at limit greatest({TENANT_SHARE}, :room / (select count(*) from wanting))) w
+        order by w.place, w.since limit :room
+    ), free as materialized (
+        -- Not those that somebody writes just now: to wait for one while others are held here may be a deadlock. Those
+        -- that were written meanwhile are looked at once more.
+        select x.tenant_id, x.document_id from due join index_document x
+            on x.tenant_id = due.tenant_id and x.index_id = :index and x.document_id = due.id
+        where x.version < due.indexed_version and {_SENDABLE}
+        for no key update of x skip locked
+    ), sent as (
+        update index_document x set enqueued_at = now() from free
+        where x.tenant_id = free.tenant_id and x.index_id = :index and x.document_id = free.document_id
+        returning x.document_id, x.crash_count)
+    select due.*, sent.crash_count from due join sent on sent.document_id = due.id""")
+
+
+def choose_fills(connection: Connection, index: int, limits: Limits, *, chunks: int = 64) -> list[Batch]:
+    """Stamp and return what an index lacks, up to the room that is left: tenants take turns, message by message.
+
+    Nothing as long as more than half of the last ones are under way. A message is of about so many `chunks`; documents
+    that have crashed before come alone, those that crashed once too often not at all. On the control role.
+    """
+    connection.execute(text("select pg_advisory_xact_lock(hashtext('larder.fill'), :i)"), {"i": index})
+    _take_back(connection, limits, index)
+    statement = text(
+        "select count(*) from index_document where index_id = :index and enqueued_at is not null"
+    )
+    flying = int(connection.execute(statement, {"index": index}).scalar_one())
+    if flying > FILLS_IN_FLIGHT // 2:
+        return []
+    room = FILLS_IN_FLIGHT - flying
+    rows = list(connection.execute(_SEND_FILLS, {"index": index, "room": room}))
+    if (left := room - len(rows)) and search_indexes.enqueue_existing(connection, index):
+        rows += connection.execute(_SEND_FILLS, {"index": index, "room": left})
+    sizes = {row.id: max(1, row.chunk_count) for row in rows}
+    groups: dict[tuple[UUID, UUID | None], list[Item]] = defaultdict(list)
+    for row in rows:
+        groups[row.tenant_id, row.id if row.crash_count else None].append(Item(row.id, row.indexed_version))
+    messages = [
+        [
+            Batch(tenant_id=tenant, stage=Stage.FETCHED, items=tuple(items), lane=Lane.FILL, index=index)
+            for items in even_batches(group, sizes, weight=chunks, most=limits.batch)
+        ]
+        for (tenant, _), group in groups.items()
+    ]
+    return [batch for turn in zip_longest(*messages) for batch in turn if batch]
+
+
+def even_batches(
+    items: Iterable[Item], sizes: Mapping[UUID, int], *, weight: int, most: int
+) -> list[list[Item]]:
+    """Cut documents into messages of at most `most` documents and about `weight` chunks."""
+    messages: list[list[Item]] = []
+    load = 0
+    for item in items:
+        size = sizes.get(item.document_id, 1)
+        if not messages or len(messages[-1]) >= most or load + size > weight:
+            messages.append([])
+            load = 0
+        messages[-1].append(item)
+        load += size
+    return messages
