@@ -141,7 +141,7 @@ def _question(
     if item and (known := _looked_up(connection, item, key, visible)):
         return known
     if asked and key is None and (asked != item or len(asked.split()) > 1):
-        return Question(key=key_of(asked), item=asked, asked={"text": asked})
+        return Question(key=key_of(asked), item=asked, content={"text": asked})
     where = f" of project {truncated(project)!r}" if project else ""
     raise ConfigurationError(
         f"{truncated(item)!r} is no PBI{where} that Step 4 was asked about, and no indexed document"
@@ -172,7 +172,7 @@ def _known(connection: Connection, item: str, visible: Visible | None) -> Iterat
 
     def about(title: str, asked: Json, project: UUID, name: str | None) -> Question:
         key, named = key_of("", item, project), name or str(project)
-        return Question(key=key, item=item, title=title, project=named, asked={**asked, "title": title})
+        return Question(key=key, item=item, title=title, project=named, content={**asked, "title": title})
 
     submitted = []
     for row in reversed(jobs.requests_naming(connection, item)):  # of the same item the newest holds
@@ -189,7 +189,11 @@ def _known(connection: Connection, item: str, visible: Visible | None) -> Iterat
     unseen = {key_of("", item, row.project_id) for row in rows if row not in seen}
     yield [
         Question(
-            key=row["key"], item=item, title=row["item_title"], project=row["project"], asked=row["question"]
+            key=row["key"],
+            item=item,
+            title=row["item_title"],
+            project=row["project"],
+            content=row["question"],
         )
         for row in feedback.listed(connection, item)
         if "text" not in row["question"] and row["key"] not in unseen

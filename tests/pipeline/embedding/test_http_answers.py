@@ -64,7 +64,7 @@ CASES: list[tuple[str, int, Any, type[LarderError], str]] = [
     ("page for 404", 404, PAGE, EmbedderRefused, "there is no embedding API"),
     ("redirect", 302, b"", EmbedderRefused, "there is no embedding API"),
     ("method", 405, b"", EmbedderRefused, "there is no embedding API"),
-    ("dimensions", 400, openai(param="dimensions"), EmbedderRefused, "does not take dimensions"),
+    ("dimensions", 400, openai(param="dimensions"), EmbedderRefused, "does not accept dimensions"),
     ("too long", 400, openai("maximum context length is 8192 tokens"), TextTooLong, "too long for m-1"),
     ("too long by code", 400, openai(code="context_length_exceeded"), TextTooLong, "too long"),
     ("too long, Ollama", 400, {"error": "the input length exceeds the context length"}, TextTooLong, "long"),
