@@ -19,7 +19,7 @@ from pipeline.documents import Json
 from pipeline.embedding import Embedder, Vectors
 from pipeline.embedding.calls import embed_query_checked
 from pipeline.embedding.known_models import model_of
-from pipeline.enrichment.degradation import CACHED, FULL, KEYWORDS, STATIC, UNRANKED, Part
+from pipeline.enrichment.degradation import CACHED, FULL, KEYWORDS, STATIC, UNRANKED, Dependency
 from pipeline.errors import EmbeddingError, StoreRejected, StoreUnavailable
 from pipeline.plain_text import composed
 from pipeline.reranking import Reranker, RerankOptions
@@ -38,7 +38,7 @@ from pipeline.search.records import (
     Weights,
 )
 
-Watch = Callable[[Part], AbstractContextManager[None]]
+Watch = Callable[[Dependency], AbstractContextManager[None]]
 """Context manager around each call to a part, which can measure its time and result."""
 Performed = Callable[[SearchRequest, SearchResults, float], None]
 """Called after each search, with its results and seconds."""

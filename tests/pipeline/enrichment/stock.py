@@ -95,7 +95,7 @@ class Stock(DocumentTexts):
             if one.document.id in document_ids
         }
 
-    def kin(self, likest: Sequence[Hit], hits: Iterable[Hit]) -> Mapping[UUID, float]:  # noqa: ARG002 (no vectors here)
+    def kinship(self, likest: Sequence[Hit], hits: Iterable[Hit]) -> Mapping[UUID, float]:  # noqa: ARG002 (no vectors here)
         if self.away:
             raise StoreUnavailable("no answer")
         return {}
