@@ -20,8 +20,8 @@ from connectors.documents.redaction import redact
 from connectors.documents.rights import canonical_rights
 from connectors.files.options import FileOptions, MarkdownOptions, PbiOptions, TextOptions
 from pipeline.documents import LEVEL, Cursor, Document, Page, Problem, Source
+from pipeline.documents.plain_text import composed, without_controls
 from pipeline.errors import ConfigurationError, DocumentRejected
-from pipeline.plain_text import composed, without_controls
 
 __all__ = [
     "SOURCES",

@@ -29,7 +29,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
 from pipeline.documents import Mismatch as Mismatch  # noqa: PLC0414 - exported for modules that define sections
-from pipeline.http_rules import is_metadata_service
+from pipeline.errors.http_rules import is_metadata_service
 
 MASK = "***"
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from pipeline import documents
 from pipeline.errors import Forbidden, NotFound, RequestRejected
-from pipeline.ledger import ALL, SHARED, project_id, sources
+from pipeline.ledger import ALL, SHARED, All, project_id, sources
 from pipeline.search.records import Filter
 
 LEVELS = documents.LEVELS
@@ -74,14 +74,14 @@ class Caller:
         return Filter(security_levels=self.levels, readers=self.readers)
 
     @property
-    def own_projects(self) -> tuple[UUID, ...]:
-        """Ids of the projects that the caller may see, the shared one included; empty means all."""
+    def own_projects(self) -> tuple[UUID, ...] | All:
+        """Ids of the projects that the caller may see, the shared one included."""
         names = (SHARED, *self.projects)
-        return () if ALL in names else tuple(sorted({project_id(self.tenant, name) for name in names}))
+        return ALL if ALL in names else tuple(sorted({project_id(self.tenant, name) for name in names}))
 
     def may_see(self, project: UUID) -> bool:
         """True if the caller may see documents of this project."""
-        return not self.own_projects or project in self.own_projects
+        return self.own_projects == ALL or project in self.own_projects
 
     def may_change(self, project: UUID) -> bool:
         """True if the token names this project, also for the shared one; permissions are checked elsewhere."""

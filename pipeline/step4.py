@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from pipeline.documents import Json
+from pipeline.documents.plain_text import plain_keys
 from pipeline.enrichment.context import EnrichedContext, static_context
 from pipeline.enrichment.degradation import DISABLED, STATIC
 from pipeline.errors import ConfigurationError, LarderError, RequestRejected
-from pipeline.plain_text import plain_keys
 
 logger = logging.getLogger(__name__)
 

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from connectors.documents.options import ServiceOptions
+from connectors.files.options import FileOptions
 from connectors.sections import ConfigSection
 from workers.settings.diagnosis import described, inner_section
 from workers.settings.environment import CONFIG, OVERRIDES
@@ -37,30 +39,48 @@ The key of a provider itself, such as `HF_TOKEN`, is taken only where the file g
 
 def reference() -> str:
     """The page, from the sections as they are."""
-    variables = [(f"`{CONFIG}`", ""), *((f"`{v.name}`", f"`{v.key}`") for v in OVERRIDES)]
-    names: dict[type[SourceSettings], list[str]] = {}
-    for kind, section in SOURCE_TYPES.items():
-        names.setdefault(section, []).append(kind)
+    variables: dict[str, list[str]] = {CONFIG: []}
+    for one in OVERRIDES:
+        variables.setdefault(one.name, []).append(f"`{one.key}`")
+    reasons: dict[str, list[str]] = {}
+    for key, why in UNUSED.items():
+        reasons.setdefault(why, []).append(f"`{key}`")
     parts = [
         _PAGE_HEAD,
         f"{inspect.getdoc(ConfigurationFile)}\n",
         _ENVIRONMENT,
-        _table(("variable", "key"), variables),
+        _table(("variable", "keys"), [(f"`{name}`", ", ".join(keys)) for name, keys in variables.items()]),
         "## Keys\n",
         *_section(Configuration, ROOT),
         f"### {ROOT}.sources\n\nA list; `type` decides which keys a source has.\n",
     ]
-    for section, kinds in names.items():
-        parts += _section(section, f"{ROOT}.sources of type {' or '.join(kinds)}")
+    parts += _source_sections()
     parts += [
         "## Accepted and not used\n",
-        "Files written for other tools may hold these keys; Larder reports them and goes on.\n",
-        _table(("key", "why"), [(f"`{key}`", f"{why}.") for key, why in UNUSED.items()]),
+        "Files written for other tools and earlier releases may hold these keys; Larder reports them and goes on.\n",
+        _table(("keys", "why"), [(", ".join(keys), f"{why}.") for why, keys in reasons.items()]),
     ]
     return "\n".join(parts)
 
 
-def _section(section: type[ConfigSection], name: str) -> Iterator[str]:
+def _source_sections() -> Iterator[str]:
+    """The keys that all sources have, those of all files and of all services, then those of each type alone."""
+    names: dict[type[ConfigSection], list[str]] = {SourceSettings: [], FileOptions: [], ServiceOptions: []}
+    for kind, section in SOURCE_TYPES.items():
+        for one in (SourceSettings, FileOptions, ServiceOptions, section):
+            if issubclass(section, one):
+                names.setdefault(one, []).append(kind)
+    known: set[tuple[str, ...]] = set()
+    for keys_of, kinds in names.items():
+        every = kinds == list(SOURCE_TYPES)
+        label = "every type" if every else f"type {' or '.join(kinds)}"
+        yield from _section(keys_of, f"{ROOT}.sources of {label}", known)
+
+
+def _section(
+    section: type[ConfigSection], name: str, known: set[tuple[str, ...]] | None = None
+) -> Iterator[str]:
+    """The table of a section, without the rows in `known`, to which its own are added."""
     yield f"### {name}\n\n{inspect.getdoc(section)}\n"
     rows = []
     below: list[str] = []
@@ -73,10 +93,16 @@ def _section(section: type[ConfigSection], name: str) -> Iterator[str]:
             default = "none"
         elif isinstance(value, ConfigSection):
             default = f"see {name}.{field.alias}"
+        meaning = " ".join(meanings(section)[key].split())
+        row = (f"`{field.alias}`", described(field.annotation, field.metadata), default, meaning)
+        identity = (row[0], row[1], "" if isinstance(value, ConfigSection) else default, meaning)
+        if known is not None:
+            if identity in known:
+                continue
+            known.add(identity)
+        rows.append(row)
         if inner is not None and inner is not SourceSettings and value is not None:
             below += _section(inner, f"{name}.{field.alias}")
-        meaning = " ".join(meanings(section)[key].split())
-        rows.append((f"`{field.alias}`", described(field.annotation, field.metadata), default, meaning))
     yield _table(("key", "type", "default", "meaning"), rows)
     yield from below
 

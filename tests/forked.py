@@ -35,9 +35,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The variables of this process without those that Larder reads, and `more`; no process is left for other commands."""
+    """The variables of this process without those that Larder reads, and `more`."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("LARDER_", "RAG_"))}
-    return {**clean, "NO_COLOR": "1", "LARDER_ALONE": "1", "PYTHONPATH": str(ROOT), **more}
+    return {**clean, "NO_COLOR": "1", "PYTHONPATH": str(ROOT), **more}
 
 
 class Forked:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 from uuid import UUID
@@ -46,6 +45,7 @@ from workers.enrichment.answers import (
 )
 from workers.enrichment.messaging import JobNotifications, JobPublisher
 from workers.enrichment.story_jobs import StoryMethods, audited
+from workers.limits.rest import Rest
 from workers.processes import metrics, tracing
 from workers.runtime import Addresses, Runtime, current_user
 from workers.search import request_of, search, search_as, to_json
@@ -58,8 +58,6 @@ AT_ONCE = 8
 """Connections that are kept open: as many as Step 4 has PBIs in flight."""
 LOOK_SECONDS = 5.0
 """A waiter looks by itself that often, whatever has become of its alarm clock."""
-REST_SECONDS = 5.0
-"""A database that was waited for in vain is left alone for a while, so that many askers do not wait one by one."""
 AWAY_SECONDS = 10.0
 """Whoever asks for an answer now, and not for a job by its id, waits that long for a database to come back."""
 
@@ -108,11 +106,13 @@ class Client(StoryMethods):
         self._answers = answers or MemoryCache()
         self._names = (tenant, project)
         self._known = self._closed = False
+        self._opened: Runtime | None = None
+        """What searches and reads, if anything did."""
         self._settings, self._addresses = settings, (database_url, broker_url or "")
         self._shared = database is not None
         self._database = database or Database(database_url, pool_size=AT_ONCE, answer_timeout=answer_timeout)
         self._answer_timeout = answer_timeout
-        self._resting_until = 0.0
+        self._rest = Rest()
         self._notifications = JobNotifications(self._database, database_url, answer_timeout=answer_timeout)
         self._publisher = publisher or (JobPublisher(broker_url) if broker_url else None)
 
@@ -155,20 +155,21 @@ class Client(StoryMethods):
             settings=parts.settings,
         )
 
-    @cached_property
+    @property
     def _parts(self) -> Runtime:
         """What searches and reads; the model is loaded with the first question."""
         from workers.queue.app import configure
 
+        if self._opened is not None:
+            return self._opened
         settings = self._settings or Settings(rag=Configuration(), path=None, folder=Path.cwd())
         database, broker = self._addresses
         configure(settings.rag.queue, broker, send_only=True)
         where = Addresses(
             database=database, control=database, broker=broker, valkey_url=settings.valkey_url or ""
         )
-        made = Runtime(settings, where)
-        made.__dict__["database"] = self._database
-        return made
+        self._opened = Runtime(settings, where, database=self._database)
+        return self._opened
 
     @property
     def _writer(self) -> Caller:
@@ -198,7 +199,7 @@ class Client(StoryMethods):
         request = request_of(text, **options)
         if self._caller:
             return to_json(self._parts, self.tenant, search_as(self._parts, self._caller, request, projects))
-        wanted = tuple(sorted({project_id(self.tenant, name) for name in projects}))
+        wanted = tuple(sorted({project_id(self.tenant, name) for name in projects})) if projects else ALL
         request = replace(request, filter=replace(request.filter, projects=wanted))
         found = search(self._parts, self.tenant, request, by=current_user())
         return to_json(self._parts, self.tenant, found)
@@ -319,14 +320,14 @@ class Client(StoryMethods):
     def _store(self) -> Iterator[Connection]:
         """A transaction; at once refused for a while after one was waited for in vain."""
         begun = time.monotonic()
-        if begun < self._resting_until:
+        if self._rest.holds():
             raise StoreUnavailable("the database did not answer a moment ago", fix="see `larder doctor`")
         try:
             with self._database.tenant(self.tenant) as connection:
                 yield connection
         except StoreUnavailable:
             if time.monotonic() - begun >= self._answer_timeout:
-                self._resting_until = time.monotonic() + REST_SECONDS
+                self._rest.begin()
             raise
 
     def job(self, job_id: UUID | str, *, caller: Caller | None = None) -> JobRow:
@@ -480,8 +481,8 @@ class Client(StoryMethods):
         """Give all connections back; whoever still waits in another thread is let go with a CancelledError."""
         self._closed = True
         self._notifications.close()
-        if "_parts" in self.__dict__:
-            self._parts.audit_log.flush()
+        if self._opened is not None:
+            self._opened.audit_log.flush()
         if self._shared:
             return
         if self._publisher is not None:

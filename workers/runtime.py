@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.database.encryption import Keyring
 from pipeline.database.engine import Database, ServerTimeouts
@@ -26,7 +26,6 @@ from pipeline.search.chunk_store import SearchIndex
 from workers.processes import metrics, tracing
 from workers.queue.rabbit import is_rabbit
 from workers.settings import EmbeddingModel, Settings
-from workers.settings.values import options_from
 
 if TYPE_CHECKING:
     from connectors.web.limiter import RequestLimiter
@@ -76,8 +75,11 @@ def current_user() -> str:
 class Runtime:
     """Parts are built on first use, so that each process holds only what its work needs."""
 
-    def __init__(self, settings: Settings, addresses: Addresses) -> None:
+    def __init__(self, settings: Settings, addresses: Addresses, *, database: Database | None = None) -> None:
+        """`database` is that of whoever shares its connections; by default it has its own."""
         self.settings = settings
+        if database is not None:
+            self.database = database
         self.rag = settings.rag
         tracing.configure(self.rag.monitoring.tracing)
         self._embedders: dict[str, Embedder] = {}
@@ -169,10 +171,7 @@ class Runtime:
 
     def options_of(self, e: EmbeddingModel) -> EmbeddingOptions:
         """How to open the model of a section."""
-        named: dict[str, Any] = {"model_path": self.settings.resolve(e.model_path) if e.model_path else None}
-        if e.provider == "hashing":
-            named |= {"model": "", "batch_size": None}
-        return options_from(EmbeddingOptions, e, **named)
+        return e.options(self.settings.resolve(e.model_path) if e.model_path else None)
 
     @cached_property
     def embedder(self) -> Embedder:
@@ -223,7 +222,13 @@ class Runtime:
         """Which model looks at the best results once more."""
         r = self.rag.retrieval.rerank
         folder = self.settings.resolve(Path(r.model))
-        return options_from(RerankOptions, r, model_path=folder if folder.is_dir() else None)
+        return RerankOptions(
+            enabled=r.enabled,
+            model=r.model,
+            model_path=folder if folder.is_dir() else None,
+            candidates=r.candidates,
+            seconds=r.seconds,
+        )
 
     @cached_property
     def reranker(self) -> Reranker | None:

@@ -19,11 +19,11 @@ from connectors.documents.values import BoundedLoader
 from pipeline.access import ADMIN, Caller
 from pipeline.database.encryption import SEALED
 from pipeline.documents import Json, Kind, SourceType
+from pipeline.documents.plain_text import first_names
 from pipeline.errors import ConfigurationError, LarderError, NotFound, RequestRejected
-from pipeline.http_rules import web_address
+from pipeline.errors.http_rules import web_address
 from pipeline.ledger import ALL, SHARED, documents, project_id, sources, storable, upkeep
 from pipeline.ledger.audit import MOST_QUERY
-from pipeline.plain_text import first_names
 from pipeline.reranking import Reranker
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
 from pipeline.search.cache import sees_all
@@ -33,7 +33,6 @@ from pipeline.search.retriever import read_document
 from workers.processes import metrics
 from workers.runtime import Runtime
 from workers.settings.monitoring import AlertCondition
-from workers.settings.values import options_from
 
 logger = logging.getLogger(__name__)
 
@@ -88,10 +87,14 @@ def _performed(
 def options_of(parts: Runtime) -> RetrievalOptions:
     """How the configuration asks to search."""
     r = parts.rag.retrieval
-    return options_from(
-        RetrievalOptions,
-        r,
-        weights=options_from(Weights, r.weights),
+    return RetrievalOptions(
+        top_k=r.top_k,
+        max_top_k=r.max_top_k,
+        candidates=r.candidates,
+        min_similarity=r.min_similarity,
+        max_distance=r.max_distance,
+        weights=Weights(vector=r.weights.vector, keyword=r.weights.keyword, title=r.weights.title),
+        exact_below=r.exact_below,
         synonyms=synonyms_of(parts),
         languages=parts.rag.languages,
     )

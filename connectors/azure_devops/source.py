@@ -26,8 +26,8 @@ from connectors.documents.values import build_document
 from connectors.web.answers import LASTS, BadAnswer, ServerFault
 from connectors.web.division import Divider, Retries, culprit, due, may_be_item_fault, updated_retries
 from pipeline.documents import Cursor, Document, Finding, Listing, Page, Problem
+from pipeline.documents.plain_text import plural
 from pipeline.errors import DocumentRejected, LarderError
-from pipeline.plain_text import plural
 
 HEAD_FIELDS = ("System.Id", "System.Rev", "System.Title", "System.WorkItemType", "System.TeamProject")
 

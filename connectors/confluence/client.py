@@ -25,7 +25,7 @@ from connectors.web.answers import LASTS, BadAnswer, ServerFault, is_html, json_
 from connectors.web.session import GuardedSession
 from pipeline.documents import Json
 from pipeline.errors import LarderError, SourceDenied, SourceUnavailable
-from pipeline.http_rules import http_date
+from pipeline.errors.http_rules import http_date
 
 CURRENT_USER = "rest/api/user/current"
 SEARCH = "rest/api/content/search"

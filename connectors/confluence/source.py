@@ -35,8 +35,8 @@ from connectors.documents.options import cursor_json, read_cursor
 from connectors.web.answers import BadAnswer
 from connectors.web.division import Retries, culprit, due, updated_retries
 from pipeline.documents import Cursor, Finding, Listing, Page, Problem
+from pipeline.documents.plain_text import plural
 from pipeline.errors import SourceDenied
-from pipeline.plain_text import plural
 
 FARTHEST_WEST = timedelta(hours=13)
 """Largest offset behind UTC: times minus this are early enough, whatever zone the service reads them in."""

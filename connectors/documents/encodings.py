@@ -9,7 +9,7 @@ from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from pipeline.plain_text import composed
+from pipeline.documents.plain_text import composed
 
 if TYPE_CHECKING:
     from charset_normalizer import CharsetMatch

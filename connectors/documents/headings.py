@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from pipeline.plain_text import LINK_OR_BRACKETS, plain_words
+from pipeline.documents.plain_text import LINK_OR_BRACKETS, plain_words
 
 DECISION = frozenset(
     {

@@ -23,8 +23,8 @@ import yaml
 from frontmatter.default_handlers import SafeLoader
 
 from pipeline.documents import Document
+from pipeline.documents.plain_text import composed
 from pipeline.errors import DocumentRejected, LarderError
-from pipeline.plain_text import composed
 
 MAX_TAGS = 100
 MAX_TAG = 100

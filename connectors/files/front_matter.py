@@ -22,7 +22,7 @@ from connectors.documents.values import (
     scalar_text,
     tags_of,
 )
-from pipeline.plain_text import plain_key, plain_keys
+from pipeline.documents.plain_text import plain_key, plain_keys
 
 _LEAD = re.compile(r"\A(?:[\s\ufeff\u200b]|<!--(?!-->).*?-->)*", re.DOTALL)
 """Blanks, byte order marks and comments, such as a licence, before a header."""

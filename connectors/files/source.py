@@ -61,8 +61,8 @@ from pipeline.documents import (
     Problem,
     SourceType,
 )
+from pipeline.documents.plain_text import plain_keys, plain_words, plural
 from pipeline.errors import DocumentRejected
-from pipeline.plain_text import plain_keys, plain_words, plural
 
 PAGE_ENTRIES = 100
 PAGE_CHARACTERS = 4_000_000

@@ -18,7 +18,7 @@ from connectors.files.contents import FolderContents, LeftOut, ending_of, glob_o
 from connectors.files.formats import READERS
 from connectors.files.options import FORMATS
 from connectors.pbi.shapes import holds_pbis, id_of, is_step, pbi_items
-from pipeline.plain_text import plain_keys
+from pipeline.documents.plain_text import plain_keys
 
 LEAST_IN_GROUP, MOST_GROUPS, MOST_PLACES, _ALIKE = 5, 8, 8, 3
 """Fewest documents of a folder with a separate source; most such folders; most places of a source, above which the

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from connectors.documents.values import clean_text, number_of, number_within, parse_time, scalar_text
-from pipeline.plain_text import plain_key, plain_keys
+from pipeline.documents.plain_text import plain_key, plain_keys
 
 Unit = tuple[str, float]
 """`points` or `hours`, and how many of them a unit is. A day has 8 hours and a week 5 days, as in Jira."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from pipeline.plain_text import plain_title
+from pipeline.documents.plain_text import plain_title
 
 
 def title_key(title: str) -> str:

@@ -25,7 +25,7 @@ from connectors.pbi.effort import course_facts, effort_facts
 from connectors.pbi.identity import title_key
 from connectors.pbi.shapes import ID_KEYS, TITLE_KEYS, PbiItem, id_of, text_of
 from pipeline.documents import ACL, LEVEL
-from pipeline.plain_text import MAX_TITLE, plain_keys, plain_title
+from pipeline.documents.plain_text import MAX_TITLE, plain_keys, plain_title
 
 # Keys of fields in plain form, the most reliable first.
 FIELDS: Mapping[str, tuple[str, ...]] = {

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from connectors.documents.values import scalar_text
-from pipeline.plain_text import json_type_name, plain_key, plain_keys
+from pipeline.documents.plain_text import json_type_name, plain_key, plain_keys
 
 _BY_STAGE: tuple[tuple[str, ...], ...] = (
     ("pbis", "candidates", "extractedpbis", "candidatepbis", "backlogitems", "productbacklogitems", "userstories"),

@@ -31,8 +31,8 @@ from connectors.pbi.identity import item_name
 from connectors.pbi.record import PbiRecord, pbi_record
 from connectors.pbi.shapes import holds_pbis, is_step, pbi_items, run_facts, text_of, top_level
 from pipeline.documents import DEFAULT_KIND, READING_NOTE, Cursor, Document, Listing, Problem, SourceType
+from pipeline.documents.plain_text import is_same_title, plain_keys
 from pipeline.errors import DocumentRejected
-from pipeline.plain_text import is_same_title, plain_keys
 
 SETTLED_SECONDS = 3600
 """Seconds after which an unparsable file is no longer taken for one being written."""

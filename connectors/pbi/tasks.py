@@ -10,7 +10,7 @@ from typing import Any
 from connectors.documents.values import scalar_text
 from connectors.pbi.record import work_facts
 from connectors.pbi.shapes import ID_KEYS, text_of
-from pipeline.plain_text import plain_keys
+from pipeline.documents.plain_text import plain_keys
 
 _TYPES = frozenset(
     "bug chore defect epic feature featurerequest improvement initiative issue pbi productbacklogitem spike story"  # noqa: SIM905 (a list of words)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from connectors.web.answers import AnswerTooLarge, BadAnswer
 from pipeline.documents import Problem
-from pipeline.errors import LarderError
+from pipeline.errors import LarderError, pause_after
 
 Key = TypeVar("Key", int, str)
 Answer = TypeVar("Answer")
@@ -141,7 +141,7 @@ def updated_retries(retries: Retries, read: Collection[str], problems: Iterable[
     remaining = {key: retry for key, retry in retries.items() if key not in read or key in culprits}
     for key in culprits:
         tries = remaining[key].tries + 1 if key in remaining else 1
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(tries - 1, 10))
+        pause = int(pause_after(tries, first=FIRST_PAUSE, most=LONGEST_PAUSE))
         if key in remaining or len(remaining) < MOST_RETRIES:
             remaining[key] = Retry(tries=tries, due=int(time.time()) + pause)
     return remaining

@@ -26,7 +26,7 @@ from connectors.web.answers import (
 )
 from connectors.web.limiter import LocalRequestLimiter, RequestLimiter, RequestLimits
 from pipeline.errors import RateLimited, SourceDenied, SourceUnavailable
-from pipeline.http_rules import resolves_to_metadata_service, source_pause
+from pipeline.errors.http_rules import resolves_to_metadata_service, source_pause
 
 READ_TIMEOUTS_IN_ALL = 5
 """Most read timeouts that a whole answer may take: a slowly dripping server never exceeds a single one."""

@@ -14,6 +14,7 @@ from pipeline.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pipeline.embedding import Embedder, EmbeddingOptions
+    from pipeline.embedding.known_models import ProviderFacts
 
 GROUPS = ("embedding", "vector")
 """Groups of actions that can be enabled separately, in the suggested order."""
@@ -215,10 +216,11 @@ class EngineResources:
             base_url=getattr(settings, f"{provider}_base_url", ""),
             api_key=self._secret(PROVIDER_FACTS[provider].variable) if provider in PROVIDER_FACTS else "",
         )
-        facts = PROVIDER_FACTS.get(provider)
-        if facts and facts.variable and not (options.api_key or options.base_url):
-            fix = (
-                f"put {facts.variable} into the secrets of the engine; no variable of the environment is read"
-            )
-            raise ConfigurationError(f"the API key of {facts.title} is missing", fix=fix)
+        _require_key(options, PROVIDER_FACTS.get(provider))
         return replace(options, timeout=settings.ollama_timeout) if provider == "ollama" else options
+
+
+def _require_key(options: EmbeddingOptions, facts: ProviderFacts | None) -> None:
+    if facts and facts.variable and not (options.api_key or options.base_url):
+        fix = f"put {facts.variable} into the secrets of the engine; no variable of the environment is read"
+        raise ConfigurationError(f"the API key of {facts.title} is missing", fix=fix)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from io import StringIO
 
-from pipeline.plain_text import plain_words
+from pipeline.documents.plain_text import plain_words
 
 MAX_HEADING = 200
 """Maximum characters of a heading in a context; its text in the document stays whole."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 import psycopg
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
+from tenacity import RetryCallState, Retrying, stop_after_delay, wait_fixed
 
 from pipeline.errors import (
     StoreDamaged,
@@ -91,12 +91,23 @@ def is_starting(error: BaseException) -> bool:
 
 
 START_POLL_SECONDS = 0.3
+RESTART_SECONDS = 5.0
+"""Seconds in which a server that is being restarted may not listen yet."""
+_UNHEARD = ("Connection refused", "No such file")
 
 
 def while_starting(seconds: float) -> Retrying:
-    """Retries for `seconds` calls that fail while the server is starting."""
+    """Retries for `seconds` calls that fail while the server is starting, and for a moment if nothing listens."""
+
+    def may_pass(state: RetryCallState) -> bool:
+        error = state.outcome.exception() if state.outcome else None
+        if error is None or is_starting(error):
+            return error is not None
+        unheard = isinstance(error, psycopg.OperationalError) and any(w in str(error) for w in _UNHEARD)
+        return unheard and (state.seconds_since_start or 0) < RESTART_SECONDS
+
     return Retrying(
-        retry=retry_if_exception(is_starting),
+        retry=may_pass,
         stop=stop_after_delay(seconds),
         wait=wait_fixed(START_POLL_SECONDS),
         reraise=True,

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential, wait_random
 
+from pipeline.documents.plain_text import composed, first_names, plural
 from pipeline.embedding import Embedder, EmbedderLimits, EmbeddingOptions, Vectors
 from pipeline.errors import (
     AnswerMalformed,
@@ -21,7 +22,6 @@ from pipeline.errors import (
     TextRejected,
     TextTooLong,
 )
-from pipeline.plain_text import composed, first_names, plural
 
 PROVIDERS: Mapping[str, str] = {
     "minilm": "minilm",

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 
 from pipeline.errors import EmbedderRefused, EmbedderUnavailable, EmbeddingError, causes_of
-from pipeline.http_rules import resolves_to_metadata_service
+from pipeline.errors.http_rules import resolves_to_metadata_service
 
 _LASTS = (
     "it is tried again automatically; if it persists, check that the service is up and reachable from here"

@@ -18,9 +18,7 @@ ONNX, HUB, TOKENIZER = "model.onnx", "model.safetensors", "tokenizer.json"
 _INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 """Inputs that Larder can provide; a model may take fewer."""
 _STEP = 16
-"""Lengths are padded to multiples of it, since each new one costs OpenVINO 10 ms and more, once."""
-_QUESTION = 64
-"""A single text of no more tokens is padded to half of that: somebody waits for it, and most have 11 to 24."""
+"""Lengths are padded to multiples of it, since each new one costs OpenVINO a few milliseconds, once."""
 
 
 class Model(Protocol):
@@ -140,8 +138,7 @@ def tokens_of(
 ) -> dict[str, NDArray[np.int64]]:
     """Model inputs for rows of tokens, padded to one length of at most `most`; without `types` all types are 0."""
     longest = max(1, *map(len, rows))
-    step = _STEP // 2 if len(rows) == 1 and longest <= _QUESTION else _STEP
-    shape = (len(rows), max(longest, min(most, -(-longest // step) * step)))
+    shape = (len(rows), max(longest, min(most, -(-longest // _STEP) * _STEP)))
     ids, mask, kinds = np.full(shape, pad, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     for place, row in enumerate(rows):
         ids[place, : len(row)] = row

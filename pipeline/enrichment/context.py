@@ -190,7 +190,7 @@ class Citation:
     source_type: str
     """Type of the source."""
     quoted: str
-    """At most 200 characters of the text, verbatim except for white space, links and emphasis; an ellipsis marks a cut."""
+    """Quotation of up to 200 characters, verbatim but for white space, links and emphasis; an ellipsis marks cuts."""
 
 
 @dataclass(frozen=True, kw_only=True)

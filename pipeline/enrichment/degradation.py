@@ -61,12 +61,8 @@ LEVELS: Mapping[int, Level] = {
     DISABLED: Level(says="switched off"),
 }
 
-AFTER: Mapping[str, tuple[DegradationLevel, ...]] = {
-    "E001": (KEYWORDS, CACHED),
-    "E002": (CACHED, KEYWORDS),
-    "E004": (UNRANKED, CACHED, KEYWORDS),
-}
-"""Code of an error -> what to try next, as far as the level allows it; any other error ends in the static answer."""
+AFTER_STORE: tuple[DegradationLevel, ...] = (KEYWORDS, CACHED)
+"""Levels to try after an error of the store, if allowed; any other error ends in the static answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,7 +269,8 @@ def answer(
                 code, slow = _code(error, at), time.monotonic() - tried > health.options.slow_seconds
                 # A store that took so long to fail would take as long again.
                 useless = KEYWORDS if code == "E001" and slow else None
-                queue = [way for way in AFTER.get(code, ()) if way in queue and way is not useless]
+                allowed = AFTER_STORE if code == "E001" else ()
+                queue = [method for method in allowed if method in queue and method is not useless]
             else:
                 if result is not None:
                     return result, DegradationLevel(max(at, reached(result)))

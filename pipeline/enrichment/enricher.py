@@ -62,6 +62,7 @@ from pipeline.enrichment.text import (
     word_similarity,
 )
 from pipeline.errors import StoreUnavailable
+from pipeline.ledger import ALL, All
 from pipeline.search import SearchRequest, SearchResults
 from pipeline.search.question import key_of
 from pipeline.search.records import duplicate_of, validity_note
@@ -319,25 +320,25 @@ class Enricher:
         self,
         request: EnrichmentRequest,
         *,
-        projects: Sequence[UUID] | None = None,
+        projects: tuple[UUID, ...] | All = ALL,
         project: UUID | None = None,
-        own: Collection[UUID] = (),
+        item_projects: Collection[UUID] = (),
     ) -> EnrichedContext:
-        """The context of a PBI out of these projects, without the PBI's own documents.
+        """The context of a backlog item from these projects, without the item's own documents.
 
-        `projects` None looks into all of the tenant's. Marks are those for the PBI of `project`. An item of its id is
-        the PBI itself in the projects `own` alone, in any if there are none.
+        Feedback is that for the item of `project`. A document with the item's id is the item itself if it is in
+        `item_projects`, or in any project if they are empty.
 
         Raises:
             LarderError: what `search` raises; `static_context` is the answer then.
         """
         itself: Sequence[UUID] = ()
         with suppress(StoreUnavailable):  # without a store they are recognised among the hits
-            indexed = self.texts.ids(request.own_ids, own)
+            indexed = self.texts.ids(request.own_ids, item_projects)
             itself = [one for one, names in indexed.items() if request.is_itself(*names)]
-        wanted = SearchRequest(
+        search_request = SearchRequest(
             text=request.question,
-            filter=replace(request.filter, exclude=tuple(sorted(itself)), projects=tuple(projects or ())),
+            filter=replace(request.filter, exclude=tuple(sorted(itself)), projects=projects),
             explain=True,
             feedback_key=key_of(request.question, request.id, project),
         )
@@ -348,15 +349,15 @@ class Enricher:
             Kind.REFERENCE: most[Kind.REFERENCE],
         }
         answers = {kind: SearchResults() for kind in SECTIONS}
-        for kind in (kind for kind in SECTIONS if most[kind] and (projects is None or projects)):
-            of_kind = replace(wanted.filter, kinds=(kind,))
-            results = self.search(replace(wanted, k=max(CANDIDATES, read[kind]), filter=of_kind))
+        for kind in (kind for kind in SECTIONS if most[kind]):
+            of_kind = replace(search_request.filter, kinds=(kind,))
+            results = self.search(replace(search_request, k=max(CANDIDATES, read[kind]), filter=of_kind))
             # Left out before documents are compared with each other: hits of a cache may be the item itself.
             hits = [
                 hit
                 for hit in results.hits
                 if not request.is_itself(str(hit.document.metadata.get("pbi_id") or ""), hit.document.title)
-                or (own and hit.document.project_id not in (None, *own))
+                or (item_projects and hit.document.project_id not in (None, *item_projects))
             ]
             answers[kind] = replace(results, hits=hits)
         question = stems(request.question)
@@ -372,7 +373,7 @@ class Enricher:
         }
         try:
             texts = self.texts.read(
-                {one.hit.document.id for ones in best.values() for one in ones}, wanted.filter
+                {one.hit.document.id for ones in best.values() for one in ones}, search_request.filter
             )
         except StoreUnavailable:
             level = max(level, CACHED)  # the hits came from a cache: only their chunks are available

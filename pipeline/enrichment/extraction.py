@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from pipeline.documents import DECISION_STATUSES
+from pipeline.documents.plain_text import is_same_title
 from pipeline.enrichment.context import UNKNOWN, SimilarEffort
 from pipeline.enrichment.found import FoundDocument
 from pipeline.enrichment.text import (
@@ -28,7 +29,6 @@ from pipeline.enrichment.text import (
     truncated_sentence,
     without_marks,
 )
-from pipeline.plain_text import is_same_title
 from pipeline.search.records import StoredDocument
 
 ENOUGH = 0.6

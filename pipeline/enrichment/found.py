@@ -16,6 +16,7 @@ from sqlalchemy import text
 
 from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Kind
+from pipeline.documents.plain_text import without_controls
 from pipeline.embedding.known_models import model_of
 from pipeline.enrichment.context import NO_LINK
 from pipeline.enrichment.text import (
@@ -27,8 +28,7 @@ from pipeline.enrichment.text import (
     stems,
     word_similarity,
 )
-from pipeline.http_rules import web_address
-from pipeline.plain_text import without_controls
+from pipeline.errors.http_rules import web_address
 from pipeline.search import Hit, SearchResults, statement
 from pipeline.search.records import Filter, repeats
 
@@ -293,7 +293,7 @@ class DocumentTexts:
         return texts
 
     def kinship(self, likest: Sequence[Hit], hits: Iterable[Hit]) -> Mapping[UUID, float]:
-        """Document -> cosine similarity of its chunk to that of the most similar document, for that one to the second's."""
+        """Document -> cosine similarity of its chunk to the most similar document's; for that one to the second's."""
         if not likest[1:]:
             return {}
         chunks = {hit.document.id: hit.chunk.ord for hit in hits}

@@ -12,9 +12,10 @@ from typing import Any
 
 from pipeline.chunking.prose import prose_of
 from pipeline.documents import Json, Kind, SourceType
+from pipeline.documents.plain_text import composed, is_same_title, json_type_name, plain_keys
 from pipeline.enrichment.text import single_line
 from pipeline.errors import RequestRejected
-from pipeline.plain_text import composed, is_same_title, json_type_name, plain_keys
+from pipeline.ledger import ALL, All
 from pipeline.search.records import Filter
 
 SECTIONS: Mapping[Kind, str] = {
@@ -108,13 +109,15 @@ class EnrichmentRequest:
             "since": f.since and f.since.isoformat(),
             "until": f.until and f.until.isoformat(),
             "metadata": f.metadata,
-            "security_levels": f.security_levels,
-            "readers": f.readers,
         }
+        rights = {"security_levels": f.security_levels, "readers": f.readers}
         plain = {
             "pbi": self.pbi,
             "scores": self.scores,
-            "filters": {name: value for name, value in filters.items() if value},
+            "filters": {
+                **{name: value for name, value in filters.items() if value},
+                **{name: value for name, value in rights.items() if value != ALL},
+            },
             "numbers": self.numbers,
             **({"exclude": self.exclude} if self.exclude else {}),
             "project": self.project,
@@ -235,9 +238,13 @@ def _filter(value: Any) -> Filter:
         since=_moment(keys.get("since") or days.get("start"), "filters.since"),
         until=_moment(keys.get("until") or days.get("end"), "filters.until", end=True),
         metadata=_mapping(keys.get("metadata") or {}, "filters.metadata"),
-        security_levels=_texts(keys.get("securitylevels"), "filters.security_levels"),
-        readers=_texts(keys.get("readers"), "filters.readers"),
+        security_levels=_texts_or_all(keys.get("securitylevels"), "filters.security_levels"),
+        readers=_texts_or_all(keys.get("readers"), "filters.readers"),
     )
+
+
+def _texts_or_all(value: Any, name: str) -> tuple[str, ...] | All:
+    return ALL if value is None else _texts(value, name)
 
 
 def _texts(value: Any, name: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pipeline.chunking.prose import NOISE, is_label
 from pipeline.documents import Chunk
-from pipeline.plain_text import without_controls
+from pipeline.documents.plain_text import without_controls
 
 WORD = re.compile(r"[^\W_]+")
 _ENDINGS = ("ations", "ation", "ments", "ment", "ings", "ing", "ies", "ers", "es", "ed", "er", "s", "e", "y")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final, Literal
 from uuid import UUID, uuid5
 
 from pipeline.errors import ConfigurationError, LarderError
@@ -85,8 +85,9 @@ _NAMESPACE = UUID("5f0c2a76-3d0e-5b55-9a57-6c6172646572")
 
 SHARED = "default"
 """The project whose documents every request of the tenant finds; `shared` is another name for it."""
-ALL = "*"
-"""Stands for all projects of the tenant."""
+All = Literal["*"]
+ALL: Final[All] = "*"
+"""Stands for all there are of the tenant: projects, readers, security levels. An empty list of them is none."""
 
 _CANONICAL = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
@@ -111,15 +112,15 @@ def project_id(tenant: UUID, text: str) -> UUID:
     return _id(SHARED if text.strip() == "shared" else text, prefix=f"project:{tenant}:")
 
 
-def visible_projects(tenant: UUID, own: UUID, more: Iterable[str] = ()) -> tuple[UUID, ...] | None:
-    """The projects that a request of `own` looks into: that one, what all share, and `more` of them; None is all.
+def visible_projects(tenant: UUID, own: UUID, more: Iterable[str] = ()) -> tuple[UUID, ...] | All:
+    """The projects that a request of `own` looks into: that one, what all share, and `more` of them.
 
     Raises:
         ConfigurationError: a name is empty.
     """
     names = set(more)
     if ALL in names:
-        return None
+        return ALL
     return tuple(sorted({own, *(project_id(tenant, name) for name in (SHARED, *names))}))
 
 

@@ -16,8 +16,8 @@ from sqlalchemy import Connection, text
 
 from pipeline.database.engine import Database, lift_statement_timeout
 from pipeline.documents import Json
+from pipeline.documents.plain_text import plural
 from pipeline.ledger import storable
-from pipeline.plain_text import plural
 
 SEARCH = "rag_search"
 MOST_QUERY = 100

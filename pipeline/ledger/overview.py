@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -100,12 +100,6 @@ def sources(connection: Connection) -> list[Json]:
         }
         found.append(values | more)
     return found
-
-
-def left_out_in_words(counts: Mapping[str, int]) -> str:
-    """As in `3 excluded: too large: 2; empty: 1`, the most frequent first."""
-    reasons = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
-    return f"{sum(counts.values())} excluded: " + "; ".join(f"{reason}: {n}" for reason, n in reasons)
 
 
 RUN_COUNTS = ("listed", *runs.COUNTED, *runs.TOTALS)

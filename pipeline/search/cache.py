@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection, text
 
 from pipeline.database.engine import Database
+from pipeline.ledger import ALL
 from pipeline.search import statement, term_statistics
 from pipeline.search.chunk_store import INDEX_COLUMNS, SearchIndex
 from pipeline.search.records import Filter, Partial
@@ -219,12 +220,20 @@ def partial_of_all(connection: Connection) -> Partial | None:
 
 
 def partial_for(
-    database: Database, tenant_id: UUID, snapshot: IndexSnapshot | None, wanted: Filter
+    database: Database, tenant_id: UUID, snapshot: IndexSnapshot | None, query_filter: Filter
 ) -> Partial | None:
     """Counts that a caller may see: documents hidden from them are neither counted nor mentioned."""
-    if snapshot is None or snapshot.partial is None or not (wanted.security_levels or wanted.readers):
+    if (
+        snapshot is None
+        or snapshot.partial is None
+        or query_filter.security_levels == query_filter.readers == ALL
+    ):
         return snapshot.partial if snapshot else None
-    rights = Filter(projects=wanted.projects, security_levels=wanted.security_levels, readers=wanted.readers)
+    rights = Filter(
+        projects=query_filter.projects,
+        security_levels=query_filter.security_levels,
+        readers=query_filter.readers,
+    )
     names = statement.names_of(rights)
     waits = _is_any(database, tenant_id, statement.any_without_vectors, rights, names)
     return Partial() if waits else None

@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from uuid import UUID
 
 from pipeline.documents import DECISION_STATUSES, DEFAULT_LANGUAGE, Chunk, Json, Kind, SourceType
 from pipeline.embedding import Vectors
 from pipeline.embedding.known_models import model_of
+from pipeline.ledger import ALL, All
 from pipeline.search.feedback import Marks
 from pipeline.search.question import Synonyms
 
@@ -58,30 +59,36 @@ class Replaced:
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """All conditions hold at once; an empty one asks nothing. Applied before ranking, in both arms."""
+    """Conditions that all must hold, applied before ranking in both arms of a search.
+
+    In the fields of `BOUNDS`, which limit what a caller may see, ALL means everything and an empty value nothing; in
+    the others an empty value means no condition.
+    """
 
     source_types: tuple[SourceType, ...] = ()
     kinds: tuple[Kind, ...] = ()
     tags: tuple[str, ...] = ()
-    """The document has every one of these."""
+    """Tags that the document has, all of them."""
     since: datetime | None = None
     until: datetime | None = None
-    """On `updated_at`, else `created_at`; `until` is exclusive."""
+    """Range of `updated_at`, else of `created_at`; `until` is exclusive."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    projects: tuple[UUID, ...] = ()
-    """The document is of one of these."""
+    projects: tuple[UUID, ...] | All = ALL
+    """Projects, one of which the document belongs to."""
     exclude: tuple[UUID, ...] = ()
-    """Documents left out, such as the query's own."""
+    """Documents to leave out, such as the backlog item itself."""
     sources: tuple[str, ...] = ()
-    """Names of configured sources; the document comes from one of them."""
+    """Names of configured sources, one of which the document comes from."""
     texts: tuple[tuple[str, str], ...] = ()
-    """Metadata as a person writes it: the value in words, be it a text, a number or one of a list."""
-    only: tuple[UUID, ...] = ()
-    """No other documents than these."""
-    security_levels: tuple[str, ...] = ()
-    """The document's is one of these: what the caller may see."""
-    readers: tuple[str, ...] = ()
-    """Each layer of the document's `acl` names one of these; empty: whoever asks sees all."""
+    """Metadata as people write it: key, and a text that is the value or one value of a list."""
+    only: tuple[UUID, ...] | All = ALL
+    """Documents that may be found, and no others."""
+    security_levels: tuple[str, ...] | All = ALL
+    """Security levels that the caller may see."""
+    readers: tuple[str, ...] | All = ALL
+    """Names of the caller, one of which must be in each layer of the document's `acl`."""
+    BOUNDS: ClassVar[frozenset[str]] = frozenset({"projects", "only", "security_levels", "readers"})
+    """Fields whose empty value lets nothing through."""
 
 
 MEASURED_THRESHOLDS: Mapping[str, float] = {

@@ -16,12 +16,12 @@ from pgvector import HalfVector
 
 from pipeline.database.engine import Database
 from pipeline.documents import Json
+from pipeline.documents.plain_text import composed
 from pipeline.embedding import Embedder, Vectors
 from pipeline.embedding.calls import embed_query_checked
 from pipeline.embedding.known_models import model_of
 from pipeline.enrichment.degradation import CACHED, FULL, KEYWORDS, STATIC, UNRANKED, Dependency
 from pipeline.errors import EmbeddingError, StoreRejected, StoreUnavailable
-from pipeline.plain_text import composed
 from pipeline.reranking import Reranker, RerankOptions
 from pipeline.search import cache, statement
 from pipeline.search.cache import Caches, IndexSnapshot

@@ -17,6 +17,7 @@ import json
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
+from pipeline.ledger import ALL
 from pipeline.search.feedback import OF_DOCUMENT
 from pipeline.search.records import Filter
 
@@ -193,7 +194,7 @@ CONDITIONS = {
     "security_levels": """d.security_level = any(%(security_levels)s)
         and coalesce(d.served_level, d.security_level) = any(%(security_levels)s)""",
     # As above; a layer that is not a list excludes everybody.
-    "readers": """(d.acl = '[]' and d.served_acl is null or not exists (
+    "readers": """cast(%(readers)s as text[]) <> '{}' and (d.acl = '[]' and d.served_acl is null or not exists (
         select from jsonb_array_elements(d.acl || coalesce(d.served_acl, '[]')) l
         where not (jsonb_typeof(l.value) = 'array' and jsonb_exists_any(l.value, cast(%(readers)s as text[])))))""",
     "sources": "d.source_id in (select id from source where name = any(%(sources)s))",
@@ -203,9 +204,13 @@ CHUNKS_ALONE = {"exclude"}
 """Conditions that do not need the document."""
 
 
-def names_of(wanted: Filter) -> tuple[str, ...]:
-    """What the filter asks for; nothing if it lets all through."""
-    return tuple(name for name, value in vars(wanted).items() if value not in ((), None, {}))
+def names_of(query_filter: Filter) -> tuple[str, ...]:
+    """Names of the filter's conditions; none if all documents pass."""
+    return tuple(
+        name
+        for name, value in vars(query_filter).items()
+        if (value != ALL if name in Filter.BOUNDS else value not in ((), None, {}))
+    )
 
 
 def of_documents(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
 from pipeline.embedding import Embedder, EmbeddingOptions
 from pipeline.embedding.calls import embed_checked, open_embedder
-from pipeline.errors import ConfigurationError, EmbedderUnavailable, EmbeddingError
+from pipeline.errors import ConfigurationError, EmbedderUnavailable, EmbeddingError, pause_after
 from pipeline.stories.memory import LONGEST_WAIT, StoryMemory, in_use
 from pipeline.stories.story import as_list
 
@@ -120,4 +120,4 @@ def _gemini(api_key: str, dimensions: int, base_url: str) -> Embedder:
 
 def _pause(error: BaseException | None, attempt: int) -> float:
     """Seconds to wait after an attempt, counted from 1."""
-    return max(2.0 ** (attempt - 1), getattr(error, "retry_after", None) or 0.0)
+    return max(pause_after(attempt, most=60.0), getattr(error, "retry_after", None) or 0.0)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.documents import Json
+from pipeline.documents.plain_text import without_controls
 from pipeline.embedding.calls import TextsRejected, embed_query_checked
 from pipeline.errors import LarderError
-from pipeline.plain_text import without_controls
 from pipeline.stories.embedding import compose_embedding_text, generate_embeddings_batch
 from pipeline.stories.memory import MAX_EXAMPLES, THRESHOLD, K, StoryMemory, current, in_use
 from pipeline.stories.store import (
@@ -158,13 +158,7 @@ def store_stories(memory: StoryMemory, stories: Sequence[Story]) -> StoredStorie
         StoreUnavailable: the database does not answer.
     """
     stories = [memory.read(one) for one in stories]
-    with memory.connected() as connection:
-        stored_texts = stored_texts_of(connection, memory, [one.user_story_text for one in stories])
-    new = [
-        (number, one)
-        for number, one in enumerate(stories, start=1)
-        if one.was_edited or one.user_rating or one.user_story_text not in stored_texts
-    ]
+    new = _new_stories(memory, stories)
     texts = [compose_embedding_text(one.model_dump()) for _, one in new]
     bad: dict[int, str] = {}
     try:
@@ -176,3 +170,14 @@ def store_stories(memory: StoryMemory, stories: Sequence[Story]) -> StoredStorie
     ids = store_user_stories_batch([new[at][1] for at in good], [vectors[at] for at in good], memory=memory)
     refused = [(new[at][0], why) for at, why in bad.items()]
     return StoredStories(stored=len(ids), skipped=len(stories) - len(ids) - len(refused), refused=refused)
+
+
+def _new_stories(memory: StoryMemory, stories: Sequence[Story]) -> list[tuple[int, Story]]:
+    """Stories to store with their positions, from 1: those corrected or rated, and those whose text is not stored."""
+    with memory.connected() as connection:
+        stored_texts = stored_texts_of(connection, memory, [story.user_story_text for story in stories])
+    return [
+        (number, story)
+        for number, story in enumerate(stories, start=1)
+        if story.was_edited or story.user_rating or story.user_story_text not in stored_texts
+    ]

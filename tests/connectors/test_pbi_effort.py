@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from connectors.pbi.effort import course_facts, effort_facts
-from pipeline.plain_text import plain_keys
+from pipeline.documents.plain_text import plain_keys
 from tests.connectors.outputs import ONE, read, write
 
 

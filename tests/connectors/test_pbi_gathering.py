@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connectors.pbi.sources import natural_sort_key, run_name
-from pipeline.plain_text import is_same_title
+from pipeline.documents.plain_text import is_same_title
 from tests.connectors.outputs import ONE, TWO, read, source, write
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from connectors.pbi.shapes import holds_pbis, pbi_items
 from pipeline.documents import Document, Kind, SourceType
-from pipeline.plain_text import plain_keys
+from pipeline.documents.plain_text import plain_keys
 from tests.connectors.outputs import ONE, TWO, read, source, write
 
 

@@ -39,7 +39,6 @@ rag:
     dailyTokens: 100000000
     queryShare: 0
     costPerMillionTokens: 2
-    probeSeconds: 600
   chunking: {maxSize: 300, overlap: 0}
   queue:
     leaseSeconds: 5

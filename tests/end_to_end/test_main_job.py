@@ -8,6 +8,8 @@ import os
 import re
 import signal
 import stat
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -21,6 +23,7 @@ import redis
 import yaml
 from prometheus_client import REGISTRY
 
+from tests import forked
 from tests.workers.test_alerts import TROUBLES
 from workers.client import Client
 from workers.enrichment.remote_actions import register_remote_actions
@@ -64,7 +67,7 @@ def test_state_json_is_private_and_names_living_processes(harbour: Any) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     found = state(harbour)
     assert {p["name"] for p in found["processes"]} == {
-        "supervisor", "postgres", "valkey", "worker-control", "worker-ingest", "worker-embed", "worker-enrich", "beat", "commands", "api",
+        "supervisor", "postgres", "valkey", "worker-control", "worker-ingest", "worker-embed", "worker-enrich", "beat", "api",
         "flower",
     }  # fmt: skip
     assert all(psutil.pid_exists(pid) for pid in found["pids"])
@@ -75,6 +78,18 @@ def test_state_json_is_private_and_names_living_processes(harbour: Any) -> None:
 
 
 @pytest.mark.req("001-034", "001-035", "001-025", "001-003", "002-001")
+@pytest.mark.parametrize("args", [("search", "bollards"), ("status",), ("explain", "docs/tides.md")])
+def test_the_api_answers_commands_which_load_nothing_that_answers(
+    harbour: Any, args: tuple[str, ...]
+) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "workers.cli", *args],
+        cwd=harbour.root, env=forked.environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert not {"sqlalchemy", "pydantic", "workers.settings"} & set(re.findall(r"\| +([\w.]+)\n", ran.stderr))
+
+
 def test_index_waits_and_reports_counts_that_add_up(harbour: Any, sql: Sql) -> None:
     answer = harbour.larder("index", "backlog", "--json")
     assert answer.code == 0, answer.err

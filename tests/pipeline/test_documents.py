@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.documents import DEFAULT_KIND, Chunk, Document, Kind, Problem, SourceType
-from pipeline.plain_text import first_names, plural
+from pipeline.documents.plain_text import first_names, plural
 
 PLAIN = Document(
     external_id="a",

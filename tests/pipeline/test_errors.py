@@ -8,7 +8,7 @@ import re
 import pytest
 
 from pipeline import errors
-from pipeline.errors import LarderError
+from pipeline.errors import LarderError, pause_after
 
 TREE = [e for _, e in inspect.getmembers(errors, inspect.isclass) if issubclass(e, LarderError)]
 CODES = {
@@ -69,3 +69,10 @@ class TestWhatAnErrorCarries:
 
 def test_only_a_wrong_configuration_ends_a_command_with_2() -> None:
     assert {e.__name__ for e in TREE if e.exit_code == 2} == {"ConfigurationError", "StoreMisnamed"}
+
+
+@pytest.mark.parametrize(
+    ("failures", "seconds"), [(0, 2.0), (1, 2.0), (2, 4.0), (3, 8.0), (5, 30.0), (10_000, 30.0)]
+)
+def test_pauses_double_up_to_the_longest(failures: int, seconds: float) -> None:
+    assert pause_after(failures, first=2.0, most=30.0) == seconds

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from requests.structures import CaseInsensitiveDict
 
-from pipeline.http_rules import MOST_SECONDS, clamped, provider_pause, source_pause
+from pipeline.errors.http_rules import MOST_SECONDS, clamped, provider_pause, source_pause
 
 NOW = datetime(2025, 3, 4, 5, 6, 0, tzinfo=UTC)
 EPOCH = int(NOW.timestamp())

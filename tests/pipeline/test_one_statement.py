@@ -16,6 +16,7 @@ from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Kind
 from pipeline.embedding import Vectors
 from pipeline.embedding.calls import normalised
+from pipeline.ledger import ALL
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights, cache
 from pipeline.search.records import Filter
 from pipeline.search.retriever import SPARE
@@ -323,7 +324,7 @@ def test_a_filter_is_never_overlooked(stock: Depot, counting: Counting) -> None:
         for wanted in (Filter(tags=("x",)), Filter(sources=("wiki",)), Filter(projects=(NOBODY,))):
             request = SearchRequest(text="word3", k=20, filter=wanted, min_similarity=-1.0)
             hits = made.search(request).hits
-            assert bool(hits) is (not wanted.projects)
+            assert bool(hits) is (wanted.projects == ALL)
             for hit in hits:
                 assert set(wanted.tags) <= set(hit.document.tags)
                 assert hit.document.source in (wanted.sources or ("notes", "wiki"))

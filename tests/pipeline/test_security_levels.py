@@ -8,16 +8,19 @@ import pytest
 
 from pipeline.access import PERMISSIONS, UNNAMED, Caller
 from pipeline.documents import ADMINS_ALONE
-from pipeline.ledger import admission
+from pipeline.enrichment.found import DocumentTexts
+from pipeline.enrichment.request import EnrichmentRequest
+from pipeline.ledger import ALL, All, admission
 from pipeline.search import RetrievalOptions, Retriever, SearchRequest, cache
-from pipeline.search.records import Filter
+from pipeline.search.records import Filter, Mode
+from pipeline.search.retriever import read_document
 from tests.pipeline.workshop import Workshop, document
 
 
-def found(shop: Workshop, *levels: str, readers: tuple[str, ...] = ()) -> list[str]:
+def found(shop: Workshop, *levels: str, readers: tuple[str, ...] | All = ALL) -> list[str]:
     cache.read_snapshot(shop.database, shop.tenant)  # whatever was seen a moment ago
     retriever = Retriever(shop.database, shop.tenant, lambda _index: shop.embedder, RetrievalOptions())
-    allowed = Filter(security_levels=levels, readers=readers)
+    allowed = Filter(security_levels=levels or ALL, readers=readers)
     answer = retriever.search(SearchRequest(text="kestrel", mode="keyword", filter=allowed))
     return [hit.chunk.content for hit in answer.hits]
 
@@ -123,3 +126,37 @@ def test_what_has_rights_that_nobody_could_read_is_for_admins_alone(shop: Worksh
     seen = {name for name, c in callers.items() if found(shop, *c.levels, readers=c.readers)}
     assert seen == {"admin"}
     assert found(shop, readers=UNNAMED.readers) == []
+
+
+def bounded(bound: str, value: tuple[str, ...] | All) -> Filter:
+    changed: dict[str, Any] = {bound: value}
+    return Filter(**changed)
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "vector", "keyword"])
+@pytest.mark.parametrize("bound", sorted(Filter.BOUNDS))
+def test_an_empty_bound_lets_nothing_through_and_all_lets_everything(
+    shop: Workshop, bound: str, mode: Mode
+) -> None:
+    shop.admit(document("a", "The kestrel lands."))
+    shop.index()
+    cache.read_snapshot(shop.database, shop.tenant)
+    retriever = Retriever(shop.database, shop.tenant, lambda _index: shop.embedder, RetrievalOptions())
+
+    def hits(value: tuple[str, ...] | All) -> int:
+        allowed = bounded(bound, value)
+        return len(retriever.search(SearchRequest(text="kestrel", mode=mode, filter=allowed)).hits)
+
+    assert (hits(ALL), hits(())) == (1, 0)
+    texts = DocumentTexts(shop.database, shop.tenant)
+    if bound in ("security_levels", "readers"):
+        assert texts.of([shop.id("a")], bounded(bound, ())) == {}
+    assert read_document(shop.database, shop.tenant, bounded(bound, ())) is None
+    assert read_document(shop.database, shop.tenant, bounded(bound, ALL)) is not None
+
+
+def test_rights_keep_their_meaning_on_the_way_to_a_worker() -> None:
+    for bound in ("security_levels", "readers"):
+        for value in (ALL, (), ("public",)):
+            asked = EnrichmentRequest(pbi={"title": "x"}, filter=bounded(bound, value))
+            assert getattr(EnrichmentRequest.from_json(asked.to_json()).filter, bound) == value

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import ConfigurationError
-from pipeline.ledger import project_id, tenant_id, visible_projects
+from pipeline.ledger import ALL, project_id, tenant_id, visible_projects
 
 NAMES = st.text().filter(lambda text: text.strip() not in ("", "default", "shared"))
 
@@ -63,7 +63,7 @@ def test_a_request_looks_into_its_own_project_what_is_shared_and_what_it_names()
     assert visible_projects(tenant, shop, ["billing", "shop", str(shared)]) == tuple(
         sorted((shop, billing, shared))
     )
-    assert visible_projects(tenant, shop, ["billing", "*"]) is None
+    assert visible_projects(tenant, shop, ["billing", "*"]) == ALL
 
 
 def test_half_a_letter_is_a_name_too() -> None:

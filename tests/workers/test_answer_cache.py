@@ -126,11 +126,9 @@ def test_a_store_that_is_gone_or_workers_that_do_not_answer_leave_what_is_rememb
             client.enrich({**PBI, "title": "Never asked"}, {}, deadline=0.3)
 
 
-def test_a_silent_database_is_waited_for_once_and_not_by_every_asker(
-    addresses: Addresses, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("workers.client.REST_SECONDS", 600.0)  # however slow this machine is
+def test_a_silent_database_is_waited_for_once_and_not_by_every_asker(addresses: Addresses) -> None:
     with TcpProxy.to(addresses.app) as proxy, Client(proxy.url(addresses.app), answer_timeout=1) as client:
+        client._rest.seconds = 600.0  # however slow this machine is
         client.submit(PBI)
         proxy.freeze()
         with pytest.raises(StoreUnavailable):
@@ -139,7 +137,7 @@ def test_a_silent_database_is_waited_for_once_and_not_by_every_asker(
             with pytest.raises(StoreUnavailable, match="a moment ago"):
                 client.submit(PBI)
         proxy.thaw()
-        client._resting_until = 0.0
+        client._rest.end()
         assert client.submit(PBI)
 
 

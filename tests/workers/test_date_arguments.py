@@ -8,7 +8,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from pipeline.errors import ConfigurationError
-from workers.cli import search
+from workers.admin.questions import filter_of, moment
+from workers.cli.search import SearchOptions
 from workers.runtime import Addresses, Runtime
 from workers.settings import load
 
@@ -33,20 +34,19 @@ BERLIN = ZoneInfo("Europe/Berlin")
     ],
 )
 def test_moments(word: str, end: bool, expected: datetime) -> None:
-    assert search.moment("--since", word, NOW, BERLIN, end=end) == expected
+    assert moment("--since", word, NOW, BERLIN, end=end) == expected
 
 
 @pytest.mark.parametrize("word", ["", "d", "-7d", "7 days", "2025-13-01", "1.1.2025", "99999999d", "now"])
 def test_other_words_are_no_moments(word: str) -> None:
     with pytest.raises(ConfigurationError, match="is no date"):
-        search.moment("--since", word, NOW, BERLIN)
+        moment("--since", word, NOW, BERLIN)
 
 
 def test_an_empty_span_is_told_and_a_day_is_none() -> None:
     parts = Runtime(load(None, {}), Addresses())
-    tenant = parts.settings.tenant_id
-    day = search.SearchOptions(since="2026-01-31", until="2026-01-31").filter(parts, tenant)
+    day = filter_of(parts, vars(SearchOptions(since="2026-01-31", until="2026-01-31")))
     assert day.since is not None
     assert day.until == day.since + timedelta(days=1)
     with pytest.raises(ConfigurationError, match="--since 7d is not before --until 30d"):
-        search.SearchOptions(since="7d", until="30d").filter(parts, tenant)
+        filter_of(parts, vars(SearchOptions(since="7d", until="30d")))

@@ -28,9 +28,11 @@ from pipeline.errors import ConfigurationError, StoreUnavailable
 from workers import embedded
 from workers.embedded import folder as server_folders
 from workers.embedded.folder import start_server, stop_server
+from workers.embedded.locating import addresses
 from workers.embedded.postgres import cache_of, connections_for, index_workers_for, programs
 from workers.processes.liveness import process_start
 from workers.processes.run import embedders
+from workers.settings import load
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +181,24 @@ def test_a_restart_keeps_data_passwords_and_ports(folder: Path, running: embedde
     with psycopg.connect(again.admin_url) as connection:
         assert connection.execute("select n from kept").fetchone() == (42,)
     assert valkey(again, f"AUTH {password(again)}", "GET kept").endswith("42")
+
+
+def test_servers_that_a_living_supervisor_starts_again_are_waited_for(
+    folder: Path, running: embedded.Servers
+) -> None:
+    settings = load(None, {"LARDER_DATA": str(folder)})
+    embedded.stop(folder)
+    with pytest.raises(StoreUnavailable, match="are not running"):
+        addresses(settings)
+    supervisor = {"name": "supervisor", "pid": os.getpid(), "started": process_start(os.getpid())}
+    (folder / "state.json").write_text(json.dumps({"processes": [supervisor]}))
+    starting = threading.Timer(1, embedded.ensure, (folder,))
+    starting.start()
+    try:
+        assert addresses(settings).database == running.database_url
+    finally:
+        starting.join()
+        (folder / "state.json").unlink()
 
 
 def test_stopping_leaves_no_process(folder: Path, running: embedded.Servers) -> None:

@@ -7,20 +7,24 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import redis
 
+from pipeline.access import Caller
 from pipeline.documents import Json
 from pipeline.embedding import EmbedderLimits
-from pipeline.errors import EmbedderUnavailable
+from pipeline.errors import EmbedderUnavailable, Forbidden, NotFound
 from pipeline.ledger import sources
 from pipeline.search import SearchRequest
+from pipeline.search.records import Filter
 from tests.conftest import Addresses, Copy
 from tests.fakes.tcp_proxy import TcpProxy
 from tests.workers.indexed import index
 from tests.workers.installed import installed
 from workers import embedded, search
+from workers.admin import questions, status
 from workers.cli.search import SearchOptions
 from workers.client import Client
 from workers.control import sync
@@ -347,7 +351,7 @@ def test_a_search_is_restricted_to_projects_where_some_are_named(parts: Runtime)
         request = SearchRequest(
             text="pay an open invoice by card",
             k=20,
-            filter=wanted.filter(parts, parts.settings.tenant_id),
+            filter=questions.filter_of(parts, vars(wanted)),
         )
         return {
             hit.document.title.split()[0]
@@ -359,3 +363,36 @@ def test_a_search_is_restricted_to_projects_where_some_are_named(parts: Runtime)
     assert found("billing", "shop") == {"billing", "shop"}
     assert found("default") == found("shared") == {"shared"}
     assert found("nowhere") == set()
+
+
+class Nobody(Caller):
+    """A caller of whom a fault has left no right at all."""
+
+    @property
+    def search_filter(self) -> Filter:
+        return Filter(security_levels=(), readers=(), projects=())
+
+    @property
+    def own_projects(self) -> tuple[UUID, ...]:
+        return ()
+
+
+def test_who_has_no_right_finds_nothing_by_any_door(parts: Runtime) -> None:
+    """An empty list is none, and never all: by search, document, changes, listings and Step 4."""
+    settings = parts.settings
+    nobody = Nobody(tenant=settings.tenant_id, tenant_name=settings.tenant, subject="x", projects=("*",))
+    request = SearchRequest(text="pay an open invoice by card", k=20)
+    everything = search.search(parts, nobody.tenant, request, by="ann").hits
+    assert len(everything) == 9
+    assert search.search_as(parts, nobody, request).hits == []
+    with pytest.raises(NotFound):
+        search.document_as(parts, nobody, everything[0].document.id)
+    assert (status.changes_of(parts, nobody), status.sources_of(parts, nobody)) == ([], [])
+    assert status.projects_of(parts, nobody) == {}
+    with Client(parts.addresses.database, project="shop", settings=settings, caller=nobody) as made:
+        assert made.search("pay an open invoice by card")["results"] == []
+        with pytest.raises(Forbidden):
+            made.submit({"pbi": PBI})
+    asked = {"pbi": PBI, "project": "shop", "filters": {"security_levels": [], "readers": []}}
+    answer = enriching.enricher(parts, nobody.tenant)(asked)
+    assert not any(answer[section] for section in ("similar_work", "past_decisions", "technical_docs"))

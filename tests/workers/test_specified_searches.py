@@ -19,6 +19,7 @@ from tests.pipeline.reranking import tiny_model
 from tests.workers.indexed import index
 from workers import embedded, runtime
 from workers import search as searching
+from workers.admin import questions
 from workers.cli.search import SearchOptions
 from workers.control import sync
 from workers.queue.app import configure
@@ -76,7 +77,7 @@ def search(parts: Runtime, words: str, mode: Mode = "hybrid", **wanted: Any) -> 
         text=words,
         k=3,
         mode=mode,
-        filter=SearchOptions(**wanted).filter(parts, parts.settings.tenant_id),
+        filter=questions.filter_of(parts, vars(SearchOptions(**wanted))),
     )
     results: list[dict[str, Any]] = searching.to_json(
         parts,

@@ -126,6 +126,9 @@ def test_a_folder_that_vanished_is_named_before_the_next_sync(parts: Runtime, fi
     (file.parent / "in/box").rmdir()
     finding = told(parts, "sources")
     assert finding["detail"] == f"a folder of letters is not there: {file.parent / 'in/box'}"
+    with looked(parts) as command:
+        (listed,) = (one for one in operations.listing(command) if one["name"] == "letters")
+    assert listed["missing_folder"] == str(file.parent / "in/box")
 
 
 def test_a_tenant_that_was_a_slip_is_named(parts: Runtime, file: Path) -> None:

@@ -10,10 +10,10 @@ from sqlalchemy import Connection
 
 from pipeline.access import Caller
 from pipeline.documents import Json
+from pipeline.documents.plain_text import plural
 from pipeline.enrichment.text import truncated
 from pipeline.errors import LarderError
 from pipeline.ledger import documents, overview, search_indexes
-from pipeline.plain_text import plural
 from pipeline.search import Hit, SearchRequest, SearchResults
 from pipeline.search.records import Filter, validity_note
 from workers import search

@@ -10,11 +10,11 @@ from operator import itemgetter
 from typing import Literal
 
 from pipeline.documents import Json
+from pipeline.documents.plain_text import first_names, plural
 from pipeline.enrichment.degradation import HealthOptions
 from pipeline.ingest.sync import CONFIGURED_OTHERWISE
-from pipeline.ledger import overview
 from pipeline.ledger.sources import UPLOADED
-from pipeline.plain_text import first_names, plural
+from workers.admin.source_words import count_rejected, left_out_in_words, nothing_stored
 from workers.admin.supervised import FIXED
 from workers.admin.sync_now import START, UNSERVED_SECONDS, served_queues
 from workers.processes.liveness import DEAF_SECONDS
@@ -162,16 +162,6 @@ def _work(status: Json) -> Iterator[Diagnosis]:
         yield error(f"work has been due for {late / 60:.0f} minutes", "larder doctor", "waiting documents")
 
 
-def count_rejected(source: Json) -> int:
-    """How many items of a source could not be taken in, as far as they are named."""
-    return sum(problem["outcome"] == "failed" for problem in source["problems"])
-
-
-def nothing_stored(source: Json) -> bool:
-    """Whether a source has shown items, and none of them became a document."""
-    return bool(source["left_out"]) and not (source["documents"] or source["pending"] or source["removed"])
-
-
 def _content(status: Json) -> Iterator[Diagnosis]:
     counts = Counter(map(itemgetter("name"), status["sources"]))
     sources = [  # by names that commands take
@@ -191,9 +181,7 @@ def _content(status: Json) -> Iterator[Diagnosis]:
         yield warning(f"deletions wait for approval: {waits}", fix, "deletions to approve")
     # Whoever sent what could not be taken was told.
     for s in (s for s in sources if s["type"] != UPLOADED and nothing_stored(s)):
-        detail = (
-            f"{s['name']} has no documents though it shows items, {overview.left_out_in_words(s['left_out'])}"
-        )
+        detail = f"{s['name']} has no documents though it shows items, {left_out_in_words(s['left_out'])}"
         yield warning(detail, f"larder sources check {s['name']}", "sources")
     for s in (s for s in present if s["type"] != UPLOADED and count_rejected(s)):
         detail = f"{count_rejected(s)} of {s['name']} could not be taken in"

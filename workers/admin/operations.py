@@ -13,10 +13,11 @@ from sqlalchemy import Connection
 
 from pipeline.database import encryption
 from pipeline.documents import Finding, Json
+from pipeline.documents.plain_text import plural
 from pipeline.errors import ConfigurationError, LarderError
 from pipeline.ledger import audit, dead, documents, jobs, overview
 from pipeline.ledger import sources as ledger
-from pipeline.plain_text import plural
+from workers.admin import supervised
 from workers.admin.sync_now import configured_sources_named, undoable
 from workers.control import maintenance, sync
 from workers.control.sync import configured_sources, open_source, source_of_row, start_run
@@ -84,6 +85,7 @@ def find(parts: Runtime, names: Sequence[str]) -> list[LedgerSource]:
 def listing(parts: Runtime) -> list[Json]:
     """One entry per source for `larder sources list`."""
     same = ("name", "schedule", "timezone", "watch", "origin", "failures", "last_error", "held")
+    missing = supervised.missing_folders(parts.settings)
     return [
         {
             **{name: getattr(k.row, name) for name in same},
@@ -92,6 +94,7 @@ def listing(parts: Runtime) -> list[Json]:
             "state": "removed" if k.row.removed_at else "paused" if k.row.paused_at else "active",
             "last_sync": k.row.last_sync_at and k.row.last_sync_at.isoformat(),
             "next_sync": k.row.next_sync_at and k.row.next_sync_at.isoformat(),
+            "missing_folder": missing.get(k.row.name) if k.tenant == parts.settings.tenant else None,
         }
         for k in known_sources(parts)
     ]

@@ -13,12 +13,12 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from pipeline.chunking.strategies import STRATEGIES
 from pipeline.documents import Json
+from pipeline.documents.plain_text import plural
 from pipeline.embedding import EmbeddingOptions
 from pipeline.embedding.known_models import PROVIDER_FACTS, vector_key
 from pipeline.errors import ConfigurationError, EmbedderRefused, LarderError, StoreUnavailable
 from pipeline.ledger import audit, embedding_use, search_indexes
 from pipeline.ledger.search_indexes import WantedIndex, made_with
-from pipeline.plain_text import plural
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import SearchIndex, active_index, indexes
 from workers.control.maintenance import each_tenant, tenants

@@ -18,6 +18,7 @@ from uuid import UUID
 from connectors.files.contents import EXCLUDED, look_into
 from connectors.files.options import ENDINGS
 from pipeline.documents import Json
+from pipeline.documents.plain_text import plural
 from pipeline.errors import (
     BudgetSpent,
     ConfigurationError,
@@ -28,7 +29,7 @@ from pipeline.errors import (
 )
 from pipeline.ingest.sync import CONFIGURED_OTHERWISE, START_AGAIN
 from pipeline.ledger import admission, audit, embedding_use, overview, runs, sources
-from pipeline.plain_text import plural
+from workers.admin.source_words import left_out_in_words
 from workers.control import sync
 from workers.control.sync import Configured, configured_source, configured_sources, open_source, start_run
 from workers.processes.liveness import DEAF_SECONDS
@@ -323,7 +324,7 @@ def _errors(watched: Iterable[WatchedRun]) -> Iterator[Json]:
             yield {"source": name, **{key: p[key] for key in ("item", "reason", "outcome")}}
         named = sum(p["outcome"] == "skipped" for p in w.run.problems)
         if sum(w.run.left_out.values()) > named:
-            reason = overview.left_out_in_words(w.run.left_out)
+            reason = left_out_in_words(w.run.left_out)
             all_of_it = w.run.walk and 0 < w.run.listed == w.run.skipped
             nothing = "nothing of it is stored: " if all_of_it else ""
             yield {"source": name, "item": "", "reason": nothing + reason, "outcome": "skipped"}

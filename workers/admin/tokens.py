@@ -33,6 +33,8 @@ REFETCH_SECONDS = 60.0
 """Public keys are asked for again at most that often, however many tokens name one that is not known."""
 MOST_KEYS_BYTES = 1_000_000
 FETCH_SECONDS = 5.0
+LEEWAY = 10
+"""Seconds by which clocks may differ."""
 MOST_PROVED = 10_000
 PROVED_SECONDS = 600.0
 """A token that was proved is not proved again for so long, unless it ends before."""
@@ -117,7 +119,7 @@ class Verifier:
         else:
             self._key = PublicKeys(lambda: _fetch(str(auth.jwks_url))).of
         self._claims = jwt.JWTClaimsRegistry(
-            leeway=int(auth.leeway),
+            leeway=LEEWAY,
             iss={"essential": True, "value": auth.issuer},
             aud={"essential": True, "value": auth.audience},
             exp={"essential": True},
@@ -151,7 +153,7 @@ class Verifier:
             raise wrong(f"the token is refused: {error.message}") from None
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise wrong("the token is refused: it is none") from None
-        self._proved.put("", digest, (found, float(made.claims["exp"]) + self._auth.leeway))
+        self._proved.put("", digest, (found, float(made.claims["exp"]) + LEEWAY))
         return found
 
 

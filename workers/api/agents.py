@@ -22,11 +22,11 @@ from starlette.types import Receive, Scope, Send
 
 from pipeline.access import Caller
 from pipeline.documents import Kind
+from pipeline.documents.plain_text import without_controls
 from pipeline.enrichment.prompt import fenced, prompt_block
 from pipeline.errors import LarderError
-from pipeline.http_rules import web_address
+from pipeline.errors.http_rules import web_address
 from pipeline.ledger import ALL, project_id
-from pipeline.plain_text import without_controls
 from pipeline.search import Hit
 from pipeline.search.records import Filter, SearchRequest
 from workers import installed_version

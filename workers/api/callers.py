@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Annotated, Any
-from weakref import WeakKeyDictionary
 
 from anyio import CancelScope
 from fastapi import Depends, Request
@@ -25,6 +24,7 @@ from pipeline.access import READ, Caller
 from pipeline.errors import RateLimited, SourceUnavailable, TokenRefused
 from pipeline.ledger import storable
 from workers.admin.tokens import TokenUnproved, Verifier
+from workers.limits.rest import Rest
 from workers.runtime import Runtime
 
 
@@ -78,9 +78,8 @@ _queued: Counter[str] = Counter()
 WINDOW = 60.0
 """Seconds over which wrong tokens are counted."""
 MAX_ADDRESSES = 10_000
-UNCOUNTED_SECONDS = 10.0
-"""Pause after an unreachable broker; a frozen one would delay each request by three seconds."""
-_uncounted_until: WeakKeyDictionary[Runtime, float] = WeakKeyDictionary()
+UNCOUNTED = Rest(10.0)
+"""Pause after a broker, by its address, did not answer; a frozen one would delay each request by three seconds."""
 
 
 class Attempts:
@@ -181,14 +180,14 @@ async def counted(runtime: Runtime, caller: Caller, *, waits: bool = False) -> A
     most = MAX_WAITING if waits else a.at_once
     limits = RequestLimits(per_minute=a.requests_per_minute, at_once=most, of_people=True)
     ticket = ""  # without the broker requests are not counted, and searches still work
-    if time.monotonic() >= _uncounted_until.get(runtime, 0.0):
+    if not UNCOUNTED.holds(runtime.addresses.valkey):
         try:
             ticket = await _ticket(runtime.request_limiter, key, limits, 0.0 if waits else QUEUE_SECONDS)
         except RateLimited as error:
             may = f"it may send {a.requests_per_minute} a minute, {most} of them at the same time"
             raise _too_many(f"too many requests with this token: {may}", error.retry_after) from None
         except SourceUnavailable:
-            _uncounted_until[runtime] = time.monotonic() + UNCOUNTED_SECONDS
+            UNCOUNTED.begin(runtime.addresses.valkey)
     try:
         yield
     finally:

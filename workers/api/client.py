@@ -14,6 +14,7 @@ import httpx2
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
 from pipeline.documents import Json
+from pipeline.documents.plain_text import plural
 from pipeline.errors import (
     Forbidden,
     LarderError,
@@ -23,12 +24,13 @@ from pipeline.errors import (
     SearchError,
     StoreUnavailable,
     TokenRefused,
+    pause_after,
 )
-from pipeline.http_rules import retry_after
-from pipeline.plain_text import plural
+from pipeline.errors.http_rules import retry_after
 from workers.client import Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob
 from workers.enrichment.answers import job_uuid
 from workers.enrichment.story_jobs import AcceptedStories, summary
+from workers.runtime import Runtime
 from workers.settings import from_mapping, load
 
 TRIES = 4
@@ -283,9 +285,8 @@ class RAGService(Client):
         settings = from_mapping(config, environ) if isinstance(config, Mapping) else load(config, environ)
         parts = open_runtime(settings)
         made = cls.of(settings, parts.addresses.database, parts.addresses.broker)
-        parts.__dict__["database"] = made._database  # noqa: SLF001 (its own)
-        made.__dict__["_parts"] = parts
-        _ = parts.embedder
+        made._opened = Runtime(settings, parts.addresses, database=made._database)  # noqa: SLF001 (its own)
+        _ = made._opened.embedder  # noqa: SLF001 (ditto)
         with made._store():  # noqa: SLF001 (its own; is there a database?)
             return made
 
@@ -306,7 +307,9 @@ def _accepted(found: Json) -> AcceptedStories:
 def _pause(state: RetryCallState) -> float:
     error = state.outcome.exception() if state.outcome else None
     asked = getattr(error, "retry_after", None)
-    return min(LONGEST_PAUSE, float(asked) if asked is not None else 0.5 * 2.0**state.attempt_number)
+    if asked is not None:
+        return min(LONGEST_PAUSE, float(asked))
+    return pause_after(state.attempt_number, most=LONGEST_PAUSE)
 
 
 def _problem(answer: httpx2.Response) -> LarderError:

@@ -19,12 +19,12 @@ from markupsafe import Markup
 from connectors.documents.values import parse_json
 from pipeline.access import OPERATE, READ, WRITE, Caller
 from pipeline.documents import Kind
+from pipeline.documents.plain_text import plural
 from pipeline.enrichment import report
 from pipeline.enrichment.text import passage
 from pipeline.errors import Forbidden, LarderError, NotFound, RequestRejected, TokenRefused
-from pipeline.http_rules import web_address
+from pipeline.errors.http_rules import web_address
 from pipeline.ledger import storable
-from pipeline.plain_text import plural
 from pipeline.search import Hit
 from pipeline.search.records import Filter, SearchRequest
 from workers.admin import operations

@@ -10,11 +10,13 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
 from connectors.sections import secret_value
+from pipeline.documents import Json
 from pipeline.enrichment.degradation import DegradationLevel
 from workers.admin.status import recent
 from workers.admin.tokens import TokenUnproved
 from workers.api.callers import Attempts, CurrentRuntime, address_of
 from workers.processes import metrics
+from workers.runtime import Runtime
 from workers.settings.monitoring import MonitoringSettings
 
 router = APIRouter(tags=["health"])
@@ -54,10 +56,7 @@ def rag(request: Request, response: Response, runtime: CurrentRuntime) -> Health
     ready, figures = request.app.state.ready, recent(request.app.state.watcher)
     store, broker = _SERVER[figures["database"]], _SERVER[figures["broker"]]
     embedder: State = _EMBEDDER[(figures["embedding"] or {}).get("state", "ok")] if ready else "starting"
-    if store == "ok" and runtime.health.level() == DegradationLevel.STATIC_ONLY:
-        # Where nobody asks, nobody would find out that it answers again.
-        runtime.health.record("store", ok=True, seconds=figures["database_seconds"])
-    level = max(int(runtime.health.level()), figures["degradation_level"])
+    level = _degradation_level(runtime, figures)
     response.status_code = 200 if ready and store == "ok" else 503
     errors = list(dict.fromkeys(one["check"] for one in figures["next"] if one["status"] == "error"))
     state: State = "degraded" if any((level, errors, embedder != "ok")) else "ok"
@@ -70,6 +69,14 @@ def rag(request: Request, response: Response, runtime: CurrentRuntime) -> Health
         degradation_level=level,
         errors=errors,
     )
+
+
+def _degradation_level(runtime: Runtime, figures: Json) -> int:
+    if figures["database"] == "ok" and runtime.health.level() == DegradationLevel.STATIC_ONLY:
+        # Without searches, nothing else would notice that the database answers again.
+        runtime.health.record("store", ok=True, seconds=figures["database_seconds"])
+    level: int = figures["degradation_level"]
+    return max(int(runtime.health.level()), level)
 
 
 _SERVER: Mapping[str, State] = {"ok": "ok", "error": "error", "refused": "error"}

@@ -19,14 +19,14 @@ _PLACES = """
     search:why_visible enrich:enrich search:feedback status:status operate:runs operate:logs operate:doctor
     index:sources operate:dead operate:audit operate:keys index:reindex stories:app eval:app config:app config:init
     processes:token processes:migrate processes:health processes:worker processes:beat processes:api
-    processes:flower processes:mcp processes:serve processes:lend
+    processes:flower processes:mcp processes:lend
 """
 COMMANDS = {
     (m if o == "app" else o.replace("_", "-")): (m, o)
     for m, _, o in (p.partition(":") for p in _PLACES.split())
 }
 """Name -> module and object, in the order of the help."""
-HIDDEN = ("serve", "lend")
+HIDDEN = ("lend",)
 
 
 @cache

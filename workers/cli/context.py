@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, is_dataclass
@@ -18,8 +17,9 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 from typer import Option
 
+from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, LarderError
-from workers.cli import DATA, FILE, data_folder, folder_above
+from workers.cli import DATA, FILE, folder_above
 from workers.cli.tables import Screen, to_stdout_json, warn
 from workers.processes.interrupts import INTERRUPTED, interruptible
 
@@ -36,6 +36,8 @@ DataOption = Annotated[
     Path | None, Option("--data", help="Folder of the embedded servers. [default: .larder]")
 ]
 YesOption = Annotated[bool, Option("--yes", help="Do it; without it nothing happens.")]
+
+Tell = Callable[[str, Any], None]
 
 ANSWER_TIMEOUT = 10.0
 """Seconds in which the database must say something to a command."""
@@ -88,7 +90,7 @@ class CommandContext:
     @cached_property
     def parts(self) -> Runtime:
         """The runtime on living servers; queue and database are connected on first use."""
-        from workers import runtime
+        from workers import embedded, runtime
         from workers.embedded.locating import START_SECONDS, open_runtime, uses_embedded
 
         data = self.settings.data
@@ -98,7 +100,10 @@ class CommandContext:
             where += " or a folder above it" if self.looks and not named else ""
             fix = "make one with `larder up --detach`, or name another folder with --data or --config"
             raise ConfigurationError(f"there is no installation {where}", fix=fix)
+        begins = self.makes and uses_embedded(self.settings) and embedded.find(data) is None
         parts = open_runtime(self.settings, start=self.makes)
+        if begins:
+            warn(f"started PostgreSQL and Valkey in {data}: they stay for later commands until `larder down`")
         parts.answer_timeout, parts.start_timeout = self.answer_timeout, START_SECONDS
         if not self.looks:  # else nothing is sent, and Celery need not be loaded
             from workers.queue.app import configure
@@ -114,17 +119,36 @@ class CommandContext:
         """The tenant of this installation's commands."""
         return self.settings.tenant_id
 
-    def leave_serving(self) -> None:
-        """Spare the next command what this one had to load, if it only looked; see `workers.cli.served`.
+    def ask(self, question: str, arguments: Json | None = None, tell: Tell | None = None) -> Any:
+        """The answer to a question of `workers.admin.questions`: by the API of a running `larder up`, else made here.
 
-        Not where a command, before it reads the configuration, would not look for it.
+        `tell` hears of what is no notice.
         """
-        if not self.looks or "parts" not in vars(self):
-            return
-        if self.settings.data.resolve() == data_folder(sys.argv[1:]).resolve():
-            from workers.processes import detached
+        from workers.processes import local_socket
 
-            detached.leave_serving(self.settings, self.parts.addresses)
+        def hear(kind: str, told: Any) -> None:
+            if kind == "notice":
+                warn(told)
+            elif tell:
+                tell(kind, told)
+
+        file, folder = self._places
+        found = local_socket.ask(folder, file, os.environ, question, arguments or {}, hear)
+        if found is None:
+            from workers.admin import questions
+
+            found = questions.answer(self.parts, hear, question, arguments or {})
+        return found
+
+    @property
+    def _places(self) -> tuple[Path | None, Path]:
+        """Configuration file, None if there is none, and data folder, as far as no file need be read to know them."""
+        data = self.data or os.environ.get("LARDER_DATA")
+        named = self.config or os.environ.get("LARDER_CONFIG")
+        around = Path.cwd() if data else folder_above()
+        file = Path(named) if named else around / FILE
+        folder = Path(data) if data else (file.parent if named else around) / DATA
+        return (file if file.exists() else None), folder
 
     def ping(self) -> None:
         """Find out within seconds whether the database answers, before it is given what takes it long.
@@ -264,7 +288,6 @@ def command(
 def _run(context: CommandContext, run: Callable[..., None], options: dict[str, Any]) -> None:
     try:
         run(context, **options)
-        context.leave_serving()
     except LarderError as error:
         _refuse(context, error)
     except BrokenPipeError:

@@ -15,8 +15,8 @@ from rich.text import Text
 from typer import Argument, Option
 
 from pipeline.documents import Json
+from pipeline.documents.plain_text import plural
 from pipeline.errors import LarderError, StoreUnavailable
-from pipeline.plain_text import plural
 from workers.cli.context import CommandContext, command, resumable
 from workers.cli.tables import Screen, progress_bars, table, to_stdout_json, warn
 

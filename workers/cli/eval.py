@@ -18,8 +18,8 @@ from typer import Argument, Option
 from typer.core import TyperGroup
 
 from pipeline.documents import Json
+from pipeline.documents.plain_text import plural
 from pipeline.errors import ConfigurationError
-from pipeline.plain_text import plural
 from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, PARTLY, CommandContext, command
 from workers.cli.tables import progress_bars, table
 

@@ -13,8 +13,8 @@ from rich.text import Text
 from typer import Argument, Option
 
 from pipeline.documents import Json
+from pipeline.documents.plain_text import plural
 from pipeline.errors import ConfigurationError
-from pipeline.plain_text import plural
 from workers.cli.context import (
     FAILED,
     LONG_ANSWER_TIMEOUT,
@@ -265,6 +265,7 @@ def list_sources(context: CommandContext) -> None:
     rows = ({**s, "last_sync": minute(s["last_sync"])} for s in found)
     shown = table(heads, ([row[key] or "-" for key in keys] for row in rows))
     errors = [f"{s['name']}: {s['last_error']}" for s in found if s["last_error"]]
+    errors += [f"{s['name']}: {s['missing_folder']} is not there" for s in found if s["missing_folder"]]
     context.answer({"sources": found}, shown, *errors)
 
 

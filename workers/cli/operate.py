@@ -17,8 +17,8 @@ from rich.text import Text
 from typer import Argument, Option
 
 from pipeline.documents import Json
+from pipeline.documents.plain_text import plural
 from pipeline.errors import ConfigurationError, NotFound
-from pipeline.plain_text import plural
 from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, PARTLY, CommandContext, YesOption, command
 from workers.cli.tables import duration_text, item_and_reason, minute, table
 

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import typer
 from typer import Argument, Option
 
+from pipeline.documents.plain_text import plural
 from pipeline.errors import ConfigurationError, StoreUnavailable
-from pipeline.plain_text import plural
 from workers.cli import run_in_fork
 from workers.cli.context import FAILED, CommandContext, RightsOptions, command, resumable
 from workers.cli.tables import warn
@@ -84,7 +84,7 @@ def up(
         context.parts.database.close()
         port = None if no_flower else r.flower.port or embedded.usual_port(settings.data / "flower")
         api = None if no_api else r.api.port or embedded.usual_port(settings.data / "api")
-        _load(context.parts, ("worker", "api")[: 1 + (api is not None)], LOADED_BY_UP)
+        _load(context.parts, ("worker", "api")[: 1 + (api is not None)], LOADED_MODULES)
         boss = supervisor.Supervisor(
             settings=settings, where=where, flower_port=port, api_port=api, fork=run_in_fork
         )
@@ -151,7 +151,7 @@ def _missing(folder: Path, state: dict[str, Any], alive: dict[str, int], *, api:
     ages = liveness.ages(folder / "heartbeat")
     awaited = [f"worker-{q}" for q in QUEUES] + ["api"] * api
     missing = [name for name in awaited if ages.get(name, 99) >= liveness.DEAF_SECONDS or name not in alive]
-    missing += [name for name in ("beat", "commands") if name not in alive]
+    missing += [name for name in ("beat",) if name not in alive]
     flower = urlsplit(state["flower_url"] or "").port
     return missing + ["flower"] * (flower is not None and not is_taken(flower))
 
@@ -274,23 +274,8 @@ def worker(
     processes.run_worker(context.parts, queue, concurrency)
 
 
-LOADED_BY_UP = ("workers.processes.run", "workers.tasks")
-LOADED_BY_SERVE = (
-    "pipeline.enrichment.text",
-    "workers.search",
-    "workers.admin.status",
-    "workers.admin.explain",
-    "workers.admin.sync_now",
-    "workers.embedded.locating",
-    "workers.limits.allowance",
-    "workers.queue.app",
-    "celery.app.amqp",
-    "celery.app.events",
-    "celery.backends.base",
-    "celery.loaders.app",
-    "sqlalchemy.dialects.postgresql",
-)
-"""What forks of the supervisor, and of the process that serves commands, would load themselves."""
+LOADED_MODULES = ("workers.processes.run", "workers.tasks")
+"""What forks of the supervisor would load themselves."""
 
 
 def _load(parts: Runtime, commands: Iterable[str], modules: Iterable[str]) -> None:
@@ -306,26 +291,12 @@ def _load(parts: Runtime, commands: Iterable[str], modules: Iterable[str]) -> No
 
 
 @command(answer_timeout=None, without={"as_json"})
-def serve(
-    context: CommandContext,
-    for_now: Annotated[bool, Option("--for-now", help="End when nobody asks for ten minutes.")] = False,
-) -> None:
-    """Run the commands of this machine's terminals that shall be quick; started by `larder up`, or by one of them."""
-    from workers.cli import SERVED, served
-    from workers.runtime import Addresses, Runtime
-
-    _load(Runtime(context.settings, Addresses()), SERVED, LOADED_BY_SERVE)
-    os.chdir(context.settings.data)
-    served.serve(for_now=for_now)
-
-
-@command(answer_timeout=None, without={"as_json"})
 def lend(context: CommandContext, queues: Annotated[list[str], Argument()]) -> None:
     """Run workers and beat for another command, which holds the other end of our input."""
     from workers.embedded.locating import addresses
     from workers.processes import supervisor
 
-    _load(context.parts, ("worker", "beat"), LOADED_BY_UP)
+    _load(context.parts, ("worker", "beat"), LOADED_MODULES)
     settings = context.settings
     boss = supervisor.Supervisor(
         settings=settings, where=addresses(settings), queues=queues, lends=True, fork=run_in_fork

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
-from uuid import UUID
-from zoneinfo import ZoneInfo
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console, RenderableType
@@ -18,15 +15,10 @@ from rich.text import Text
 from typer import Argument, Option
 
 from pipeline.documents import Json, Kind, SourceType
-from pipeline.errors import ConfigurationError
-from pipeline.plain_text import plural
+from pipeline.documents.plain_text import plural
+from pipeline.errors import ConfigurationError, LarderError
 from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, CommandContext, RightsOptions, command
-from workers.cli.tables import hanging, table, warn
-
-if TYPE_CHECKING:
-    from pipeline.search import SearchRequest, SearchResults
-    from pipeline.search.records import Filter
-    from workers.runtime import Runtime
+from workers.cli.tables import hanging, table
 
 LINES = 3
 """Lines of a passage."""
@@ -45,8 +37,6 @@ _SINCE = "Changed then or later: 2025-01-31, an RFC 3339 time, 7d, 12h."
 Words = list[str] | None
 """An option that may be repeated."""
 
-_Value = TypeVar("_Value")
-
 
 @dataclass(frozen=True)
 class SearchOptions:
@@ -64,124 +54,6 @@ class SearchOptions:
     metadata: Annotated[Words, Option(metavar="KEY=VALUE", help="Repeated: all of them.")] = None
     security_level: Annotated[Words, Option(help="Only documents of this level; may be repeated.")] = None
     exclude: Annotated[Words, Option(metavar="ID", help="Leave this document out; may be repeated.")] = None
-
-    def request(self, context: CommandContext, text: str, *, explain: bool = False) -> SearchRequest:
-        """What is asked; projects that hold nothing are named on stderr.
-
-        Raises:
-            ConfigurationError: a word means nothing; the message says which and what is known.
-        """
-        from pipeline.search import SearchRequest
-        from workers import search as searching
-
-        mode, projects = searching.mode_of(self.mode), searching.names_in(self.project or ())
-        condition = self.filter(context.parts, context.tenant)
-        if projects:
-            for notice in searching.unknown_projects(context.parts, context.tenant, projects):
-                warn(notice)
-        return SearchRequest(text=text, mode=mode, k=self.k, filter=condition, explain=explain)
-
-    def filter(self, parts: Runtime, tenant: UUID) -> Filter:
-        """Which documents are asked for.
-
-        Raises:
-            ConfigurationError: a word means nothing; the message says which and what is known.
-        """
-        from pipeline.ledger import project_id
-        from pipeline.search.records import Filter
-        from workers.search import names_in
-
-        now, zone = datetime.now(UTC), ZoneInfo(parts.rag.timezone)
-        since = moment("--since", self.since, now, zone) if self.since else None
-        until = moment("--until", self.until, now, zone, end=True) if self.until else None
-        if since and until and since >= until:
-            raise ConfigurationError(
-                f"--since {self.since} is not before --until {self.until}: nothing lies between them",
-                fix="change one of them",
-            )
-        if self.source:
-            _refuse_unknown(parts, tenant, self.source)
-        return Filter(
-            source_types=_each("--source-type", self.source_type, SourceType.parse),
-            kinds=_each("--kind", self.kind, _kind),
-            tags=_each("--tag", self.tag, str),
-            sources=_each("--source", self.source, str),
-            projects=tuple(sorted({project_id(tenant, name) for name in names_in(self.project or ())})),
-            since=since,
-            until=until,
-            texts=_each("--metadata", self.metadata, _pair),
-            security_levels=_each("--security-level", self.security_level, str),
-            exclude=_each("--exclude", self.exclude, _id),
-        )
-
-
-def _refuse_unknown(parts: Runtime, tenant: UUID, names: Iterable[str]) -> None:
-    from pipeline.ledger import sources
-
-    with parts.database.tenant(tenant) as connection:
-        known = [row.name for row in sources.listed(connection)]
-    for name in names:
-        if name not in known:
-            listed = ", ".join(known) or "none; none has been synced yet"
-            raise ConfigurationError(f"--source: there is no source {name!r}", fix=f"known are: {listed}")
-
-
-def _each(option: str, words: Iterable[str] | None, parse: Callable[[str], _Value]) -> tuple[_Value, ...]:
-    try:
-        return tuple(parse(word) for word in words or ())
-    except ValueError as error:
-        raise ConfigurationError(f"{option}: {error}", fix="see `larder search --help`") from None
-
-
-def _kind(word: str) -> Kind:
-    try:
-        return Kind(word.strip().lower())
-    except ValueError:
-        raise ValueError(f"unknown kind {word!r}; known are {', '.join(Kind)}") from None
-
-
-def _id(word: str) -> UUID:
-    """A document's id, or that of one of its hits."""
-    try:
-        return UUID(word.strip().partition(":")[0])
-    except ValueError:
-        raise ValueError(f"{word!r} is no id of a document") from None
-
-
-def _pair(word: str) -> tuple[str, str]:
-    key, mark, value = word.partition("=")
-    if not mark or not key.strip():
-        raise ValueError(f"{word!r} is not of the form KEY=VALUE, such as team=search")
-    return key.strip(), value
-
-
-_AGO = re.compile(r"(\d{1,6})\s*([smhdw])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
-
-
-def moment(option: str, word: str, now: datetime, zone: ZoneInfo, *, end: bool = False) -> datetime:
-    """The moment that `word` means: 2025-01-31, an RFC 3339 time, or how long ago (12h, 7d).
-
-    A day is one of `zone`; with `end` it is the day's end, so that a day given as the last one counts whole. A time
-    without an offset is one of `zone`, too.
-
-    Raises:
-        ConfigurationError: it is none of these.
-    """
-    short = word.strip()
-    try:
-        if ago := _AGO.fullmatch(short.lower()):
-            return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-        found = datetime.fromisoformat(short)
-        if _DAY.fullmatch(short) and end:
-            found += timedelta(days=1)
-        return (found if found.tzinfo else found.replace(tzinfo=zone)).astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise ConfigurationError(
-            f"{option}: {word!r} is no date",
-            fix="write 2025-01-31, 2025-01-31T08:00:00Z, or how long ago: 7d, 12h",
-        ) from None
 
 
 # Search -------------------------------------------------------------------------------------------
@@ -204,89 +76,76 @@ def search(
     explain: Annotated[bool, Option("--explain", help="Show what each score is made of.")] = False,
 ) -> None:
     """Find documents by meaning and by words."""
-    from workers import search as searching
-    from workers.runtime import current_user
-
     if not text.strip():
         raise ConfigurationError("the question is empty", fix="write what is to be found")
-    request = options.request(context, text, explain=explain)
-    parts, tenant = context.parts, context.tenant
-    found = searching.search(parts, tenant, request, by=current_user())
-    parts.audit_log.flush()  # before the answer: whoever reads it may leave in the middle, and end us with that
-    if found.model and not found.hits and not searching.holds_documents(parts, tenant):
-        said: list[RenderableType] = [
-            f"no document of tenant {context.settings.tenant} is indexed; see `larder index`"
-        ]
-    else:
-        said = [*_notices(found)]
-    for n, hit in enumerate(found.hits, 1):
-        said += _lines(context.console, n, hit, text)
-    told = searching.to_json(parts, tenant, found, local=True)
-    if found.hits and explain:
-        said += _explained(parts, told["results"], found.hits)
-    context.answer(told, *said)
+    length = LINES * _room(context.console) - LINES * 8
+    arguments = {"text": text, "options": vars(options), "explain": explain, "passage_length": length}
+    found = context.ask("search", arguments)
+    document = found["document"]
+    lines = [*_notices(found)]
+    for n, (result, hit) in enumerate(zip(document["results"], found["hits"], strict=True), 1):
+        lines += _lines(context.console, n, result, hit)
+    if document["results"] and explain:
+        lines += _explained(document["results"])
+    context.answer(document, *lines)
 
 
-def _notices(found: SearchResults) -> Iterator[RenderableType]:
+def _notices(found: Json) -> Iterator[RenderableType]:
     """What is to be known before the hits."""
-    if level := found.degradation_level:
+    document = found["document"]
+    if tenant := found["empty_tenant"]:
+        yield f"no document of tenant {tenant} is indexed; see `larder index`"
+        return
+    if level := document["degradation_level"]:
         yield Text.assemble((f"degradation level {level}", "yellow"), f": {_NOTES.get(level, '')}")
-    if found.partial:
-        yield Text.assemble(("partial", "yellow"), f": {found.partial}")
-    if not found.hits:
-        yield "nothing found" if found.model else "nothing is indexed yet; see `larder index`"
-    if found.weak:
+    if found["partial"]:
+        yield Text.assemble(("partial", "yellow"), f": {found['partial']}")
+    if not document["results"]:
+        yield "nothing found" if found["model"] else "nothing is indexed yet; see `larder index`"
+    if document["weak"]:
         yield Text("nothing close; nearest:", style="yellow")
 
 
-def _explained(parts: Runtime, results: Sequence[Json], hits: Sequence[Any]) -> Iterator[RenderableType]:
-    """The scores, and which passages the model did not read to their ends; `results` are told, too."""
-    from workers import search as searching
-
-    yield scores(hits)
-    cut = searching.are_truncated(parts, [hit.chunk.embedding_text for hit in hits]) or []
-    for result, is_cut in zip(results, cut, strict=False):
-        result["explanation"]["cut"] = is_cut
-    if numbers := [f"{n}." for n, is_cut in enumerate(cut, 1) if is_cut]:
+def _explained(results: Sequence[Json]) -> Iterator[RenderableType]:
+    """The scores, and which passages the model did not read to their ends."""
+    yield scores(results)
+    if numbers := [f"{n}." for n, one in enumerate(results, 1) if one["explanation"].get("cut")]:
         yield f"{UNREAD}: {' '.join(numbers)}\nwhat helps, and what it costs: {LESS_CUT}"
 
 
-def _lines(console: Console, rank: int, hit: Any, question: str) -> Iterator[Text]:
-    """A hit: title, where it comes from, what speaks against it, and the passage that answers."""
-    from pipeline.enrichment.text import passage
-    from pipeline.search.records import validity_note
+def _room(console: Console) -> int:
+    return min(console.width, WIDEST) - INDENT
 
-    width, d, indent = min(console.width, WIDEST), hit.document, " " * INDENT
-    colour, mark = ("dim", "weak  ") if hit.weak else ("green", "")
-    head = Text.assemble((f"{rank:>3}. ", "bold"), (f"{hit.score:.3f}  {mark}", colour), (d.title, "bold"))
-    against = Text(f"{indent}{validity_note(d)}", style="yellow")
+
+def _lines(console: Console, rank: int, result: Json, hit: Json) -> Iterator[Text]:
+    """A hit: title, where it comes from, what speaks against it, and the passage that answers."""
+    indent, facts = " " * INDENT, result["metadata"]
+    colour, mark = ("dim", "weak  ") if result["weak"] else ("green", "")
+    score = (f"{result['score']:.3f}  {mark}", colour)
+    head = Text.assemble((f"{rank:>3}. ", "bold"), score, (facts["title"], "bold"))
+    against = Text(f"{indent}{hit['standing']}", style="yellow")
     for line in (head, against):
-        line.truncate(width, overflow="ellipsis")
+        line.truncate(_room(console) + INDENT, overflow="ellipsis")
     yield head
     # A link is kept whole, even if it is longer than the line: it is there to be copied.
-    yield Text(indent + "  ".join(filter(None, _place(d))), style="cyan")
-    if validity_note(d):
+    yield Text(indent + "  ".join(filter(None, (*_place(facts), hit["link"]))), style="cyan")
+    if hit["standing"]:
         yield against
-    if hit.explanation is not None and hit.explanation.feedback_why:
-        yield Text(indent + hit.explanation.feedback_why, style="magenta")
-    room = width - INDENT
-    best = passage(hit.chunk.content, question, length=LINES * room - LINES * 8)
-    body = Text(best.text)
-    for start, end in best.marks:
+    if hit["feedback"]:
+        yield Text(indent + hit["feedback"], style="magenta")
+    body = Text(hit["text"])
+    for start, end in hit["marks"]:
         body.stylize("bold yellow", start, end)
-    for line in body.wrap(console, room)[:LINES]:
+    for line in body.wrap(console, _room(console))[:LINES]:
         yield Text(indent).append_text(line)
     yield Text()
 
 
-def _place(d: Any) -> tuple[str, str, str]:
-    """Source and kind, when it was last changed, and its link."""
-    from pipeline.search.records import age_days
-
-    day, days = d.updated_at or d.created_at, age_days(d) or 0
+def _place(facts: Json) -> tuple[str, str]:
+    """Source and kind, and when it was last changed."""
+    day, days = facts["updated_at"] or facts["created_at"], facts["age_days"] or 0
     age = f" ({plural(round(days / 365.25), 'year')} old)" if days >= OLD_DAYS else ""
-    link = str(d.url or d.metadata.get("source_path") or "")
-    return f"{d.source}/{d.kind}", f"{day:%Y-%m-%d}{age}" if day else "", link
+    return f"{facts['source']}/{facts['kind']}", f"{day[:10]}{age}" if day else ""
 
 
 SCORE_PARTS = (
@@ -301,13 +160,13 @@ SCORE_PARTS = (
 """Label, the raw value and its part of the score in an explanation's JSON. The parts of a row add up to its score."""
 
 
-def scores(hits: Sequence[Any]) -> Table:
+def scores(results: Sequence[Json]) -> Table:
     """A row per hit: the parts of its score, and below each the value that it comes from."""
-    told = [hit.explanation.to_json() for hit in hits]
+    told = [one["explanation"] for one in results]
     columns = [c for c in SCORE_PARTS if any(one[c[2]] or one.get(c[1]) for one in told)]
     rows: list[list[Text]] = []
-    for n, (hit, one) in enumerate(zip(hits, told, strict=True), 1):
-        cells = [Text(f"{n}.", style="bold"), Text(f"{hit.score:.3f}", style="green")]
+    for n, (result, one) in enumerate(zip(results, told, strict=True), 1):
+        cells = [Text(f"{n}.", style="bold"), Text(f"{result['score']:.3f}", style="green")]
         for _, raw, part in columns:
             value = "" if one.get(raw) is None else f"\n{one[raw]:.3f}"
             cells.append(
@@ -331,27 +190,24 @@ def explain(
     query: Annotated[str | None, Option(help="Why this question does (not) find it.")] = None,
 ) -> None:
     """Tell where a document stands, and with --query why it is found or not."""
-    from workers.admin import explain as explaining
-
-    request = options.request(context, query or "")
-    facts = _found(context, document)
-    told: Json = {"document": facts}
-    if query is not None:
-        told["query"] = {"text": query, **explaining.why(context.parts, context.tenant, facts, request)}
-    rows = (*_document_rows(facts), *_query_rows(told.get("query")))
+    arguments = {"document": document, "options": vars(options), "query": query}
+    with _several_named(context):
+        told = context.ask("explain", arguments)
+    rows = (*_document_rows(told["document"]), *_query_rows(told.get("query")))
     lines = [f"{name:<12}{value}" for name, value in rows if value not in (None, "")]
     context.answer(told, *hanging(context.console, lines, 12))
 
 
-def _found(context: CommandContext, document: str) -> Json:
-    """Everything that is known of the one document of this name; of several their names are told."""
-    from workers.admin import explain as explaining
-
+@contextmanager
+def _several_named(context: CommandContext) -> Iterator[None]:
+    """End a command whose word fits several documents, with their names."""
     try:
-        return explaining.find(context.parts, context.tenant, document)
-    except explaining.SeveralDocuments as error:
+        yield
+    except LarderError as error:
+        if not (found := getattr(error, "candidates", ())):
+            raise
         names = ("id", "source", "external_id", "title")
-        candidates = [{name: c[name] for name in names} for c in error.candidates]
+        candidates = [{name: c[name] for name in names} for c in found]
         lines = [f"{error.message}:", *("  " + "  ".join(c.values()) for c in candidates), error.fix]
         said = hanging(context.console, lines, 4)
         context.answer({"success": False, "error": error.to_json(), "candidates": candidates}, *said)
@@ -371,7 +227,8 @@ def why_visible(
     from workers.admin import explain as explaining
 
     caller = rights.caller(user, context.settings.tenant)
-    facts = _found(context, document)
+    with _several_named(context):
+        facts = explaining.find(context.parts, context.tenant, document)
     told = explaining.why_visible(caller, facts)
     rows = ((one["rule"], "yes" if one["passes"] else "NO", one["detail"]) for one in told["rules"])
     said = f"{user} {'finds' if told['visible'] else 'does not find'} {facts['title']!r}"

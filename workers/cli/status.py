@@ -16,8 +16,9 @@ from rich.text import Text
 from typer import Option
 
 from pipeline.documents import Json
-from pipeline.errors import ConfigurationError, StoreError
-from pipeline.plain_text import first_names, plural
+from pipeline.documents.plain_text import first_names, plural
+from pipeline.errors import ConfigurationError
+from workers.admin.source_words import count_rejected, left_out_in_words, nothing_stored
 from workers.cli.context import FAILED, CommandContext, command
 from workers.cli.tables import duration_text, first_lines, item_and_reason, rate_and_time_left, table, warn
 
@@ -58,16 +59,8 @@ def status(
 
 
 def _look(context: CommandContext) -> Json:
-    from workers.admin import status as figures
-
-    def ask_for_patience(seconds: float) -> None:
-        warn(f"the database takes {seconds:.1f} s for each answer: this takes about {25 * seconds:.0f} s")
-
-    context.parts.start_timeout = 0.0  # that it is being started is what there is to see
-    try:
-        return figures.status(context.parts, ask_for_patience)
-    except StoreError as error:
-        return figures.without_database(context.parts, error)
+    found: Json = context.ask("status")
+    return found
 
 
 # The screen ---------------------------------------------------------------------------------------
@@ -129,8 +122,6 @@ def _running(s: Json) -> tuple[object, ...]:
 
 
 def _source(s: Json, *, several: bool) -> tuple[object, ...]:
-    from workers.admin.judgement import count_rejected, nothing_stored
-
     states = (
         ("removed", s["removed"], "dim"),
         ("paused", s["paused"], "yellow"),
@@ -151,8 +142,6 @@ def _source(s: Json, *, several: bool) -> tuple[object, ...]:
 
 def _troubles(sources: list[Json]) -> list[Text | str]:
     """One line per failing source, then the newest files that could not be taken, as far as they fit."""
-    from pipeline.ledger.overview import left_out_in_words
-
     sources = [s for s in sources if not s["removed"]]
     every = [("red", s["name"], s["last_error"]) for s in sources if s["last_error"]]
     for s in sources:
@@ -183,8 +172,6 @@ def _named(source: Json, outcome: str) -> int:
 
 def _figures(found: Json) -> Iterator[tuple[str, str]]:
     """Labels, and what is said of each as markup."""
-    from pipeline.search.records import Partial
-
     b, e = found["backlog"], found["enrichment"]
     stages = ", ".join(f"{n} {stage}" for stage, n in b["by_stage"].items() if n)
     oldest = _since("; oldest due {}", b["oldest_due_seconds"])
@@ -199,7 +186,8 @@ def _figures(found: Json) -> Iterator[tuple[str, str]]:
     yield "workers", ", ".join([*map(_worker, found["workers"]), *silent]) or "none running"
     yield "index", _index(found["index"]) if found["index"] else "none yet"
     if found["partial"]:
-        yield "partial", f"[yellow]{Partial(**found['partial'])}[/]: found by words alone"
+        few, all_ = found["partial"]["without_vectors"], found["partial"]["documents"]
+        yield "partial", f"[yellow]{few:,} of {all_:,} documents have no vectors yet[/]: found by words alone"
     yield "embed", _embedding(found["embedding"])
     load = found["embedding"]["last_load"]
     if load["cut"] >= max(1, CUT_WORTH_SAYING * load["texts"]):

@@ -10,8 +10,8 @@ import typer
 from typer import Argument, Option
 
 from pipeline.documents import Json
+from pipeline.documents.plain_text import first_names, plural
 from pipeline.errors import RequestRejected
-from pipeline.plain_text import first_names, plural
 from workers.cli.context import FAILED, PARTLY, CommandContext, YesOption, command, resumable
 from workers.cli.tables import Screen, first_lines, progress_bars, table, warn
 

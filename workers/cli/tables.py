@@ -17,7 +17,7 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from pipeline.plain_text import CONTROLS, without_controls
+from pipeline.documents.plain_text import CONTROLS, without_controls
 
 
 class Screen(Console):

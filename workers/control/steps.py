@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from pipeline.chunking.strategies import Chunker, open_chunker
 from pipeline.documents import SourceType
 from pipeline.embedding.known_models import PROVIDER_FACTS
-from pipeline.errors import LarderError
+from pipeline.errors import LarderError, pause_after
 from pipeline.ingest.steps import Decision, Indexer
 from pipeline.ingest.sync import Syncer
 from pipeline.ledger import Item, Limits, Stage, admission, jobs, runs
@@ -122,10 +122,6 @@ def pipeline_version(parts: Runtime, source: SourceSettings, extractor: str) -> 
     return f"{extractor}|{chunkers(parts)(source.name, None).version}"
 
 
-MOST_DOUBLINGS = 60
-"""Waits are not limited in number, and a number has an end."""
-
-
 def decide(queue: QueueSettings, error: LarderError, attempts: int) -> Decision:
     """What an error means for its documents, counted; `attempts` counts this failed try, or this wait.
 
@@ -146,8 +142,7 @@ def _decision(queue: QueueSettings, error: LarderError, attempts: int) -> Decisi
         return Decision(delay=asked + min(1.0, asked / 10) * chance, dead=False)
     if not error.waits and (not error.transient or attempts >= queue.max_attempts):
         return Decision(delay=0.0, dead=True)
-    doubled = queue.retry_base_seconds * 2.0 ** min(max(0, attempts - 1), MOST_DOUBLINGS)
-    step = min(queue.retry_max_seconds, doubled)
+    step = pause_after(attempts, first=queue.retry_base_seconds, most=queue.retry_max_seconds)
     # Half is fixed: full jitter would use up eight tries within a second of a rate limit (measured with Celery's own).
     return Decision(delay=max(step / 2 + step / 2 * chance, asked or 0.0), dead=False)
 

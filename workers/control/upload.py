@@ -29,9 +29,9 @@ from connectors.pbi.identity import item_name
 from connectors.web.limiter import LocalRequestLimiter
 from pipeline.access import Caller
 from pipeline.documents import LEVEL, Document, Json, Kind, Page, Problem, SourceType
+from pipeline.documents.plain_text import is_same_title
 from pipeline.errors import DocumentRejected, LarderError, NotFound, RequestRejected, StoreUnavailable
 from pipeline.ledger import admission, audit, document_id, project_id, runs, source_id, sources, storable
-from pipeline.plain_text import is_same_title
 from pipeline.search import statement
 from workers.control import steps
 from workers.processes import tracing

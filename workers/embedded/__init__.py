@@ -17,7 +17,6 @@ from workers.embedded.folder import (
     Credentials,
     free_port,
     is_taken,
-    note_process,
     package_folder,
     private_folder,
     running,
@@ -73,7 +72,6 @@ __all__ = [
     "free_port",
     "is_taken",
     "locked",
-    "note_process",
     "private_folder",
     "running",
     "start_detached",
@@ -152,10 +150,9 @@ def _servers(
 
 
 def stop(data: Path, *, seconds: float = 30.0) -> list[str]:
-    """Stop both servers, and the process left beside them; what they hold stays on disk. Returns which of them ran."""
-    with locked(data):  # in one go: no command leaves another process in between
-        commands_ran = stop_server(data / "commands", signal.SIGTERM, 5)
+    """Stop both servers; what they hold stays on disk. Returns which of them ran."""
+    with locked(data):
         valkey_ran = stop_server(data / "valkey", signal.SIGTERM, seconds)
         postgres_ran = stop_server(data / "postgres", signal.SIGINT, seconds)
-    ran = {"commands": commands_ran, "postgres": postgres_ran, "valkey": valkey_ran}
+    ran = {"postgres": postgres_ran, "valkey": valkey_ran}
     return [name for name in ran if ran[name]]

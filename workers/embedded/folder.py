@@ -143,7 +143,7 @@ def start_server(
     as_user: dict[str, Any] = {"user": user, "group": user, "extra_groups": [] if user else None}
     process = start_detached(command, log, cwd=at or "/", stdin=stdin, **as_user)
     _started.append(process)
-    note_process(folder, process.pid, port)  # before it answers, so that whoever comes after a kill finds it
+    _note_process(folder, process.pid, port)  # before it answers, so that whoever comes after a kill finds it
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end and process.poll() is None:
         answered = answers()
@@ -161,7 +161,7 @@ def start_server(
     raise StoreUnavailable(f"{folder.name} did not start: {why[-1][:200]}", fix=f"see {log}")
 
 
-def note_process(folder: Path, pid: int, port: int = 0) -> None:
+def _note_process(folder: Path, pid: int, port: int) -> None:
     """Keep in its folder, made if there is none, which process is the server, and that it is that of this folder."""
     folder.mkdir(mode=0o700, exist_ok=True)
     entry = [pid, port, process_start(pid), folder.stat().st_ino]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from contextlib import suppress
+from pathlib import Path
 
 from sqlalchemy.engine import make_url
 
 from connectors.sections import secret_value
 from pipeline.database import migrations
+from pipeline.database.driver_errors import RESTART_SECONDS, START_POLL_SECONDS
 from pipeline.database.engine import Database, translated
 from pipeline.database.timed_connection import TimedConnection
 from pipeline.errors import ConfigurationError, StoreHindered, StoreRefused, StoreUnavailable
 from workers import embedded
+from workers.processes import liveness
 from workers.runtime import Addresses, Runtime
 from workers.settings import Settings
 
@@ -42,7 +46,7 @@ def addresses(
     storage = settings.rag.storage
     keys = [secret_value(settings.rag.security.encryption_keys)]
     if uses_embedded(settings):
-        servers = embedded.ensure(settings.data) if start else embedded.find(settings.data)
+        servers = embedded.ensure(settings.data) if start else _running_servers(settings.data)
         if servers is None and not (settings.data / "credentials.json").exists():
             raise ConfigurationError(f"there is no installation in {settings.data}", fix=START)
         if servers is None:
@@ -71,6 +75,21 @@ def addresses(
         valkey_url=settings.valkey_url or "",
         encryption_keys=",".join(keys),
     )
+
+
+def _running_servers(data: Path) -> embedded.Servers | None:
+    """The embedded servers; those that ended and that a living `larder up` is to start again are waited for.
+
+    Raises:
+        StoreUnavailable: it does not within `RESTART_SECONDS`.
+    """
+    end = time.monotonic() + RESTART_SECONDS
+    while (servers := embedded.find(data)) is None and "supervisor" in liveness.running(data):
+        if time.monotonic() > end:
+            message = f"the servers of {data} have ended, and `larder up` has not started them again yet"
+            raise StoreUnavailable(message, fix="`larder logs supervisor` says what keeps it from that")
+        time.sleep(START_POLL_SECONDS)
+    return servers
 
 
 def uses_embedded(settings: Settings) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from pipeline.access import LEVELS, Caller
+from pipeline.access import Caller
 from pipeline.documents import Json
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.text import truncated
 from pipeline.errors import NotFound, RequestRejected, SearchError
-from pipeline.ledger import project_id
+from pipeline.ledger import ALL, All, project_id
 from pipeline.ledger.jobs import JobRow
 
 
@@ -53,11 +53,14 @@ def may_read(caller: Caller, job: JobRow) -> bool:
     theirs = caller.search_filter
     return (
         caller.may_see(job.project_id)
-        and set(rights.security_levels or LEVELS) <= set(theirs.security_levels)
-        and bool(rights.readers)
-        and set(rights.readers) <= set(theirs.readers)
+        and _holds(theirs.security_levels, rights.security_levels)
+        and _holds(theirs.readers, rights.readers)
         and all(caller.may_see(project_id(caller.tenant, name)) for name in job.request.get("projects", ()))
     )
+
+
+def _holds(theirs: tuple[str, ...] | All, needed: tuple[str, ...] | All) -> bool:
+    return theirs == ALL or (needed != ALL and set(needed) <= set(theirs))
 
 
 def answer_of(job: JobRow) -> Json:

@@ -26,8 +26,8 @@ from pipeline.enrichment.degradation import (
     DegradationLevel,
     answer,
 )
-from pipeline.errors import ConfigurationError, LarderError, LeaseLost, SearchError
-from pipeline.ledger import jobs, project_id, renewed, visible_projects
+from pipeline.errors import ConfigurationError, LarderError, LeaseLost, SearchError, pause_after
+from pipeline.ledger import SHARED, jobs, project_id, renewed, visible_projects
 from pipeline.search import SearchRequest
 from workers.control import steps
 from workers.processes import metrics, tracing
@@ -97,6 +97,10 @@ def _answer(
         _settle(parts, tenant, claimed, unforeseen)
 
 
+LONGEST_PAUSE = 256.0
+"""Seconds until a job that failed is tried once more."""
+
+
 def _settle(parts: Runtime, tenant: UUID, claimed: jobs.ClaimedJob, error: LarderError) -> None:
     """Try again what may pass, and end the job otherwise.
 
@@ -107,7 +111,9 @@ def _settle(parts: Runtime, tenant: UUID, claimed: jobs.ClaimedJob, error: Larde
     endless = error.waits and claimed.deadline is None
     with parts.database.tenant(tenant) as connection:
         if endless or (error.transient and tried < steps.job_limits(parts.rag).attempts):
-            delay = error.retry_after if error.retry_after is not None else 2.0 ** min(tried - 1, 8)
+            delay = (
+                error.retry_after if error.retry_after is not None else pause_after(tried, most=LONGEST_PAUSE)
+            )
             jobs.put_back(connection, claimed, error, delay=delay)
             return
         with suppress(LeaseLost):
@@ -147,10 +153,10 @@ def enricher(parts: Runtime, tenant: UUID, project: UUID | None = None) -> Enric
         ours = project or project_id(tenant, name)
         projects = visible_projects(tenant, ours, asked.projects)
         # What names no project is in the one that all share, where the item itself may be.
-        own = visible_projects(tenant, ours) or ()
+        own = {ours, project_id(tenant, SHARED)}
 
         def at(level: DegradationLevel) -> EnrichedContext | None:
-            found = made[level].enrich(asked, projects=projects, project=ours, own=own)
+            found = made[level].enrich(asked, projects=projects, project=ours, item_projects=own)
             return None if level is CACHED and found.is_empty else found
 
         given, level = answer(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from pipeline.database.timed_connection import TimedConnection
 from pipeline.errors import ConfigurationError, LarderError
 from pipeline.ledger import jobs
 from pipeline.ledger.jobs import ENRICH
+from workers.limits.rest import Rest
 from workers.queue import broker, rabbit
 
 POLL_SECONDS = 1.0
@@ -132,8 +132,6 @@ QUEUE = "enrich"
 _SCHEMES = ("redis://", "rediss://", "redis+socket://", "amqp://", "amqps://")
 SECONDS = 3.0
 """Longer is not worth waiting for: the pump sends what could not be sent."""
-REST_SECONDS = 5.0
-"""A broker that is away is left alone for a while, so that many askers do not wait for it one by one."""
 OPTIONS = {
     "socket_timeout": SECONDS,
     "socket_connect_timeout": SECONDS,
@@ -165,7 +163,7 @@ class JobPublisher:
         self._url = broker_url
         self._lock = threading.Lock()
         self._connection: Any = None
-        self._resting_until = 0.0
+        self._rest = Rest()
 
     def publish(self, tenant: UUID, job_id: UUID, *, priority: int, task: str = ENRICH) -> bool:
         """Send the workers a message of a job; False if the broker does not take it."""
@@ -186,7 +184,7 @@ class JobPublisher:
             "priority": priority,
         }
         with self._lock:
-            if time.monotonic() < self._resting_until:
+            if self._rest.holds():
                 return False
             # A connection that lay idle may have been closed by the server: that alone deserves a second try.
             for _ in range(1 if self._connection is None else 2):
@@ -196,7 +194,7 @@ class JobPublisher:
                     self._drop()
                 else:
                     return True
-            self._resting_until = time.monotonic() + REST_SECONDS
+            self._rest.begin()
         return False
 
     def close(self) -> None:

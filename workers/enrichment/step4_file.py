@@ -20,12 +20,12 @@ from connectors.files.front_matter import read_front_matter
 from connectors.files.markdown import MAX_TITLE_LINE
 from connectors.pbi.shapes import pbi_items, text_of, top_level
 from pipeline.documents import Json
+from pipeline.documents.plain_text import first_names, json_type_name, plain_keys
 from pipeline.enrichment import report
 from pipeline.enrichment.request import CRITERIA_KEYS, DESCRIPTION_KEYS, TITLE_KEYS
 from pipeline.errors import ConfigurationError, DocumentRejected
 from pipeline.ledger import ALL, project_id, sources, visible_projects
 from pipeline.ledger.jobs import BULK, INTERACTIVE
-from pipeline.plain_text import first_names, json_type_name, plain_keys
 from pipeline.step4 import INPUTS, EnrichContextStep, Outcome, StepOptions, pbi_id, project_of, scored_of
 from workers.client import Client
 from workers.runtime import Runtime
@@ -283,7 +283,7 @@ def notices(parts: Runtime, backlog: BacklogFile, scope: ProjectScope) -> list[s
         held = sources.projects(connection)
     for name in own:
         where = visible_projects(tenant, project_id(tenant, name), scope.projects)
-        others = [] if where is None else [held[ident] for ident in held if ident not in where]
+        others = [] if where == ALL else [held[ident] for ident in held if ident not in where]
         if others:
             said.append(
                 f"project {name}: documents of other projects ({first_names(others, MOST_NAMED)}) are left out;"

@@ -29,7 +29,6 @@ from workers.enrichment.job import run
 from workers.enrichment.story_jobs import BATCH
 from workers.runtime import Runtime, current_user
 from workers.settings import Settings
-from workers.settings.values import options_from
 
 ANSWER_TIMEOUT = 5.0
 """Seconds of silence after which the database counts as gone to a generator."""
@@ -54,11 +53,12 @@ def memory_of(
         model=model,
         dimensions=parts.rag.story_embedding.dimensions,
         longest_wait=longest_wait,
-        options=options_from(
-            StoryOptions,
-            s,
+        options=StoryOptions(
             enabled=parts.rag.enabled,
             k=s.retrieval_k,
+            max_examples=s.max_examples,
+            min_stories=s.min_stories,
+            min_confidence=s.min_confidence,
             threshold=auto if s.similarity_threshold == "auto" else s.similarity_threshold,
             redact=s.redactor,
         ),

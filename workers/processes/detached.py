@@ -1,23 +1,16 @@
-"""Processes that a command starts and does not wait for: workers for its own length, and what serves later commands."""
+"""Workers that a command starts for its own length."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any
+from subprocess import PIPE
 
 import psutil
 
-from pipeline.errors import LarderError
 from workers import embedded
 from workers.processes import supervisor
-from workers.runtime import Addresses
 from workers.settings import Settings
-
-ALONE = "LARDER_ALONE"
-"""Set to anything, it has no command leave a process for those that come after it."""
 
 
 def start_temporary_workers(settings: Settings, queues: Sequence[str]) -> psutil.Popen:
@@ -30,33 +23,6 @@ def start_temporary_workers(settings: Settings, queues: Sequence[str]) -> psutil
         "LARDER_CONFIG": str(settings.path or ""),
         "PROMETHEUS_MULTIPROC_DIR": str(settings.data / "metrics"),
     }
-    return _larder(settings, ["lend", *queues], env=os.environ | given, stdin=subprocess.PIPE)
-
-
-def leave_serving(settings: Settings, where: Addresses) -> None:
-    """Start a process that runs the next commands of terminals, as `larder up` has one: they need not load anything.
-
-    Only beside embedded servers, which stay as well when a command that started them ends; and only one. Where it
-    cannot be, on a full disk say, there is none: the command itself has its answer.
-    """
-    data, folder = settings.data, settings.data / "commands"
-    if os.environ.get(ALONE) or not embedded.running(data / "postgres"):
-        return
-    with suppress(OSError, LarderError), embedded.locked(data):
-        # `larder down` may have had the lock until now. And whose folder root looks into could not ask or stop root's.
-        needed = embedded.running(data / "postgres") and data.stat().st_uid == os.getuid()
-        if not needed or embedded.running(folder) or "supervisor" in supervisor.running(data):
-            return
-        environment = supervisor.Supervisor(settings=settings, where=where).environment("commands")
-        del environment["PROMETHEUS_MULTIPROC_DIR"]
-        process = _larder(settings, ["serve", "--for-now"], env=environment)
-        try:
-            embedded.note_process(folder, process.pid)
-        except BaseException:
-            process.kill()  # nobody would find it
-            raise
-
-
-def _larder(settings: Settings, args: Sequence[str], **how: Any) -> psutil.Popen:
     log = settings.data / "logs" / "supervisor.log"
-    return embedded.start_detached([*supervisor.LARDER, *args], log, cwd=settings.folder, **how)
+    command = [*supervisor.LARDER, "lend", *queues]
+    return embedded.start_detached(command, log, cwd=settings.folder, env=os.environ | given, stdin=PIPE)

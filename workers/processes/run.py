@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import gc
 import logging
 import os
@@ -44,6 +45,7 @@ from workers.processes import logs, metrics, tracing
 from workers.processes.broker_outage import LedgerPoller
 from workers.processes.heartbeat import Heartbeat, Listening
 from workers.processes.liveness import heartbeat_folder, prepare_folder
+from workers.processes.local_socket import STARTED_AS
 from workers.processes.supervisor import flower_login
 from workers.queue import broker
 from workers.queue.app import app, configure, install_transport
@@ -236,9 +238,12 @@ def run_api(parts: Runtime, host: str, port: int) -> None:
     """Answer over HTTP until a signal comes; requests under way are finished then."""
     import uvicorn  # by this process alone
 
+    from workers.api import local
     from workers.api.app import Protocol, create_app
 
     _prepare(parts)
+    if started_as := os.environ.get(STARTED_AS):
+        local.start(parts, started_as)
     uvicorn.run(
         create_app(parts),
         host=host,
@@ -279,11 +284,18 @@ def run_flower(parts: Runtime, port: int, address: str, environ: Mapping[str, st
     options += ["--tasks_columns=name,state,received,runtime,worker,args"]
     options += [f"--db={folder / 'flower.db'}", "--state_save_interval=60000"]
     # Each container that is replaced was a worker of another name.
-    options += [f"--max_tasks={parts.rag.flower.max_tasks}", "--purge_offline_workers=3600"]
+    options += ["--max_tasks=10000", "--purge_offline_workers=3600"]
     if prefix:
         options.append(f"--url_prefix={prefix}")
     signal.signal(signal.SIGINT, _interrupt_once)
-    app.start(["flower", f"--address={address}", f"--port={port}", *options])
+    try:
+        app.start(["flower", f"--address={address}", f"--port={port}", *options])
+    except (SystemExit, KeyboardInterrupt) as ended:
+        if ended.args not in ((), (0,), (None,)):
+            raise
+    # Python would wait for its threads first, and those look for a broker that may be away for long.
+    atexit._run_exitfuncs()  # noqa: SLF001 (Flower keeps its tasks by one)
+    os._exit(0)
 
 
 def _interrupt_once(_signal: int, _frame: object) -> NoReturn:

@@ -22,12 +22,13 @@ import psutil
 from sqlalchemy.engine import make_url
 
 from connectors.sections import MASK, secret_value, without_secrets
-from pipeline.errors import ConfigurationError, LarderError
+from pipeline.errors import ConfigurationError, LarderError, pause_after
 from workers import embedded
 from workers.embedded import Credentials, write_private
 from workers.embedded.locating import uses_embedded
 from workers.processes import liveness, logs
 from workers.processes.liveness import process_start
+from workers.processes.local_socket import STARTED_AS, program_version, variables_digest
 from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Addresses
 from workers.settings import Settings, load
@@ -42,9 +43,7 @@ LONGEST_PAUSE = 30.0
 STEADY_SECONDS = 60.0
 """A process that lived this long starts with a clean record."""
 SERVERS = ("database", "broker", "valkey")
-WITHOUT_HEARTBEAT = ("commands", "flower")
-"""Of these it is only known whether they live. They are no forks: what they count is not counted with the others, which
-is decided where it is loaded."""
+FLOWER = "flower"  # no heartbeat, and no fork: what it counts is not counted with the rest
 FLOWER_AUTH = "LARDER_FLOWER_AUTH"
 LARDER = [sys.executable, "-m", "workers.cli"]
 _TOLD_BY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -97,6 +96,7 @@ class Supervisor:
     """The embedded servers, as they were found last: name -> process number."""
     trouble: str = ""
     """What kept the last look from its end."""
+    program: list[object] = field(default_factory=program_version)
     ended_by: int = 0
     """The signal that ended `run`."""
 
@@ -113,8 +113,6 @@ class Supervisor:
     def _commands(self) -> dict[str, list[str]]:
         """Name -> how it is started."""
         wanted = {f"worker-{q}": ["worker", q] for q in self.queues} | {"beat": ["beat"]}
-        if not self.lends:
-            wanted["commands"] = ["serve"]
         if self.api_port is not None:
             wanted["api"] = ["api", "--port", str(self.api_port)]
         if self.flower_port is not None:
@@ -133,8 +131,6 @@ class Supervisor:
         shutil.rmtree(self.data / "metrics", ignore_errors=True)  # process numbers come again
         (self.data / "metrics").mkdir(parents=True)
         try:
-            if not self.lends:
-                embedded.stop_server(self.data / "commands", signal.SIGTERM, 5)  # we have one of our own
             for child in self.children:
                 self._start(child)
             self.write_state()
@@ -183,7 +179,9 @@ class Supervisor:
                 asked = child.process.pid == child.told
                 child.failures = 0 if asked or lived > STEADY_SECONDS else child.failures + 1
                 late = child.failures - FREE_RESTARTS
-                child.next_start = time.monotonic() + (min(LONGEST_PAUSE, 2.0**late) if late > 0 else 0)
+                child.next_start = time.monotonic() + (
+                    pause_after(late, first=2.0, most=LONGEST_PAUSE) if late > 0 else 0
+                )
                 child.process = None
         limits = self.settings.rag.monitoring.logging
         for path in (self.data / "logs").glob("*.log"):
@@ -224,7 +222,7 @@ class Supervisor:
             elif child.told == process.pid:
                 if time.monotonic() - child.told_at > STOP_SECONDS:
                     kill_tree(process.pid)
-            elif ended(process) is None and (child.name in ages or child.name in WITHOUT_HEARTBEAT):
+            elif ended(process) is None and (child.name in ages or child.name == FLOWER):
                 self.outdated.remove(child)
 
     def _tell_end(self, child: Child, pid: int, code: int, lived: float) -> None:
@@ -237,7 +235,7 @@ class Supervisor:
         log = self.data / "logs" / f"{child.name}.log"
         (self.data / "heartbeat" / f"{child.name}.heartbeat").unlink(missing_ok=True)
         environment = self.environment(child.name)
-        if self.fork and child.name not in WITHOUT_HEARTBEAT:
+        if self.fork and child.name != FLOWER:
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("ab") as output:
                 child.process = self._forked(self.fork, child, environment, output.fileno())
@@ -308,8 +306,11 @@ class Supervisor:
             "REMAP_SIGTERM": "SIGQUIT",  # short tasks finish, long ones are put back at once
             "PROMETHEUS_MULTIPROC_DIR": str(self.data / "metrics"),
         }
-        if name == "flower":
-            # It has metrics of its own, which tell the names of tasks and workers; `larder up` has set this for itself.
+        if name == "api":
+            env[STARTED_AS] = json.dumps(
+                [self.program, variables_digest(self.settings.variables, os.environ)]
+            )
+        if name == FLOWER:  # it has metrics of its own, which tell the names of tasks and workers
             del env["PROMETHEUS_MULTIPROC_DIR"]
         if self.settings.path:
             env["LARDER_CONFIG"] = str(self.settings.path)

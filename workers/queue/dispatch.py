@@ -10,6 +10,7 @@ from pipeline.database.engine import Database
 from pipeline.ingest.steps import Step
 from pipeline.ledger import Stage, jobs, runs, work
 from pipeline.ledger.due_work import Batch, Lane, even_batches
+from workers.limits.rest import Rest
 from workers.processes import metrics
 from workers.queue import broker
 from workers.queue.celeryconfig import ROUTES
@@ -25,10 +26,8 @@ LISTS = {
 
 RING_SECONDS = 1.0
 """Minimum seconds between wake-ups of the pump by frequent events."""
-REST_SECONDS = 5.0
-"""Pause after an unreachable broker, since one run of the pump sends hundreds of messages."""
-_resting_until: dict[str, float] = {}
-"""Address of a broker -> monotonic time of the next try."""
+_rest = Rest()
+"""Pause after a broker, by its address, did not answer: one run of the pump sends hundreds of messages."""
 _rung_at: dict[str, float] = {}
 """Address of a broker -> monotonic time of the last wake-up of its pump."""
 
@@ -49,7 +48,7 @@ def send(
     from workers.queue.app import app
 
     address = str(app.conf.broker_url)
-    if time.monotonic() >= _resting_until.get(address, float("-inf")):
+    if not _rest.holds(address):
         try:
             app.send_task(
                 name,
@@ -62,7 +61,7 @@ def send(
                 argsrepr=repr(list(args)),
             )
         except (OperationalError, OSError):
-            _resting_until[address] = time.monotonic() + REST_SECONDS
+            _rest.begin(address)
         else:
             return True
     metrics.UNSENT.inc()

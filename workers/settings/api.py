@@ -11,7 +11,6 @@ from connectors.sections import (
     Expected,
     Folder,
     Mismatch,
-    Number,
     OneOf,
     Secret,
     Size,
@@ -67,8 +66,6 @@ class AuthSettings(ConfigSection):
     """`iss` of a token."""
     audience: Text = "larder"
     """`aud` of a token."""
-    leeway: Number = Field(default=10, ge=0, le=300)
-    """Seconds by which clocks may differ."""
 
     @model_validator(mode="after")
     def _has_keys(self) -> Self:

@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 from connectors.sections import ConfigSection, Flag, Mismatch, OneOf, Whole, refuse
 from pipeline.chunking.splitting import ChunkingOptions
 from pipeline.chunking.strategies import STRATEGIES
-from workers.settings.values import Separators, options_from
+from workers.settings.values import Separators
 
 SEMANTIC_SIZES = {"minSize": 100, "maxSize": 500, "overlap": 50}
 """Sizes of the strategy semantic if the file gives none; the others take the defaults of the fields."""
@@ -54,4 +54,12 @@ class ChunkingSettings(ConfigSection):
 
     def options(self) -> ChunkingOptions:
         """The same for a chunker."""
-        return options_from(ChunkingOptions, self)
+        return ChunkingOptions(
+            strategy=self.strategy,
+            min_size=self.min_size,
+            max_size=self.max_size,
+            overlap=self.overlap,
+            split_on=self.split_on,
+            preserve_whitespace=self.preserve_whitespace,
+            unit=self.unit,
+        )

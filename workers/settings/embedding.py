@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from connectors.sections import (
     ConfigSection,
-    Flag,
     Folder,
     Mismatch,
     Number,
@@ -21,10 +22,10 @@ from connectors.sections import (
     Whole,
     mismatched,
     refuse,
+    secret_value,
 )
 from pipeline.embedding import EmbeddingOptions
 from pipeline.embedding.known_models import PROVIDER_FACTS, misfits
-from workers.settings.values import options_from
 
 EMBEDDING_PROVIDERS: Mapping[str, str] = {name: f.about for name, f in PROVIDER_FACTS.items()}
 """One line per embedder that this version knows."""
@@ -87,10 +88,32 @@ class EmbeddingModel(ConfigSection):
         """The provider of a section as it is written."""
         return str(given.get("provider", "minilm")).lower()
 
+    @property
+    def texts_per_call(self) -> int | None:
+        """Texts of one call; None: the provider's own."""
+        return None
+
+    def options(self, model_path: Path | None) -> EmbeddingOptions:
+        """The same for who opens the model, whose folder is given as an absolute path."""
+        hashing = self.provider == "hashing"
+        return EmbeddingOptions(
+            provider=self.provider,
+            model="" if hashing else self.model,
+            dimensions=self.dimensions,
+            model_path=model_path,
+            batch_size=None if hashing else self.texts_per_call,
+            base_url=self.base_url or "",
+            api_key=secret_value(self.api_key),
+            timeout=self.timeout,
+            device=self.device,
+            oversize=self.oversize,
+            max_tokens=self.max_tokens,
+        )
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
         given = self.dimensions if "dimensions" in self.model_fields_set else None
-        choice = options_from(EmbeddingOptions, self, dimensions=given)
+        choice = replace(self.options(self.model_path), dimensions=given)
         if self.oversize == "cut" and self.provider != "minilm":
             refuse(self, [Mismatch(key="oversize", expected="split or refuse", fix="only minilm cuts")])
         unopened = self.model_path is None and self.provider not in _CHECKED_WHEN_OPENED
@@ -124,8 +147,6 @@ class StoryEmbedding(EmbeddingModel):
 class EmbeddingCacheSettings(ConfigSection):
     """Vectors kept so that no text is embedded twice."""
 
-    enabled: Flag = True
-    """Keep vectors of texts already embedded. They are kept in any case; false is noted."""
     max_size: Whole = Field(default=1000, ge=1)
     """Megabytes; the longest unused go first."""
 
@@ -133,6 +154,8 @@ class EmbeddingCacheSettings(ConfigSection):
 class EmbeddingBudgetSettings(ConfigSection):
     """The allowance for embedding; a part of the section `embedding`."""
 
+    probe_seconds: ClassVar[float] = 300.0
+    """Pause between tries while the provider refuses key, model or plan."""
     requests_per_minute: Whole | None = Field(default=None, ge=1)
     """Most calls a minute, of all workers together. Empty: no limit."""
     texts_per_minute: Whole | None = Field(default=None, ge=1)
@@ -147,8 +170,6 @@ class EmbeddingBudgetSettings(ConfigSection):
     """Most money of a tenant's day, by costPerMillionTokens. Empty: no limit."""
     cost_per_million_tokens: Number = Field(default=0, ge=0)
     """Price of a million tokens, for the cost that is shown and limited."""
-    probe_seconds: Number = Field(default=300, ge=1, le=86_400)
-    """Pause between tries while the provider refuses key, model or plan."""
 
     @model_validator(mode="after")
     def _priced(self) -> Self:
@@ -173,3 +194,8 @@ class EmbeddingSettings(EmbeddingBudgetSettings, EmbeddingModel):
     """Vectors kept so that no text is embedded twice."""
     previous: PreviousEmbedding | None = Field(default=None, examples=[{"provider": "minilm"}])
     """Model of an older search index that is still searched while a new one is filled."""
+
+    @property
+    def texts_per_call(self) -> int:
+        """Texts of one call."""
+        return self.batch_size

@@ -48,12 +48,28 @@ UNUSED: Mapping[str, str] = {
     "storage.local": "Larder stores in PostgreSQL with pgvector",
     "storage.cloud": "Larder stores in PostgreSQL with pgvector",
     "embedding.cache.path": "the cache of vectors is a table of the database",
+    "embedding.cache.enabled": "vectors of texts already embedded are kept in any case",
+    "enrichment.generator": "learnings and suggestions quote what people wrote",
+    **dict.fromkeys(
+        (
+            *("queue.maxInFlight", "queue.upsertRows", "queue.maxCrashes", "enrichment.maxAttempts"),
+            *("retrieval.weights.covered", "retrieval.weights.centroid", "retrieval.weights.outdated"),
+            *(
+                "embedding.probeSeconds",
+                "retrieval.buildAt",
+                "retrieval.rerank.batchSize",
+                "auth.leeway",
+                "flower.maxTasks",
+            ),
+        ),
+        "Larder has one value for it that fits everywhere",
+    ),
     "sources.*.loader": "the shape of backlog items is known",
     "sources.*.metadata.extractors": "a backlog item always brings pbi_id, timestamp and quality_score",
     "sources.*.chunking.preserveFields": "the strategy pbi_aware keeps the parts of an item together",
     "sources.*.chunking.chunkByField": "the strategy pbi_aware keeps the parts of an item together",
 }
-"""Keys of other tools that are accepted, left unread and reported in `Settings.notes`; `*` is any item."""
+"""Keys of other tools and of earlier releases that are left unread and noted; `*` is any item."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,9 +162,6 @@ def load(path: Path | None, environ: Mapping[str, str] | None) -> Settings:
     in_file = dict(tree.variables)
     override(tree, environ)
     rag = _checked(tree)
-    if not rag.embedding.cache.enabled:
-        key, why = (ROOT, "embedding", "cache", "enabled"), "embedding hands vectors on through their cache"
-        tree.notes.append(f"{tree.place(key)}: {spelled(key)}: not used: {why}")
     tree.notes += _readable_secrets(rag, tree)
     absolute = file.resolve()
     folder = absolute.parent if given else Path.cwd()
@@ -169,9 +182,21 @@ def from_mapping(rag: Mapping[str, Any], environ: Mapping[str, str] | None = Non
     Raises:
         SettingsError: with everything that is wrong.
     """
-    tree = Tree(file="configuration", data={ROOT: deepcopy(dict(rag))})
+    tree = Tree(file="configuration", data={})
+    tree.data[ROOT] = _used(dict(rag), (ROOT,), tree.notes)
     override(tree, os.environ if environ is None else environ)
-    return Settings(rag=_checked(tree), path=None, folder=Path.cwd())
+    return Settings(rag=_checked(tree), path=None, folder=Path.cwd(), notes=tuple(tree.notes))
+
+
+def _used(value: Any, path: KeyPath, notes: list[str]) -> Any:
+    """A copy without the keys that are not used, each of which is noted."""
+    if isinstance(value, dict):
+        reasons = {key: _unused((*path, key)) for key in value if isinstance(key, str)}
+        notes += [f"{spelled((*path, key))}: not used: {why}" for key, why in reasons.items() if why]
+        return {key: _used(one, (*path, key), notes) for key, one in value.items() if not reasons.get(key)}
+    if isinstance(value, list):
+        return [_used(one, (*path, number), notes) for number, one in enumerate(value)]
+    return deepcopy(value)
 
 
 def _checked(tree: Tree) -> Configuration:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
@@ -52,7 +52,6 @@ def _only(name: str, why: str) -> BeforeValidator:
 
 
 _PGVECTOR = _only("pgvector", "Larder stores in PostgreSQL with pgvector: write provider: pgvector")
-_EXTRACT = _only("extract", "suggestions quote what people wrote: remove the key")
 
 
 class FeatureFlags(ConfigSection):
@@ -112,12 +111,6 @@ class WeightSettings(ConfigSection):
     """Rare words in common."""
     title: Number = Field(default=0.25, ge=0, le=10)
     """Rare words in common with title and headings."""
-    covered: Number = Field(default=0.05, ge=0, le=10)
-    """All words of the question, as of a phrase lifted from the text."""
-    centroid: Number = Field(default=0.4, ge=0, le=1)
-    """Share of the whole document in the similarity of meaning."""
-    outdated: Number = Field(default=0.75, ge=0, le=1)
-    """Share of its score that a replaced decision or abandoned work keeps; 1: all."""
 
 
 class RerankSettings(ConfigSection):
@@ -129,8 +122,6 @@ class RerankSettings(ConfigSection):
     """Name or folder of the model."""
     top_k: Whole = Field(default=3, ge=1, le=100)
     """Items kept in each section of an enriched context."""
-    batch_size: Whole = Field(default=10, ge=1, le=1000)
-    """Pairs of question and text in one call."""
     candidates: Whole = Field(default=30, ge=1, le=1000)
     """Results looked at."""
     seconds: Number = Field(default=1, gt=0, le=60)
@@ -151,6 +142,8 @@ class ResultCacheSettings(ConfigSection):
 class RetrievalSettings(ConfigSection):
     """How documents are found."""
 
+    build_at: ClassVar[int] = 200_000
+    """Chunks of a first load from which its index is built before its end."""
     top_k: Whole = Field(default=5, ge=1, le=1000)
     """Results of a search that asks for no number."""
     max_top_k: Whole = Field(default=50, ge=1, le=1000)
@@ -167,8 +160,6 @@ class RetrievalSettings(ConfigSection):
     """File with lists of words that mean the same. Empty: none."""
     exact_below: Whole = Field(default=10_000, ge=0)
     """Up to this many chunks every vector is compared."""
-    build_at: Whole = Field(default=200_000, ge=0)
-    """A first load this large builds its index before its end."""
     keep_previous_days: Number = Field(default=7, ge=0)
     """Days a search index is kept up to date for a rollback after `larder reindex switch`."""
     rerank: RerankSettings = RerankSettings()
@@ -225,21 +216,17 @@ class FlowerSettings(ConfigSection):
         tuple[Literal["metrics", "healthcheck"], ...], Expected("a list of metrics and healthcheck")
     ] = ()
     """Pages that anybody may read who reaches it: `metrics` names queues, tasks and workers, `healthcheck` says OK."""
-    max_tasks: Whole = Field(default=10_000, ge=100, le=1_000_000)
-    """Tasks it keeps in memory and in its file, the newest; about 8 KB of memory each."""
 
 
 class EnrichmentSettings(ConfigSection):
     """How Step 4 is answered."""
 
-    generator: Annotated[str, _EXTRACT, Expected("extract")] = "extract"
-    """Learnings and suggestions quote what people wrote; there is nothing else to choose."""
+    max_attempts: ClassVar[int] = 3
+    """Failures until a request has failed."""
     results_kept_hours: Number = Field(default=24, gt=0, le=8760)
     """Hours an answer is kept; the same question gets it again."""
     deadline_seconds: Number = Field(default=120, gt=0, le=86_400)
     """Seconds a caller waits who names no time of its own."""
-    max_attempts: Whole = Field(default=3, ge=1, le=100)
-    """Failures until a request has failed."""
     lease_seconds: Number = Field(default=15, ge=1, le=3600)
     """How long a silent worker keeps a request."""
     resend_seconds: Number = Field(default=15, ge=1, le=3600)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 from pydantic.alias_generators import to_camel
@@ -51,20 +51,20 @@ class QueueSettings(ConfigSection):
     `visibilityTimeout`, and `retryBaseSeconds` < `retryMaxSeconds`.
     """
 
+    max_in_flight: ClassVar[int] = 2000
+    """Most documents sent and not finished."""
+    upsert_rows: ClassVar[int] = 500
+    """Most chunks written in one transaction."""
+    max_crashes: ClassVar[int] = 3
+    """Crashes of a worker until its document is a dead letter."""
     lease_seconds: Number = Field(default=120, ge=1, le=86_400)
     """How long a silent worker keeps its work."""
     resend_seconds: Number | None = Field(default=None, ge=1, le=86_400)
     """When work that was sent is sent again. Empty: twice leaseSeconds."""
-    max_in_flight: Whole = Field(default=2000, ge=1, le=1_000_000)
-    """Most documents sent and not finished."""
     batch_documents: Whole = Field(default=128, ge=1, le=1000)
     """Most documents of one message."""
-    upsert_rows: Whole = Field(default=500, ge=1, le=10_000)
-    """Most chunks written in one transaction."""
     max_attempts: Whole = Field(default=8, ge=1, le=100)
     """Failures until a document is a dead letter."""
-    max_crashes: Whole = Field(default=3, ge=1, le=100)
-    """Crashes of a worker until its document is one."""
     visibility_timeout: Whole = Field(default=900, ge=10, le=86_400)
     """Seconds until the broker delivers an unfinished message again."""
     soft_time_limit: Number = Field(default=240, ge=1, le=86_400)

@@ -1,4 +1,4 @@
-"""The kinds of value that only keys outside of sources take, and sections as options of what they configure."""
+"""The kinds of value that only keys outside of sources take."""
 
 from __future__ import annotations
 
@@ -6,25 +6,15 @@ import re
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from inspect import signature
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 import annotated_types
 from croniter import CroniterBadCronError, CroniterBadDateError, croniter
-from pydantic import AfterValidator, BaseModel, BeforeValidator, PlainSerializer, SecretStr
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer, SecretStr
 
 from connectors.sections import Expected, Number, OneOf, Text, Whole, refusal, without_secrets
 from pipeline.documents import LANGUAGES
-
-_Options = TypeVar("_Options")
-
-
-def options_from(kind: type[_Options], section: BaseModel, **own: Any) -> _Options:
-    """The options of a part: what a section of the settings has under the same names, and `own`; empty is left out."""
-    given = {name: getattr(section, name, None) for name in signature(kind).parameters} | own
-    if isinstance(key := given.get("api_key"), SecretStr):
-        given["api_key"] = key.get_secret_value()
-    return kind(**{name: value for name, value in given.items() if value is not None})
 
 
 def _cron(value: str) -> str:

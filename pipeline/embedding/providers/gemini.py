@@ -25,7 +25,7 @@ from pipeline.errors import (
     TextRejected,
     TextTooLong,
 )
-from pipeline.http_rules import duration, retry_after
+from pipeline.errors.http_rules import duration, retry_after
 
 if TYPE_CHECKING:
     from google.genai import Client

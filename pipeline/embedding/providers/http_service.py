@@ -21,7 +21,7 @@ from pipeline.errors import (
     TextRejected,
     TextTooLong,
 )
-from pipeline.http_rules import clamped, provider_pause
+from pipeline.errors.http_rules import clamped, provider_pause
 
 if TYPE_CHECKING:
     import httpx2

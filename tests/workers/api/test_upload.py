@@ -24,7 +24,7 @@ from pipeline.ledger import documents, due_work, project_id, tenant_id
 from pipeline.ledger.overview import newest_problems
 from tests.workers.api.conftest import ACME, Ask
 from workers.admin import status
-from workers.admin.judgement import count_rejected
+from workers.admin.source_words import count_rejected
 from workers.control import maintenance, pump, steps, upload
 from workers.runtime import Runtime
 from workers.settings import SOURCE_TYPES

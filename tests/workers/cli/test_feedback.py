@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -296,7 +295,7 @@ def test_all_parts_of_a_score_fit_into_80_columns(capsys: pytest.CaptureFixture[
         feedback=-3.0,
         feedback_part=-0.1,
     )
-    Console(width=80).print(scores([SimpleNamespace(score=0.625, explanation=told)] * 10))
+    Console(width=80).print(scores([{"score": 0.625, "explanation": told.to_json()}] * 10))
     shown = capsys.readouterr().out
     assert "…" not in shown
     assert "10. 0.625" in shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +16,6 @@ import psutil
 import pytest
 
 from tests.conftest import Site
-from workers import embedded
 
 CONFIG = "rag: {embedding: {provider: hashing}}"
 
@@ -30,7 +30,7 @@ class Terminal:
         self.temporary.mkdir()
         self.process: subprocess.Popen[bytes] | None = None
 
-    def type(self, *args: str) -> None:
+    def type(self, *args: str, **variables: str) -> None:
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("LARDER_", "RAG_"))}
         with self.said.open("wb") as output:
             self.process = subprocess.Popen(
@@ -39,9 +39,9 @@ class Terminal:
                 env={
                     **clean,
                     "NO_COLOR": "1",
-                    "LARDER_ALONE": "1",  # no process of an earlier command answers
                     "PYTHONPATH": str(Path(__file__).parents[3]),
                     "TMPDIR": str(self.temporary),
+                    **variables,
                 },
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -201,11 +201,8 @@ def test_a_command_that_is_killed_leaves_no_workers_behind(terminal: Terminal) -
 
 
 def test_up_in_the_foreground(terminal: Terminal) -> None:
-    left = subprocess.Popen(["sleep", "600"])  # in the place of one that a command left for those after it
-    embedded.note_process(terminal.site.data / "commands", left.pid)
     terminal.type("up", "--no-flower")
     terminal.wait_for(lambda: "state " in terminal.said.read_text())
-    assert left.wait(0) == -signal.SIGTERM, "two would ask for the same door"
     code, lines = terminal.interrupt()
     assert code == 130
     assert lines[-1].startswith("stopping: within half a minute")
@@ -218,3 +215,20 @@ def test_up_detached_takes_back_what_it_has_begun(terminal: Terminal) -> None:
     terminal.wait_for(lambda: len(ours(terminal.site)) > 2)
     assert terminal.interrupt() == (130, ["stopping what has been started"])
     assert not ours(terminal.site)
+
+
+def test_flower_whose_broker_says_nothing(terminal: Terminal) -> None:
+    """Its threads wait for the broker, and its end for none of them."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = embedded.free_port()
+        broker = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+        database = "postgresql://larder_app:x@127.0.0.1:1/larder"
+        servers = {"LARDER_DATABASE_URL": database, "LARDER_BROKER_URL": broker}
+        terminal.type("flower", "--port", str(port), **servers)
+        assert terminal.process is not None
+        terminal.wait_for(lambda: embedded.is_taken(port))
+        silent.settimeout(30)
+        with silent.accept()[0]:  # a thread has begun to wait
+            terminal.process.terminate()
+            assert terminal.process.wait(8) == 0
+    assert [*terminal.site.data.glob("flower.db*")], "what it saved at its end"

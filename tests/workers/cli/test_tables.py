@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
-from pipeline.plain_text import CONTROLS
+from pipeline.documents.plain_text import CONTROLS
 from workers.cli.tables import (
     Screen,
     first_lines,

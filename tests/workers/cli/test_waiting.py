@@ -31,6 +31,24 @@ def test_a_database_that_is_being_started_is_waited_for(
         assert done.exit_code == 0, done.output
 
 
+def test_a_database_that_does_not_listen_yet_is_waited_for_but_not_long(
+    run: Run, environment: dict[str, str]
+) -> None:
+    with TcpProxy.to(environment["LARDER_DATABASE_URL"]) as proxy:
+        names = ("LARDER_DATABASE_URL", "LARDER_CONTROL_DATABASE_URL")
+        behind = {name: proxy.url(environment[name]) for name in names}
+        proxy.cut()
+        threading.Timer(2, proxy.open).start()
+        done = run("runs", **behind)
+        assert done.exit_code == 0, done.output
+        proxy.cut()
+        begun = time.monotonic()
+        gone = run("runs", **behind)
+        assert gone.exit_code == 1
+        assert "nothing listens at its address" in gone.stderr
+        assert time.monotonic() - begun < 15
+
+
 ENDED = """
     insert into worker (name, queues, host, pid, seen_at)
     values ('w', 'control,ingest,embed', 'h', 0, now() - make_interval(secs => %s))"""

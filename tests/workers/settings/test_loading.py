@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from connectors import FileOptions
 from connectors.web.limiter import LocalRequestLimiter
-from workers.settings import Configuration, Settings, SettingsError, load
+from workers.settings import Configuration, Settings, SettingsError, from_mapping, load
 
 Loaded = Callable[..., Settings]
 
@@ -112,6 +112,7 @@ def test_keys_of_other_tools_are_accepted_unread_and_noted(loaded: Loaded) -> No
     assert [note.split(": ")[:3] for note in settings.notes] == [
         ["larder.yaml:3", "storage.local", "not used"],
         ["larder.yaml:4", "storage.cloud", "not used"],
+        ["larder.yaml:6", "embedding.cache.enabled", "not used"],
         ["larder.yaml:6", "embedding.cache.path", "not used"],
         ["larder.yaml:11", "sources[0].loader", "not used"],
         ["larder.yaml:14", "sources[0].chunking.preserveFields", "not used"],
@@ -121,10 +122,39 @@ def test_keys_of_other_tools_are_accepted_unread_and_noted(loaded: Loaded) -> No
     assert settings.rag.embedding.cache.max_size == 1000
 
 
-def test_a_cache_of_vectors_that_is_to_be_off_stays_on_with_a_note(loaded: Callable[..., Settings]) -> None:
-    (note,) = loaded("rag:\n  embedding:\n    cache: {enabled: false}\n").notes
-    assert note.startswith("larder.yaml:3: embedding.cache.enabled: not used: ")
-    assert loaded("rag:\n  embedding:\n    cache: {enabled: true}\n").notes == ()
+OLD_KEYS = """\
+rag:
+  embedding: {cache: {enabled: false}, probeSeconds: 9}
+  queue: {maxInFlight: 5, upsertRows: 1, maxCrashes: 1}
+  enrichment: {generator: extract, maxAttempts: 9}
+  retrieval: {buildAt: 1, weights: {covered: 0, centroid: 0, outdated: 1}, rerank: {batchSize: 1}}
+  auth: {leeway: 0}
+  flower: {maxTasks: 100}
+"""
+
+
+def test_keys_of_earlier_releases_are_noted_and_change_nothing(loaded: Callable[..., Settings]) -> None:
+    settings = loaded(OLD_KEYS)
+    assert settings.rag == loaded("rag: {}\n").rag
+    named = [note.split(": ")[1] for note in settings.notes]
+    assert named == [
+        *("embedding.cache.enabled", "embedding.probeSeconds"),
+        *("queue.maxInFlight", "queue.upsertRows", "queue.maxCrashes"),
+        *("enrichment.generator", "enrichment.maxAttempts", "retrieval.buildAt"),
+        *("retrieval.weights.covered", "retrieval.weights.centroid", "retrieval.weights.outdated"),
+        *("retrieval.rerank.batchSize", "auth.leeway", "flower.maxTasks"),
+    ]
+
+
+def test_a_program_may_give_them_too() -> None:
+    settings = from_mapping(
+        {
+            "queue": {"maxInFlight": 5},
+            "sources": [{"name": "x", "type": "text", "paths": ["a"], "loader": "y"}],
+        },
+        {},
+    )
+    assert [note.split(": ")[0] for note in settings.notes] == ["queue.maxInFlight", "sources[0].loader"]
 
 
 def test_settings_cannot_be_changed(here: Path) -> None:

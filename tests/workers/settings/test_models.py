@@ -57,11 +57,7 @@ def test_the_documented_values_of_the_search_sections(loaded: Loaded) -> None:
         strategy="semantic", min_size=100, max_size=500, overlap=50
     )
     assert (rag.retrieval.top_k, rag.retrieval.min_similarity, rag.retrieval.max_distance) == (5, 0.7, 0.5)
-    assert (rag.retrieval.rerank.enabled, rag.retrieval.rerank.top_k, rag.retrieval.rerank.batch_size) == (
-        True,
-        3,
-        10,
-    )
+    assert (rag.retrieval.rerank.enabled, rag.retrieval.rerank.top_k) == (True, 3)
     assert (rag.retrieval.cache.enabled, rag.retrieval.cache.ttl, rag.retrieval.cache.max_entries) == (
         True,
         900,
@@ -132,11 +128,7 @@ def test_defaults() -> None:
         100,
         True,
     )
-    assert (rag.embedding.provider, rag.embedding.cache.enabled, rag.embedding.cache.max_size) == (
-        "minilm",
-        True,
-        1000,
-    )
+    assert (rag.embedding.provider, rag.embedding.cache.max_size) == ("minilm", 1000)
     assert rag.chunking.options() == ChunkingOptions()
     assert (rag.retrieval.min_similarity, rag.retrieval.candidates, rag.retrieval.rerank.candidates) == (
         "auto",

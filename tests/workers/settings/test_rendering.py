@@ -166,7 +166,7 @@ class TestReference:
 
     def test_every_variable_has_a_row(self) -> None:
         for variable in OVERRIDES:
-            assert f"| `{variable.name}` | `{variable.key}` |" in reference()
+            assert re.search(rf"\| `{variable.name}` \| [^|\n]*`{re.escape(variable.key)}`", reference())
 
     def test_every_table_has_the_same_number_of_cells_in_each_row(self) -> None:
         for table in re.findall(r"(?:^\|.*\|\n)+", reference(), re.MULTILINE):

@@ -15,10 +15,10 @@ from sqlalchemy import Connection
 
 from pipeline.database.engine import translated
 from pipeline.documents import Json
+from pipeline.documents.plain_text import first_names, plural
 from pipeline.errors import LarderError, StoreUnavailable
 from pipeline.ledger import audit, overview, upkeep
 from pipeline.ledger import sources as ledger
-from pipeline.plain_text import first_names, plural
 from workers import PACKAGE, installed_version
 from workers.admin import judgement, status
 from workers.admin.doctor import server_checks as server

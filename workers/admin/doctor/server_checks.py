@@ -14,12 +14,12 @@ from urllib.request import getproxies
 
 from pipeline.database import migrations
 from pipeline.database.engine import APP_ROLE, CONTROL_ROLE, translated
+from pipeline.documents.plain_text import plural
 from pipeline.embedding.calls import open_embedder
 from pipeline.embedding.known_models import PROVIDER_FACTS
 from pipeline.enrichment.degradation import HealthOptions
 from pipeline.errors import LarderError, StoreHindered, StoreRefused, StoreSilent, StoreUnavailable
 from pipeline.ledger import overview, upkeep
-from pipeline.plain_text import plural
 from pipeline.reranking import open_reranker
 from pipeline.search.chunk_store import indexes
 from workers.admin import operations

@@ -241,3 +241,9 @@ class Forbidden(SearchError):
 
 class NotFound(SearchError):
     """The requested item does not exist, or is not visible to the caller."""
+
+
+def pause_after(failures: int, *, first: float = 1.0, most: float) -> float:
+    """Seconds to wait after so many failures in a row: `first`, doubled with each further one, at most `most`."""
+    # Failures are not limited in number, and a number has an end.
+    return min(most, first * 2.0 ** min(max(0, failures - 1), 60))
