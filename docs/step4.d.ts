@@ -230,7 +230,7 @@ export interface Citation {
   chunk: string;
   /** Type of the source. */
   source_type: string;
-  /** At most 200 characters of the text, verbatim except for white space, links and emphasis; an ellipsis marks a cut. */
+  /** Quotation of up to 200 characters, verbatim but for white space, links and emphasis; an ellipsis marks cuts. */
   quoted: string;
 }
 

@@ -40,7 +40,7 @@ from pipeline.enrichment.extraction import (
     status_line,
     status_of_decision,
 )
-from pipeline.enrichment.found import (
+from pipeline.enrichment.references import (
     CANDIDATES,
     LIKELY_DUPLICATE,
     DocumentText,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pipeline.documents import DECISION_STATUSES
 from pipeline.documents.plain_text import is_same_title
 from pipeline.enrichment.context import UNKNOWN, SimilarEffort
-from pipeline.enrichment.found import FoundDocument
+from pipeline.enrichment.references import FoundDocument
 from pipeline.enrichment.text import (
     CUT,
     QUOTED,

@@ -133,7 +133,7 @@ def enricher(parts: Runtime, tenant: UUID, project: UUID | None = None) -> Enric
     """
     from pipeline.enrichment.context import static_context
     from pipeline.enrichment.enricher import Enricher
-    from pipeline.enrichment.found import DocumentTexts
+    from pipeline.enrichment.references import DocumentTexts
     from pipeline.enrichment.request import EnrichmentRequest
     from workers.search import retriever
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pipeline.documents import Chunk, Json, Kind, SourceType
 from pipeline.enrichment.enricher import Enricher
-from pipeline.enrichment.found import DocumentText, DocumentTexts
+from pipeline.enrichment.references import DocumentText, DocumentTexts
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.text import without_marks
 from pipeline.errors import StoreUnavailable

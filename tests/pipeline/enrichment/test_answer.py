@@ -14,8 +14,8 @@ from connectors import open_source
 from connectors.documents.options import DecisionRules, SourceContext
 from connectors.files.options import MarkdownOptions
 from pipeline.documents import Json, Kind
-from pipeline.enrichment.found import DocumentText, DocumentTexts, FoundDocument, LikelyDocument
 from pipeline.enrichment.prompt import prompt_block
+from pipeline.enrichment.references import DocumentText, DocumentTexts, FoundDocument, LikelyDocument
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.errors import StoreUnavailable
 from pipeline.search import Hit

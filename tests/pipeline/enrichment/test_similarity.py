@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from pipeline.documents import Json, Kind
 from pipeline.enrichment.enricher import Enricher
-from pipeline.enrichment.found import CANDIDATES, LikelyDocument, likely_documents, likely_duplicates, likest
+from pipeline.enrichment.references import (
+    CANDIDATES,
+    LikelyDocument,
+    likely_documents,
+    likely_duplicates,
+    likest,
+)
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.text import stems
 from pipeline.search import Hit, SearchRequest, SearchResults
