@@ -187,16 +187,13 @@ def _decisions(past: Sequence[tuple[FoundDocument, PastDecision]], cited: Citati
                 else "ask why before you plan it again."
             )
             text = f"Rejected before in {name}, {why}"
-            numbers = cited.cite(
-                reference,
-                truncated_sentence(reason or status_line(reference) or _representative_sentence(reference)),
-            )
+            sentence = reason or status_line(reference) or _representative_sentence(reference)
+            numbers = cited.cite(reference, truncated_sentence(sentence))
         else:
             by = f" by {decision.superseded_by}" if decision.superseded_by else ""
             text = f"Do not build on {name}: it is {decision.status}{by}."
-            numbers = cited.cite(
-                reference, truncated_sentence(status_line(reference) or _representative_sentence(reference))
-            )
+            sentence = status_line(reference) or _representative_sentence(reference)
+            numbers = cited.cite(reference, truncated_sentence(sentence))
         if numbers:
             yield Suggestion(kind="decision", ref=reference.external_id, text=text, citations=numbers)
 
@@ -285,11 +282,8 @@ def _wrong(reference: FoundDocument, close: Sequence[FoundDocument]) -> Iterator
 def _representative_sentence(reference: FoundDocument) -> Sentence:
     """The sentence that represents a document in a citation: its best passage, else its title."""
     best = best_passages(reference, most=1)
-    return (
-        best[0].sentence
-        if best
-        else truncated_sentence(Sentence(text=reference.title, ord=reference.hit.chunk.ord))
-    )
+    title = Sentence(text=reference.title, ord=reference.hit.chunk.ord)
+    return best[0].sentence if best else truncated_sentence(title)
 
 
 def named(reference: FoundDocument) -> str:

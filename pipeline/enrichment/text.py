@@ -230,9 +230,8 @@ def is_prose(text: str) -> bool:
     if label or _TITLE.fullmatch(text) or NOISE.fullmatch(words) or _MACHINE.search(text):
         return False
     beside_links = _URL.sub(" ", _LINK.sub(" ", text))
-    return not _RAW.search(beside_links) and (
-        beside_links == text or len(stems(beside_links) - _POINTING) >= _FEWEST_WORDS
-    )
+    few = beside_links != text and len(stems(beside_links) - _POINTING) < _FEWEST_WORDS
+    return not few and not _RAW.search(beside_links)
 
 
 def without_marks(text: str) -> str:
@@ -307,9 +306,8 @@ def passage(content: str, question: str, *, length: int) -> Passage:
     pieces = _FENCES.split(content)  # every second one is code
     pieces[::2] = map(_without_markup, pieces[::2])
     line, question_stems = single_line("\n".join(pieces)), stems(question)
-    hits = [
-        (m.start(), m.end(), form) for m in WORD.finditer(line) if (form := stem(m.group())) in question_stems
-    ]
+    words = ((m.start(), m.end(), stem(m.group())) for m in WORD.finditer(line))
+    hits = [word for word in words if word[2] in question_stems]
     if len(line) <= length:
         return Passage(text=line, marks=[(start, end) for start, end, _ in hits])
     room = length - 8
@@ -338,9 +336,8 @@ def _unescaped(text: str) -> str:
 
 def _words_of_link(link: re.Match[str]) -> str:
     """Text of a link; a call such as `handlers[name](event)` is left as it is."""
-    called = link.start() and (
-        link.string[link.start() - 1].isalnum() or link.string[link.start() - 1] in "_)]"
-    )
+    before = link.string[link.start() - 1 : link.start()]
+    called = before and (before.isalnum() or before in "_)]")
     return link[0] if called else link[1] or link[2] or ""
 
 
@@ -479,9 +476,8 @@ def section_of(headings: tuple[str, ...]) -> Section | None:
     summary = None
     for heading in reversed([heading for heading in headings if len(heading) <= _LONGEST]):
         name = _NUMBERING.sub("", heading.replace("’", "'")).casefold()
-        sections = [
-            _SECTION_NAMES.get(one) for one in ([name] if name in _SECTION_NAMES else _AND.split(name))
-        ]
+        names = [name] if name in _SECTION_NAMES else _AND.split(name)
+        sections = [*map(_SECTION_NAMES.get, names)]
         if all(sections) and sections[0] is not Section.SUMMARY:
             return sections[0]
         summary = sections[0] if all(sections) else summary

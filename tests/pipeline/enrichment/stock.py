@@ -86,7 +86,7 @@ class Stock(DocumentTexts):
         ]
         return SearchResults(hits=hits, model=self.model, degradation_level=self.level)
 
-    def of(self, document_ids: Collection[UUID], wanted: Filter) -> Mapping[UUID, DocumentText]:  # noqa: ARG002 (all are seen here)
+    def read(self, document_ids: Collection[UUID], query_filter: Filter) -> Mapping[UUID, DocumentText]:  # noqa: ARG002 (all are seen here)
         if self.away:
             raise StoreUnavailable("no answer")
         return {

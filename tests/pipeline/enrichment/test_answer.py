@@ -243,7 +243,7 @@ def test_when_the_whole_texts_cannot_be_read_the_chunks_found_have_to_do(shop: W
     stocked(shop)
 
     class Away:
-        def of(self, document_ids: Collection[UUID], wanted: Filter) -> Mapping[UUID, DocumentText]:  # noqa: ARG002 (nothing is there)
+        def read(self, document_ids: Collection[UUID], query_filter: Filter) -> Mapping[UUID, DocumentText]:  # noqa: ARG002 (nothing is there)
             raise StoreUnavailable(f"no answer for {len(document_ids)} documents")
 
         def ids(self, refs: Collection[str], projects: Collection[UUID] = ()) -> Sequence[UUID]:
