@@ -37,7 +37,8 @@ def read_json(path: Path, kind: type = dict) -> Any:
         content = None
     if not isinstance(content, kind):
         raise ModelMissing(
-            f"{path} is no JSON {'object' if kind is dict else 'list'}", fix="take the file of the same model"
+            f"{path} is not a JSON {'object' if kind is dict else 'list'}",
+            fix="take the file of the same model",
         )
     return content
 
@@ -65,8 +66,8 @@ def read_weights(path: Path) -> dict[str, NDArray[Any]]:
         }
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise ModelMissing(
-            f"{path} is no whole safetensors file with weights of 16 or 32 bits",
-            fix="copy the file anew",
+            f"{path} is not a complete safetensors file with weights of 16 or 32 bits",
+            fix="copy the file again",
             cause=error,
         ) from error
 
@@ -130,7 +131,7 @@ class BertPairs(Bert):
             self._head = [(self._weights[f"{n}.weight"], self._weights[f"{n}.bias"]) for n in names]
         except KeyError as error:
             raise ModelMissing(
-                f"{folder / 'model.safetensors'} has no {error.args[0]}: it is no cross-encoder",
+                f"{folder / 'model.safetensors'} has no {error.args[0]}: it is not a cross-encoder",
                 fix="use a model that reads question and text as one pair",
             ) from error
 

@@ -125,7 +125,7 @@ def open_tokenizer(folder: Path) -> tuple[Any, int]:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises nothing narrower
         raise ModelMissing(
-            f"{path} is no tokenizer", fix="take the tokenizer.json of the same model", cause=error
+            f"{path} is not a tokenizer file", fix="take the tokenizer.json of the same model", cause=error
         ) from error
     pad_ids = (tokenizer.token_to_id(name) for name in ("[PAD]", "<pad>"))
     pad = (tokenizer.padding or {}).get("pad_id", next((i for i in pad_ids if i is not None), 0))

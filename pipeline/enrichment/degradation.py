@@ -54,9 +54,9 @@ class Level:
 
 LEVELS: Mapping[int, Level] = {
     FULL: Level(says="", tries=(FULL, UNRANKED, CACHED, KEYWORDS)),
-    UNRANKED: Level(says="without a closer look", tries=(UNRANKED, CACHED, KEYWORDS)),
-    CACHED: Level(says="only what was asked before", tries=(CACHED,)),
-    KEYWORDS: Level(says="by words alone", tries=(CACHED, KEYWORDS)),
+    UNRANKED: Level(says="without reranking", tries=(UNRANKED, CACHED, KEYWORDS)),
+    CACHED: Level(says="cached answers only", tries=(CACHED,)),
+    KEYWORDS: Level(says="by keywords alone", tries=(CACHED, KEYWORDS)),
     STATIC: Level(says="nothing could be looked up"),
     DISABLED: Level(says="switched off"),
 }

@@ -329,7 +329,7 @@ def test_a_damaged_model_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_tokenizer_is_refused(tmp_path: Path, content: str) -> None:
     path = folder(tmp_path / "m", onnx_model(TABLE))
     (path / "tokenizer.json").write_text(content)
-    with pytest.raises(ModelMissing, match="no tokenizer"):
+    with pytest.raises(ModelMissing, match="not a tokenizer"):
         MiniLmEmbedder(model_path=path)
 
 
