@@ -191,7 +191,7 @@ def test_a_file_changed_just_now_or_in_the_future_is_not_trusted(
         (b" \n" * 100, "skipped"),
         (b"\x00\x01\x02", "failed"),
         (b"---\nsecurity_level: none such\n---\n\nText.\n", "failed"),
-        (b"---\ntitle: [\n---\n\nText.\n", "noted"),
+        (b"---\ntitle: [\n---\n\nText.\n", "reading_notes"),
     ],
 )
 def test_what_was_wrong_with_a_file_is_told_again(root: Path, content: bytes, told: str) -> None:

@@ -248,7 +248,7 @@ def test_a_new_model_that_is_refused_holds_up_nothing_else(
     reindex.begin(parts)
     monkeypatch.setattr(Runtime, "embedder_of", refused)
     fill(parts)
-    assert "the key is wrong" in reindex.status(parts)["indexes"][0]["last_error"]
+    assert "the key is wrong" in reindex.status(parts)["indexes"][1]["last_error"]
     assert omniscient.execute("select count(*) from embedding_hold").fetchone() == (0,)
 
 
