@@ -16,29 +16,29 @@ export interface EnrichedPbi {
   context: EnrichedContext;
 }
 
-/** The answer for one PBI. */
+/** The answer for one backlog item. */
 export interface EnrichedContext {
-  /** Items of the backlog like this one, best first. */
+  /** Similar backlog items, best first. */
   similar_work: SimilarWork[];
-  /** Decisions that bear on it, best first. */
+  /** Relevant decisions, best first. */
   past_decisions: PastDecision[];
-  /** Documents with passages that matter for it, best first. */
+  /** Documents with relevant passages, best first. */
   technical_docs: TechnicalDoc[];
   /** What a product owner may do. */
   suggestions: string[];
-  /** What went wrong with similar work; usually none. */
+  /** Problems of similar work; usually none. */
   risk_hints: RiskHint[];
   /** Items that may be the same as this one. */
   likely_duplicates: Duplicate[];
-  /** What similar finished work took, where the sources tell. */
+  /** Effort of similar finished work, if the sources have it. */
   effort_of_similar: SimilarEffort | null;
-  /** The sources, by number. */
+  /** Sources of the answer, by number. */
   citations: Citation[];
-  /** 0 is everything, 4 nothing could be looked up, 5 switched off. */
+  /** Degradation: 0 is everything, 4 nothing could be looked up, 5 switched off. */
   degradation_level: number;
-  /** While documents are loaded, how many are found by words alone; empty if all are found by meaning, too. */
+  /** Number of documents without vectors while documents are loaded, as a text; empty if all have them. */
   partial: string;
-  /** The project that was searched for it. */
+  /** Project that was searched. */
   project: string;
   /** Kind and sources of each of `suggestions`, in the same order. */
   suggestion_details: Suggestion[];
@@ -48,131 +48,131 @@ export interface EnrichedContext {
   error?: string;
 }
 
-/** An item of the backlog that is much like this one. */
+/** A backlog item similar to this one. */
 export interface SimilarWork {
-  /** The id its source knows it by: a PBI's id, a work item's number, a path. */
+  /** Id in the source: a backlog item's id, a work item's number, a path. */
   ref: string;
-  /** Of the document, on one line. */
+  /** Title of the document, on one line. */
   title: string;
-  /** Its address; `#` if it has none. */
+  /** Address of the document; `#` if it has none. */
   link: string;
-  /** The id it is stored under. */
+  /** Id of the stored document. */
   document_id: string;
   /** Name of the configured source. */
   source: string;
-  /** What kind of source that is, such as `pbi_json` or `confluence`. */
+  /** Type of the source, such as `pbi_json` or `confluence`. */
   source_type: string;
   /** ISO day of the last change. */
   updated_at: string | null;
-  /** Days since then. */
+  /** Days since the last change. */
   age_days: number | null;
-  /** Numbers of `citations`, one for each sentence or section in order. */
+  /** Numbers of `citations`, one for each sentence or passage in order. */
   citations: number[];
   /** 0 to 100, calibrated: of pairs at 80 four of five are about the same or related work. */
   similarity: number;
-  /** Why it is shown, in a few words; empty if nothing is known beside the similarity. */
+  /** Short reason for showing it; empty if there is none beside the similarity. */
   why: string;
   /** `meaning` (vectors were compared) or, without an embedder, `words`. */
   similarity_by: "meaning" | "words";
-  /** Sentences on what was done and what came of it, each cited. */
+  /** Sentences on the work and its outcome, each cited. */
   learnings: string[];
-  /** The sentence of the item that is most like this one, cited after `learnings`; none if the title alone is. */
+  /** The sentence most similar to this item, cited after `learnings`; none if only the title is similar. */
   relevant_sections: string[];
-  /** Its state, as the source calls it. */
+  /** State of the item, as the source names it. */
   status: string | null;
-  /** Its resolution, in a word or two, where the source has such a field. */
+  /** Resolution in a word or two, if the source has such a field. */
   outcome: string | null;
-  /** It was given up: removed, rejected, not to be fixed. */
+  /** Whether the work was given up: removed, rejected, not to be fixed. */
   abandoned: boolean;
   /** `ref` of the item that it was closed as a duplicate of. */
   duplicate_of: string | null;
-  /** What it took, such as `took 21 points, estimated 13; 12 days`, where the source tells. */
+  /** Effort, such as `took 21 points, estimated 13; 12 days`, if the source has it. */
   effort: string | null;
 }
 
-/** A decision that may bind this PBI. */
+/** A decision that may bind this backlog item. */
 export interface PastDecision {
-  /** The id its source knows it by: a PBI's id, a work item's number, a path. */
+  /** Id in the source: a backlog item's id, a work item's number, a path. */
   ref: string;
-  /** Of the document, on one line. */
+  /** Title of the document, on one line. */
   title: string;
-  /** Its address; `#` if it has none. */
+  /** Address of the document; `#` if it has none. */
   link: string;
-  /** The id it is stored under. */
+  /** Id of the stored document. */
   document_id: string;
   /** Name of the configured source. */
   source: string;
-  /** What kind of source that is, such as `pbi_json` or `confluence`. */
+  /** Type of the source, such as `pbi_json` or `confluence`. */
   source_type: string;
   /** ISO day of the last change. */
   updated_at: string | null;
-  /** Days since then. */
+  /** Days since the last change. */
   age_days: number | null;
-  /** Numbers of `citations`, one for each sentence or section in order. */
+  /** Numbers of `citations`, one for each sentence or passage in order. */
   citations: number[];
   /** 0 to 100, calibrated: of pairs at 80 four of five are about the same or related work. */
   similarity: number;
-  /** Why it is shown, in a few words; empty if nothing is known beside the similarity. */
+  /** Short reason for showing it; empty if there is none beside the similarity. */
   why: string;
-  /** Its first sentences; of one that was rejected, why it was. */
+  /** First sentences of the decision; for a rejected one the reason. */
   decision: string;
-  /** Why it was decided so, where the record says. */
+  /** Reasons for the decision, if the record has them. */
   rationale: string | null;
-  /** What follows from it for later work, where the record says. */
+  /** Constraints on later work, if the record has them. */
   constraints: string[];
-  /** Who decided, separated by commas. */
+  /** People who decided, separated by commas. */
   assigned_architect: string | null;
-  /** ISO day of the decision, when the source tells. */
+  /** ISO day of the decision, if the source has it. */
   date: string | null;
   /** One of proposed, accepted, implementing, implemented, rejected, deprecated, superseded and unknown. */
   status: "proposed" | "accepted" | "implementing" | "implemented" | "rejected" | "deprecated" | "superseded" | "unknown";
-  /** What took its place, as the record names it. */
+  /** Successor of the decision, as the record names it. */
   superseded_by: string | null;
   /** The same as `date`. */
   decided_at: string | null;
 }
 
-/** A document with the passages that matter for this PBI. */
+/** A document with relevant passages for this backlog item. */
 export interface TechnicalDoc {
-  /** The id its source knows it by: a PBI's id, a work item's number, a path. */
+  /** Id in the source: a backlog item's id, a work item's number, a path. */
   ref: string;
-  /** Of the document, on one line. */
+  /** Title of the document, on one line. */
   title: string;
-  /** Its address; `#` if it has none. */
+  /** Address of the document; `#` if it has none. */
   link: string;
-  /** The id it is stored under. */
+  /** Id of the stored document. */
   document_id: string;
   /** Name of the configured source. */
   source: string;
-  /** What kind of source that is, such as `pbi_json` or `confluence`. */
+  /** Type of the source, such as `pbi_json` or `confluence`. */
   source_type: string;
   /** ISO day of the last change. */
   updated_at: string | null;
-  /** Days since then. */
+  /** Days since the last change. */
   age_days: number | null;
-  /** Numbers of `citations`, one for each sentence or section in order. */
+  /** Numbers of `citations`, one for each sentence or passage in order. */
   citations: number[];
   /** 0 to 100, calibrated: of pairs at 80 four of five are about the same or related work. */
   similarity: number;
-  /** Why it is shown, in a few words; empty if nothing is known beside the similarity. */
+  /** Short reason for showing it; empty if there is none beside the similarity. */
   why: string;
   /** Heading and text of each passage, each cited. */
   relevant_sections: string[];
 }
 
-/** Something a product owner may do, with the passage that speaks for it. */
+/** A suggestion for a product owner, with the passage that supports it. */
 export interface Suggestion {
-  /** The same as in `suggestions`. */
+  /** Text as in `suggestions`. */
   text: string;
   /** One of acceptance_criterion, decision, duplicate, document, risk and notice. */
   kind: "acceptance_criterion" | "decision" | "duplicate" | "document" | "risk" | "notice";
-  /** `ref` of the document that it is about; none for a notice. */
+  /** `ref` of the document it is about; none for a notice. */
   ref: string | null;
   /** Numbers of `citations`; none for a notice. */
   citations: number[];
 }
 
-/** Something that went wrong with similar work. */
+/** A problem of similar work. */
 export interface RiskHint {
   /** One of reopened, abandoned, overran, rejected and followed. */
   type: "reopened" | "abandoned" | "overran" | "rejected" | "followed";
@@ -180,57 +180,57 @@ export interface RiskHint {
   severity: "HIGH" | "MEDIUM" | "LOW";
   /** A sentence for a product owner. */
   message: string;
-  /** Number of the citation that shows it. */
+  /** Number of the supporting citation. */
   citation: number;
 }
 
-/** An item that may be the same as this PBI. */
+/** An item that may be the same as this backlog item. */
 export interface Duplicate {
-  /** The id its source knows it by. */
+  /** Id in the source. */
   ref: string;
-  /** Of the item, on one line. */
+  /** Title of the item, on one line. */
   title: string;
   /** 0 to 100, as in `similar_work`. */
   similarity: number;
-  /** Its address; `#` if it has none. */
+  /** Address of the item; `#` if it has none. */
   link: string;
-  /** The id it is stored under. */
+  /** Id of the stored document. */
   document_id: string;
-  /** Its state, as the source calls it. */
+  /** State of the item, as the source names it. */
   status: string | null;
   /** `ref` of the item that it was closed as a duplicate of. */
   duplicate_of: string | null;
 }
 
-/** What similar finished work took. */
+/** Effort of similar finished work. */
 export interface SimilarEffort {
-  /** For a person: `five like it: median 9 days (n = 5)`. */
+  /** Text for people: `five like it: median 9 days (n = 5)`. */
   text: string;
-  /** So many items tell their effort. */
+  /** Number of items with a known effort. */
   n: number;
-  /** From start to end, where at least one tells. */
+  /** Median of the days from start to end; None if too few items have them. */
   median_days: number | null;
-  /** Story points that were used, where at least one tells. */
+  /** Median of the story points; None if too few items have them. */
   median_points: number | null;
 }
 
-/** Where a sentence was taken from. */
+/** The source of a quoted sentence. */
 export interface Citation {
-  /** Its number, from 1. */
+  /** Number of the citation, from 1. */
   n: number;
-  /** The id that the source knows the document by. */
+  /** Id of the document in the source. */
   ref: string;
-  /** Of the document, on one line. */
+  /** Title of the document, on one line. */
   title: string;
   /** Address of the document; `#` if it has none. */
   link: string;
-  /** The id it is stored under. */
+  /** Id of the stored document. */
   document_id: string;
   /** `document_id:ord`. */
   chunk: string;
-  /** What kind of source it comes from. */
+  /** Type of the source. */
   source_type: string;
-  /** At most 200 characters, verbatim but for white space, links and emphasis; a cut is marked with an ellipsis. */
+  /** Quotation of up to 200 characters, verbatim but for white space, links and emphasis; an ellipsis marks cuts. */
   quoted: string;
 }
 

@@ -133,7 +133,7 @@ def read_synonyms(path: Path) -> Synonyms:
         if path.stat().st_size <= MOST_SYNONYM_BYTES:
             given = yaml.load(path.read_text(encoding="utf-8"), Loader=BoundedLoader)  # noqa: S506
             groups = _GROUPS.validate_python(_listed(given), strict=True)
-            return Synonyms.of([[str(word) for word in group] for group in groups])
+            return Synonyms.from_groups([[str(word) for word in group] for group in groups])
     except OSError as error:
         why = f"cannot be read: {error.strerror}"
     except UnicodeDecodeError:

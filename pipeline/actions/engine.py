@@ -204,19 +204,19 @@ class EngineResources:
 
     def _options(self, model: str | None, dimensions: int | None) -> EmbeddingOptions:
         from pipeline.embedding import EmbeddingOptions
-        from pipeline.embedding.known_models import KNOWN
+        from pipeline.embedding.known_models import PROVIDER_FACTS
 
         settings = self._settings()
-        openai = settings.openai_base_url or KNOWN["openai"].variable in self._secrets()
+        openai = settings.openai_base_url or PROVIDER_FACTS["openai"].variable in self._secrets()
         provider = settings.embedding_provider or ("openai" if openai else "minilm")
         options = EmbeddingOptions(
             provider=provider,
             model=model or settings.embedding_model,
             dimensions=dimensions or settings.embedding_dimensions,
             base_url=getattr(settings, f"{provider}_base_url", ""),
-            api_key=self._secret(KNOWN[provider].variable) if provider in KNOWN else "",
+            api_key=self._secret(PROVIDER_FACTS[provider].variable) if provider in PROVIDER_FACTS else "",
         )
-        _require_key(options, KNOWN.get(provider))
+        _require_key(options, PROVIDER_FACTS.get(provider))
         return replace(options, timeout=settings.ollama_timeout) if provider == "ollama" else options
 
 

@@ -1,4 +1,4 @@
-"""Turning text into vectors: the port and its limits, and what an embedder is told."""
+"""The port for embedders: protocol, limits and options."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 Vectors = NDArray[np.float32]
 """Shape (texts, dimensions), every row of length 1."""
 Oversize = Literal["split", "refuse", "cut"]
-"""What becomes of a longer text than a model reads: the mean of its parts, nothing, or the vector of its beginning."""
+"""Handling of texts longer than the model reads: mean of the segments' vectors, an error, or the beginning's vector."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedderLimits:
-    """How much one call may carry."""
+    """Limits of one call."""
 
     texts: int = 256
     """Most texts of one call."""
     tokens_per_text: int = 256
-    """As `count_tokens` counts; a longer text is not cut unless `oversize` says so."""
+    """Most tokens of one text by `count_tokens`; `oversize` decides on longer texts."""
     tokens: int | None = None
     """Most tokens of all texts of one call together."""
     bytes: int | None = None
@@ -31,11 +31,11 @@ class EmbedderLimits:
     empty: bool = True
     """False: the provider has no vector for a text of nothing but white space."""
     oversize: Oversize = "split"
-    """What becomes of a longer document; `cut`: this embedder itself reads the beginning only, and callers let it."""
+    """Handling of longer documents; `cut`: callers send the whole text, and the embedder reads only its beginning."""
 
 
 def readable(text: str) -> str:
-    """Half characters (lone surrogates, from broken sources) become `?`: nothing that takes UTF-8 takes them."""
+    """Replace lone surrogates, which broken sources contain and UTF-8 cannot encode, with `?`."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -51,7 +51,7 @@ class Embedder(Protocol):
 
         Raises:
             EmbedderUnavailable: may work later.
-            EmbedderRefused: key, model or plan are refused, and will be until somebody mends it.
+            EmbedderRefused: key, model or plan are refused until an operator changes something.
             TextRejected: one of these texts is refused; smaller calls tell which.
         """
         ...
@@ -61,24 +61,24 @@ class Embedder(Protocol):
         ...
 
     def count_tokens(self, text: str) -> int:
-        """How many tokens the text has; where the model's tokenizer is not here, never fewer than it has."""
+        """Number of tokens of the text; an upper bound if the model's tokenizer is not installed."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingOptions:
-    """Which model makes the vectors, and how it is called."""
+    """Selection of the embedding model, and options of its calls."""
 
     provider: str = "minilm"
     """A key of `PROVIDERS`."""
     model: str = ""
     """Empty: the provider's own default."""
     dimensions: int | None = None
-    """None: whatever the model gives; a number is checked against the model."""
+    """Length of the vectors, which the model must support; None: the model's usual length."""
     model_path: Path | None = None
     """A folder with another model, of ONNX or as Hugging Face's hub has it, instead of the shipped one."""
     batch_size: int | None = None
-    """Most texts of one call; None: what the provider does best."""
+    """Most texts of one call; None: the provider's usual number."""
     base_url: str = ""
     """Address of a provider on the network; empty: the provider's public one."""
     api_key: str = field(default="", repr=False)
@@ -88,6 +88,6 @@ class EmbeddingOptions:
     device: str = "cpu"
     """cpu or cuda, for models that run here."""
     oversize: Oversize | None = None
-    """What becomes of a document's text that is longer than the model reads; None: what is best for the model."""
+    """Handling of documents longer than the model reads; None: the best one for the model."""
     max_tokens: int | None = None
-    """How much of a text a service's model reads, if it is not the model's usual length or not known here."""
+    """Most tokens of a text that a service's model reads, if Larder does not know the model or the number differs."""

@@ -1,4 +1,4 @@
-"""BERT and its kind (MiniLM, BGE, E5, GTE, arctic-embed) from the files that Hugging Face's hub has of a model."""
+"""BERT and related models (MiniLM, BGE, E5, GTE, arctic-embed), loaded from the files of Hugging Face's hub."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _FAR = -1e9
 
 
 def read_json(path: Path, kind: type = dict) -> Any:
-    """The object, or the list, in a file; an empty one if there is no such file.
+    """The JSON object (or list, by `kind`) in a file; an empty one if there is no such file.
 
     Raises:
-        ModelMissing: it holds something else.
+        ModelMissing: the file holds something else.
     """
     if not path.is_file():
         return kind()
@@ -37,16 +37,17 @@ def read_json(path: Path, kind: type = dict) -> Any:
         content = None
     if not isinstance(content, kind):
         raise ModelMissing(
-            f"{path} is no JSON {'object' if kind is dict else 'list'}", fix="take the file of the same model"
+            f"{path} is not a JSON {'object' if kind is dict else 'list'}",
+            fix="take the file of the same model",
         )
     return content
 
 
 def read_weights(path: Path) -> dict[str, NDArray[Any]]:
-    """Name -> tensor of a safetensors file. Those of 32 bits are mapped, so that processes share them.
+    """Name -> tensor of a safetensors file. Tensors of 32 bits are memory-mapped, so that processes share them.
 
     Raises:
-        ModelMissing: the file is none.
+        ModelMissing: the file is not a safetensors file, or incomplete.
     """
     try:
         # Copy on write: OpenVINO takes no array that is read-only.
@@ -55,16 +56,18 @@ def read_weights(path: Path) -> dict[str, NDArray[Any]]:
         header = json.loads(raw[8:start].tobytes())
         return {
             name: _tensor(
-                np.ndarray(told["shape"], _DTYPES[told["dtype"]], raw.data, start + told["data_offsets"][0]),
-                told["dtype"],
+                np.ndarray(
+                    entry["shape"], _DTYPES[entry["dtype"]], raw.data, start + entry["data_offsets"][0]
+                ),
+                entry["dtype"],
             )
-            for name, told in header.items()
+            for name, entry in header.items()
             if name != "__metadata__"
         }
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise ModelMissing(
-            f"{path} is no whole safetensors file with weights of 16 or 32 bits",
-            fix="copy the file anew",
+            f"{path} is not a complete safetensors file with weights of 16 or 32 bits",
+            fix="copy the file again",
             cause=error,
         ) from error
 
@@ -78,7 +81,7 @@ def _tensor(array: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 class Bert:
-    """An encoder of this kind, and the head of a cross-encoder if the file has one."""
+    """A BERT encoder."""
 
     def __init__(self, folder: Path) -> None:
         config, weights = read_json(folder / "config.json"), read_weights(folder / "model.safetensors")
@@ -86,7 +89,7 @@ class Bert:
         prefix = next((name.removesuffix(_WORDS) for name in weights if name.endswith(_WORDS)), "")
         self._weights = {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
         try:
-            # RoBERTa numbers places behind the number of its padding.
+            # RoBERTa numbers positions from the padding's number + 1.
             first = 0 if config["model_type"] == "bert" else config["pad_token_id"] + 1
             self._words = self._weights[_WORDS]
             self._types = self._weights["embeddings.token_type_embeddings.weight"]
@@ -111,14 +114,14 @@ class Bert:
     ) -> NDArray[np.float32]:
         """The last layer, (texts, tokens, dimensions)."""
         ids, mask = tokens["input_ids"], tokens["attention_mask"]
-        # Looked up here and not in the network, which would keep a copy of the largest of its tables.
+        # Looked up with numpy, since the network would keep a copy of its largest table.
         layer = self._words[ids] + self._types[tokens["token_type_ids"]] + self._places[: ids.shape[1]]
         attention = ((1 - mask) * np.float32(_FAR))[:, None, None, :].astype(np.float32)
         return self._engine.run({"embedded": layer, "attention": attention}, seconds)
 
 
 class BertPairs(Bert):
-    """A cross-encoder of this kind."""
+    """A BERT cross-encoder: encoder and classification head."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -128,7 +131,7 @@ class BertPairs(Bert):
             self._head = [(self._weights[f"{n}.weight"], self._weights[f"{n}.bias"]) for n in names]
         except KeyError as error:
             raise ModelMissing(
-                f"{folder / 'model.safetensors'} has no {error.args[0]}: it is no cross-encoder",
+                f"{folder / 'model.safetensors'} has no {error.args[0]}: it is not a cross-encoder",
                 fix="use a model that reads question and text as one pair",
             ) from error
 
@@ -143,7 +146,7 @@ class BertPairs(Bert):
 
 
 def _refuse_foreign(path: Path, config: Mapping[str, Any]) -> None:
-    """Raise for what would be computed wrongly in silence."""
+    """Raise for a configuration that would be computed wrongly without an error."""
     for key, allowed, usual in (
         ("model_type", _KINDS, None),
         ("hidden_act", _ACTIVATIONS, "gelu"),
@@ -186,13 +189,15 @@ def _network(config: Mapping[str, Any], weights: Weights) -> Any:
     x = norm(embedded, "embeddings.LayerNorm")
     for number in range(config["num_hidden_layers"]):
         layer = f"encoder.layer.{number}"
-        parts = [
-            op.transpose(op.reshape(dense(x, f"{layer}.attention.self.{part}"), split, True), swap)
-            for part in ("query", "key", "value")
+        projections = [
+            op.transpose(op.reshape(dense(x, f"{layer}.attention.self.{projection}"), split, True), swap)
+            for projection in ("query", "key", "value")
         ]
-        seen = op.scaled_dot_product_attention(*parts, attention)
-        seen = dense(op.reshape(op.transpose(seen, swap), join, True), f"{layer}.attention.output.dense")
-        x = norm(op.add(seen, x), f"{layer}.attention.output.LayerNorm")
+        attended = op.scaled_dot_product_attention(*projections, attention)
+        attended = dense(
+            op.reshape(op.transpose(attended, swap), join, True), f"{layer}.attention.output.dense"
+        )
+        x = norm(op.add(attended, x), f"{layer}.attention.output.LayerNorm")
         wide = op.gelu(
             dense(x, f"{layer}.intermediate.dense"), _ACTIVATIONS[config.get("hidden_act", "gelu")]
         )

@@ -1,4 +1,4 @@
-"""The allowance for embedding: asked before each call, told how the call went."""
+"""Budget of embedding calls: a grant is taken before each call, and its outcome is reported."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from typing import Protocol, TypeVar
 from pipeline.embedding import Embedder, Vectors
 from pipeline.errors import AnswerMalformed, EmbedderUnavailable, LarderError
 
-_Made = TypeVar("_Made")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What one call takes out of the allowance."""
+    """Cost of one call, charged to the budget."""
 
     texts: int
     tokens: int
     query: bool = False
-    """A question of somebody who waits; documents leave a share to these."""
+    """Whether a search waits for the answer; documents leave a share of the budget to queries."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
-    """A call that may be made."""
+    """Permission for one call."""
 
     cost: Cost
     day: date | None = None
-    """The day it was counted for, where days are counted."""
+    """Day that the call is counted for; None without a daily limit."""
     slot: str = ""
-    """The part of the minute it was counted in."""
+    """Part of the minute that the call is counted in."""
 
 
 class Budget(Protocol):
-    """The allowance of one tenant. Each grant ends with exactly one of `spent`, `failed` and `refused`."""
+    """The budget of one tenant. Each grant ends with exactly one of `spent`, `failed` and `refused`."""
 
     @property
     def texts(self) -> int | None:
@@ -48,7 +48,7 @@ class Budget(Protocol):
         ...
 
     def take(self, cost: Cost) -> Grant:
-        """Permission for one call, to be made at once.
+        """Take permission for one call, which must follow at once.
 
         Raises:
             BudgetSpent: not now; `retry_after` says in how many seconds.
@@ -56,35 +56,35 @@ class Budget(Protocol):
         ...
 
     def spent(self, grant: Grant, tokens: int | None) -> None:
-        """The call was answered; `tokens` is what the service charged, if it told."""
+        """Report an answered call; `tokens` is the number the service charged, if it named one."""
         ...
 
     def failed(self, grant: Grant, error: EmbedderUnavailable) -> None:
-        """The service could not be reached or sent us away; nothing was charged.
+        """Report that the service was unreachable or overloaded; nothing was charged.
 
-        May tell the error when to come back, if all who share the budget leave the service alone until then.
+        May set `retry_after` of the error, if all users of the budget pause until then.
         """
         ...
 
     def refused(self, grant: Grant) -> None:
-        """The service answered that it will not do it; nothing was charged."""
+        """Report that the service refused the call; nothing was charged."""
         ...
 
 
 class BudgetedEmbedder:
-    """An embedder that is asked within a budget; an Embedder itself."""
+    """An Embedder whose calls take their grants from a budget."""
 
     def __init__(self, embedder: Embedder, budget: Budget) -> None:
         self._embedder = embedder
         self._budget = budget
         self.model = embedder.model
         self.dimensions = embedder.dimensions
-        own = embedder.limits
-        # Texts only: a limit of tokens lower than a text would have it embedded in parts, and its vector another.
-        self.limits = replace(own, texts=min(own.texts, budget.texts or own.texts))
+        limits = embedder.limits
+        # Texts only: a limit of tokens lower than a text's would split the text and so change its vector.
+        self.limits = replace(limits, texts=min(limits.texts, budget.texts or limits.texts))
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
-        """As the embedder's.
+        """Embed documents as the inner embedder does, within the budget.
 
         Raises:
             BudgetSpent: not now; `retry_after` says in how many seconds.
@@ -93,20 +93,20 @@ class BudgetedEmbedder:
         return self._within(cost, lambda: self._embedder.embed_documents(texts))
 
     def embed_query(self, text: str) -> Vectors:
-        """As the embedder's; raises BudgetSpent as `embed_documents` does."""
+        """Embed a query as the inner embedder does; raises BudgetSpent as `embed_documents` does."""
         cost = Cost(texts=1, tokens=self.count_tokens(text), query=True)
         return self._within(cost, lambda: self._embedder.embed_query(text))
 
     def count_tokens(self, text: str) -> int:
-        """As the embedder's."""
+        """Count tokens as the inner embedder does."""
         return self._embedder.count_tokens(text)
 
-    def _within(self, cost: Cost, call: Callable[[], _Made]) -> _Made:
+    def _within(self, cost: Cost, call: Callable[[], _Result]) -> _Result:
         grant = self._budget.take(cost)
         try:
-            made = call()
+            result = call()
         except AnswerMalformed:
-            # It was answered, and probably charged: that one answer is no reason for everybody to stay away.
+            # The call was answered, and probably charged: one bad answer is no reason for a pause of the whole budget.
             self._budget.spent(grant, None)
             raise
         except EmbedderUnavailable as error:
@@ -115,6 +115,6 @@ class BudgetedEmbedder:
         except LarderError:
             self._budget.refused(grant)
             raise
-        # An embedder whose service tells what it charged keeps the number of its last call.
+        # An embedder whose service reports the charged tokens keeps the number of its last call.
         self._budget.spent(grant, getattr(self._embedder, "used_tokens", None))
-        return made
+        return result

@@ -1,4 +1,4 @@
-"""Opening an embedder, and calling it safely: in pieces it can take, tried again shortly, its answer never trusted."""
+"""Opening an embedder, and calling it safely: within its limits, with short retries, and with checked answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PROVIDERS: Mapping[str, str] = {
 
 
 def open_embedder(options: EmbeddingOptions) -> Embedder:
-    """The embedder the options name.
+    """Open the embedder that the options name.
 
     Raises:
         ConfigurationError: unknown provider or model, a size below 1, or dimensions the model does not have.
@@ -58,38 +58,38 @@ def open_embedder(options: EmbeddingOptions) -> Embedder:
         )
     if options.oversize == "cut" != embedder.limits.oversize:
         raise ConfigurationError(
-            f"embedding.oversize is cut, and the provider {options.provider} is not sent half a text",
+            f"embedding.oversize is cut, which the provider {options.provider} cannot do",
             fix="use split or refuse, or leave it out",
         )
     embedder.limits = replace(embedder.limits, oversize=options.oversize or embedder.limits.oversize)
     return embedder
 
 
-_NAMED = 10
-"""How many bad texts a message names; `indexes` has them all."""
+_MOST_NAMED = 10
+"""Most rejected texts that a message names; `indexes` has all of them."""
 _HALVINGS = 4
-"""How often a part is halved that a provider finds too long although it was counted as short enough."""
-_AS_GOOD_AS_ONE = 1e-5
-"""A vector whose length differs by less than half of this has length 1: halves keep three digits."""
-_PLAIN = "harbour"
-"""A text that every model has a vector for: what is answered to it tells whether a text is to blame or the service."""
-_WRAPPING = 256
-"""Bytes a provider's JSON may put around one text: model, task, width and punctuation."""
+"""Most halvings of a segment that a provider finds too long although its count of tokens fits."""
+_LENGTH_TOLERANCE = 1e-5
+"""Largest deviation of a squared length from 1 that needs no normalisation: 16-bit numbers keep three digits."""
+_PROBE_TEXT = "harbour"
+"""A text that every model has a vector for: its answer shows whether a rejected text or the service is the cause."""
+_JSON_OVERHEAD_BYTES = 256
+"""Bytes that a provider's JSON may add to one text: model, task, width and punctuation."""
 
 
 class TextsRejected(TextRejected):
-    """The embedder refuses some of the texts; the others are good."""
+    """The embedder refuses some of the texts; the others have vectors."""
 
     def __init__(self, message: str, *, indexes: Sequence[int], vectors: Vectors, fix: str = "") -> None:
         super().__init__(message, fix=fix)
         self.indexes = tuple(indexes)
-        """Positions in the texts given, counted from 0, ascending."""
+        """Positions of the rejected texts, counted from 0, ascending."""
         self.vectors = vectors
-        """A row per text given, so that what was paid for the good ones is not lost; zeros for the bad."""
+        """A row per text, so that paid vectors are not lost; zeros for the rejected texts."""
 
 
 ATTEMPTS = Retrying(
-    # Seconds only: longer waits are the ledger's business, where a worker is not held up by them.
+    # Seconds only: longer waits belong to the ledger, where they do not block a worker.
     stop=stop_after_attempt(3),
     wait=wait_exponential(multiplier=0.5) + wait_random(0, 0.5),
     retry=retry_if_exception(lambda e: isinstance(e, EmbedderUnavailable) and e.retry_after is None),
@@ -98,10 +98,10 @@ ATTEMPTS = Retrying(
 
 
 def normalised(rows: NDArray[np.floating[Any]]) -> Vectors:
-    """The rows at length 1; what has no length, or is no table, stays as it is, for the caller to refuse."""
+    """Scale rows to length 1; rows without a finite length, and arrays that are no table, are left to the caller."""
     if rows.ndim != 2:  # noqa: PLR2004 - rows and columns
         return rows.astype(np.float32)
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as that
+    with np.errstate(over="ignore"):  # overflows become infinite, and are refused for that
         lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))[:, np.newaxis]
         usable = np.isfinite(lengths) & (lengths > 0.0)
         vectors: Vectors = (rows / np.where(usable, lengths, 1.0)).astype(np.float32)
@@ -109,26 +109,26 @@ def normalised(rows: NDArray[np.floating[Any]]) -> Vectors:
 
 
 def embed_checked(embedder: Embedder, texts: Sequence[str], *, attempts: Retrying = ATTEMPTS) -> Vectors:
-    """One finite vector of length 1 per text, in order, in as many calls as the limits ask for.
+    """Embed documents: one finite vector of length 1 per text, in order, in as many calls as the limits require.
 
-    A text too long for the model is embedded in parts, and its vector is their mean, each part counted by its
-    tokens; or it is refused, or left to the model to cut: `limits.oversize` says which. A call that finds the
-    embedder unavailable, or an answer without a usable vector for each text, is tried as `attempts` says: three times
-    within 3 seconds, unless the embedder says when to come back. An answer that stays wrong is asked for by halves,
-    so that only those texts are refused that have none by themselves while others have.
+    A text too long for the model is split into segments, and its vector is their mean, weighted by tokens; or it is
+    refused, or cut by the model: `limits.oversize` decides. A call is repeated by `attempts` (three times within 3
+    seconds) if the embedder is unavailable or its answer lacks a usable vector, unless the embedder sets
+    `retry_after`. If the answer stays malformed, the texts are sent in halves, so that only those texts are refused
+    that have no vector by themselves while others have one.
 
     Raises:
         TextsRejected: some texts are refused or have no usable vector; `indexes` says which.
         EmbedderUnavailable: may work later.
         EmbedderRefused: key, model or plan are refused.
         ConfigurationError: the vectors have another length than the embedder's dimensions.
-        AnswerMalformed: no text at all gets a usable vector; it may later.
+        AnswerMalformed: no text at all gets a usable vector; it may work later.
     """
     request = _Request(embedder, embedder.limits, embedder.embed_documents, len(texts), attempts)
     vectors = request.vectors([composed(text) for text in texts])
-    if request.bad:
-        indexes = sorted(request.bad)
-        numbers, first = first_names(indexes, _NAMED), request.bad[indexes[0]]
+    if request.rejected:
+        indexes = sorted(request.rejected)
+        numbers, first = first_names(indexes, _MOST_NAMED), request.rejected[indexes[0]]
         raise TextsRejected(
             f"{embedder.model} refuses {len(indexes)} of {plural(len(texts), 'text')}, no. {numbers} from 0: "
             f"{first.message}",
@@ -140,46 +140,46 @@ def embed_checked(embedder: Embedder, texts: Sequence[str], *, attempts: Retryin
 
 
 def embed_query_checked(embedder: Embedder, text: str) -> Vectors:
-    """The question's vector, finite and of length 1, shape (dimensions,).
+    """Embed a query: its vector is finite and of length 1, shape (dimensions,).
 
-    A question too long for the model is never refused: it is asked in parts where `limits.oversize` would refuse
-    a document. It is tried once: somebody waits for it, and can be answered by words alone.
+    A query too long for the model is never refused: it is split where `limits.oversize` would refuse a document.
+    The call is made once, since the caller waits and can fall back on keywords.
 
     Raises:
-        EmbeddingError: and its kinds, as `embed_checked`; TextRejected for this text.
+        EmbeddingError: as `embed_checked`; TextRejected for this text.
         ConfigurationError: the vector has another length than the embedder's dimensions.
     """
     text = composed(text)
     if embedder.limits.oversize == "cut" and embedder.limits.empty:
-        # One call whatever its length, and nothing to count: nearly every such model gives length 1 by itself.
+        # One call for any length, and nothing to count: nearly all such models return vectors of length 1.
         row = embedder.embed_query(text)
-        known = row.shape == (embedder.dimensions,) and row.dtype == np.float32
-        if known and abs(row.dot(row) - 1.0) < _AS_GOOD_AS_ONE:
+        well_formed = row.shape == (embedder.dimensions,) and row.dtype == np.float32
+        if well_formed and abs(row.dot(row) - 1.0) < _LENGTH_TOLERANCE:
             return row
     limits = replace(embedder.limits, texts=1)
     if limits.oversize == "refuse":
         limits = replace(limits, oversize="split")
-    request = _Request(embedder, limits, lambda part: embedder.embed_query(part[0])[np.newaxis], 1)
+    request = _Request(embedder, limits, lambda texts: embedder.embed_query(texts[0])[np.newaxis], 1)
     vector: Vectors = request.vectors([text])[0]
-    if request.bad:
-        raise request.bad[0]
+    if request.rejected:
+        raise request.rejected[0]
     return vector
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Part:
-    """A whole text, or a part of one that is too long."""
+class _Segment:
+    """A whole text, or a section of one that is too long for the model."""
 
     text: str
-    owner: int
-    """Position of the text it belongs to."""
+    text_index: int
+    """Position of the text that the segment belongs to."""
     tokens: int
     bytes: int
     halved: int = 0
 
 
 class _Request:
-    """What one caller wants, which may take many calls of the embedder."""
+    """Embedding of a caller's texts, in one or more calls of the embedder."""
 
     def __init__(
         self,
@@ -189,87 +189,88 @@ class _Request:
         texts: int,
         attempts: Retrying | None = None,
     ) -> None:
-        """Without `attempts` each call is tried once, and a malformed answer is passed on: somebody waits."""
+        """Without `attempts` each call is tried once, and a malformed answer is raised, since a caller waits."""
         self.embedder = embedder
         self.limits = limits
         self.ask = ask
         self.attempts = attempts
         self.sums = np.zeros((texts, embedder.dimensions), dtype=np.float32)
-        """A row per text, where the vectors of its parts are added up."""
-        self.bad: dict[int, TextRejected] = {}
-        """Position of a refused text -> why."""
+        """A row per text: the sum of its segments' vectors."""
+        self.rejected: dict[int, TextRejected] = {}
+        """Position of a rejected text -> the reason."""
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
-        """A row per text, those of `bad` texts zeros."""
-        parts = [part for at, text in enumerate(texts) for part in self._parts(text, at)]
-        for batch in _batches(parts, self.limits):
+        """A row per text; zeros for `rejected` texts."""
+        segments = [segment for index, text in enumerate(texts) for segment in self._segments_of(text, index)]
+        for batch in _batches(segments, self.limits):
             self._add(batch)
-        self.sums[list(self.bad)] = 0.0
-        for at in np.flatnonzero(~self.sums.any(axis=1)):
-            self.bad.setdefault(int(at), _unusable())
+        self.sums[list(self.rejected)] = 0.0
+        for row in np.flatnonzero(~self.sums.any(axis=1)):
+            self.rejected.setdefault(int(row), _unusable())
         return normalised(self.sums)
 
-    def _parts(self, text: str, at: int) -> list[_Part]:
-        """The text as it is sent; nothing if it is refused without asking."""
+    def _segments_of(self, text: str, index: int) -> list[_Segment]:
+        """The text's segments as they are sent; none if the text is rejected without a call."""
         if not self.limits.empty and (not text or text.isspace()):
-            self.bad[at] = TextRejected(
-                "a text of nothing but white space has no vector here", fix="leave this text out"
+            self.rejected[index] = TextRejected(
+                "this model has no vector for a text of white space only", fix="leave this text out"
             )
             return []
-        if self.limits.oversize == "cut":  # nothing to decide, so that nothing need be counted
-            return [_Part(text=text, owner=at, tokens=0, bytes=0)]
-        whole = self._part(text, at)
-        times = self._excess(whole)
-        if times <= 1:
+        if self.limits.oversize == "cut":  # nothing to decide, so nothing is counted
+            return [_Segment(text=text, text_index=index, tokens=0, bytes=0)]
+        whole = self._segment(text, index)
+        excess = self._excess(whole)
+        if excess <= 1:
             return [whole]
         if self.limits.oversize == "refuse":
-            self.bad[at] = TextTooLong(
-                f"a text of {whole.tokens} tokens and {whole.bytes} bytes is {times:.1f} times as long as "
+            self.rejected[index] = TextTooLong(
+                f"a text of {whole.tokens} tokens and {whole.bytes} bytes is {excess:.1f} times as long as "
                 f"{self.embedder.model} takes",
                 fix="set embedding.oversize to split, or chunk documents smaller",
             )
             return []
-        return [self._part(part, at) for part in in_parts(text, lambda t: self._excess(self._part(t, at)))]
+        segments = split_text(text, lambda segment: self._excess(self._segment(segment, index)))
+        return [self._segment(segment, index) for segment in segments]
 
-    def _part(self, text: str, at: int) -> _Part:
-        # Escaped to ASCII, JSON is longest; a provider's client may do it.
-        size = len(json.dumps(text)) + _WRAPPING if self.limits.bytes else 0
-        return _Part(text=text, owner=at, tokens=self.embedder.count_tokens(text), bytes=size)
+    def _segment(self, text: str, index: int) -> _Segment:
+        # JSON is longest with non-ASCII characters escaped, as some providers' clients do.
+        size = len(json.dumps(text)) + _JSON_OVERHEAD_BYTES if self.limits.bytes else 0
+        return _Segment(text=text, text_index=index, tokens=self.embedder.count_tokens(text), bytes=size)
 
-    def _excess(self, part: _Part) -> float:
-        """How many times as long as allowed it is."""
-        times = part.tokens / min(self.limits.tokens_per_text, self.limits.tokens or part.tokens or 1)
-        return max(times, part.bytes / self.limits.bytes) if self.limits.bytes else times
+    def _excess(self, segment: _Segment) -> float:
+        """Length of the segment relative to the limits; at most 1 if it fits."""
+        excess = segment.tokens / min(self.limits.tokens_per_text, self.limits.tokens or segment.tokens or 1)
+        return max(excess, segment.bytes / self.limits.bytes) if self.limits.bytes else excess
 
-    def _add(self, parts: Sequence[_Part]) -> None:
-        """Ask for these parts' vectors and add them up; refused texts are noted in `bad`."""
-        parts = [part for part in parts if part.owner not in self.bad]
-        if not parts:
+    def _add(self, segments: Sequence[_Segment]) -> None:
+        """Embed the segments and add up their vectors; rejected texts are recorded in `rejected`."""
+        segments = [segment for segment in segments if segment.text_index not in self.rejected]
+        if not segments:
             return
         try:
-            texts = [part.text for part in parts]
-            rows = self.attempts(self._answered, texts) if self.attempts else self._answered(texts)
+            texts = [segment.text for segment in segments]
+            rows = self.attempts(self._call, texts) if self.attempts else self._call(texts)
         except (TextRejected, AnswerMalformed) as error:
-            self._isolate(parts, error)
+            self._isolate(segments, error)
             return
         lengths = np.einsum("ij,ij->i", rows, rows)
-        for place in np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0.0))):
-            self.bad[parts[place].owner] = _unusable()
-            rows[place] = 0.0
-        rows *= np.array([max(part.tokens, 1) for part in parts], dtype=np.float32)[:, np.newaxis]
-        np.add.at(self.sums, [part.owner for part in parts], rows)
+        for row in np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0.0))):
+            self.rejected[segments[row].text_index] = _unusable()
+            rows[row] = 0.0
+        rows *= np.array([max(segment.tokens, 1) for segment in segments], dtype=np.float32)[:, np.newaxis]
+        np.add.at(self.sums, [segment.text_index for segment in segments], rows)
 
-    def _answered(self, texts: list[str]) -> Vectors:
-        """A vector for each text, as one answer gives them, finite if it can be asked for again."""
+    def _call(self, texts: list[str]) -> Vectors:
+        """Call the embedder once: a vector for each text, checked to be finite if the call can be repeated."""
         rows = np.asarray(self.ask(texts), dtype=np.float32)
         if rows.ndim != 2 or len(rows) != len(texts):  # noqa: PLR2004 - rows and columns
             raise AnswerMalformed(
                 f"{self.embedder.model} answers {plural(len(texts), 'text')} with an array of shape {rows.shape}",
-                fix="if it lasts, check that the provider's address serves this model's embeddings",
+                fix="if it persists, check that the provider's address serves this model's embeddings",
             )
         if rows.shape[1] != self.embedder.dimensions:
             raise ConfigurationError(
-                f"{self.embedder.model} gives {rows.shape[1]} dimensions, configured are {self.embedder.dimensions}",
+                f"{self.embedder.model} gives {rows.shape[1]} dimensions instead of {self.embedder.dimensions}",
                 fix=f"set embedding.dimensions to {rows.shape[1]} and rebuild the index",
             )
         rows = normalised(rows)
@@ -277,42 +278,44 @@ class _Request:
             raise AnswerMalformed(f"{self.embedder.model} answers with a vector that is not finite")
         return rows
 
-    def _isolate(self, parts: Sequence[_Part], error: TextRejected | AnswerMalformed) -> None:
-        """Smaller calls tell which text is meant; one that is only too long is cut once more.
+    def _isolate(self, segments: Sequence[_Segment], error: TextRejected | AnswerMalformed) -> None:
+        """Find the rejected text by smaller calls; one that is only too long is split again.
 
-        A text without a usable vector is to blame only if another text has one.
+        A text without a usable vector is rejected only if another text has one.
         """
-        if len(parts) > 1:
-            middle = len(parts) // 2
-            self._add(parts[:middle])
-            self._add(parts[middle:])
+        if len(segments) > 1:
+            middle = len(segments) // 2
+            self._add(segments[:middle])
+            self._add(segments[middle:])
             return
-        part = parts[0]
+        segment = segments[0]
         if isinstance(error, AnswerMalformed):
             if self.attempts is None:
                 raise error
             if not self.sums.any():
-                self._answered([_PLAIN])
+                self._call([_PROBE_TEXT])
             error = _unusable()
-        smaller = halves(part.text) if isinstance(error, TextTooLong) and part.halved < _HALVINGS else []
+        smaller = (
+            halves(segment.text) if isinstance(error, TextTooLong) and segment.halved < _HALVINGS else []
+        )
         if len(smaller) < 2 or self.limits.oversize == "refuse":  # noqa: PLR2004 - cut, or not
-            self.bad[part.owner] = error
+            self.rejected[segment.text_index] = error
             return
         for text in smaller:
-            self._add([replace(self._part(text, part.owner), halved=part.halved + 1)])
+            self._add([replace(self._segment(text, segment.text_index), halved=segment.halved + 1)])
 
 
-def _batches(parts: Sequence[_Part], limits: EmbedderLimits) -> Iterator[list[_Part]]:
-    """In order, each as large as the limits allow."""
-    batch: list[_Part] = []
+def _batches(segments: Sequence[_Segment], limits: EmbedderLimits) -> Iterator[list[_Segment]]:
+    """Group segments in order, each batch as large as the limits allow."""
+    batch: list[_Segment] = []
     tokens = size = 0
-    for part in parts:
-        tokens, size = tokens + part.tokens, size + part.bytes
+    for segment in segments:
+        tokens, size = tokens + segment.tokens, size + segment.bytes
         full = len(batch) == limits.texts
         if batch and (full or tokens > (limits.tokens or tokens) or size > (limits.bytes or size)):
             yield batch
-            batch, tokens, size = [], part.tokens, part.bytes
-        batch.append(part)
+            batch, tokens, size = [], segment.tokens, segment.bytes
+        batch.append(segment)
     if batch:
         yield batch
 
@@ -323,46 +326,46 @@ def _unusable() -> TextRejected:
     )
 
 
-_PLACES = tuple(re.compile(p) for p in (r"\n\s*\n", r"\n", r"[.!?;:]\s", r"\s", r"(?<=\W)(?=\w)"))
-"""Where a cut does least harm, best first: behind a paragraph, a line, a sentence, a word, at a word's start."""
-_REACH = 8
-"""A place is looked for in the last eighth of what fits: parts should be full, the first above all."""
+_CUT_PATTERNS = tuple(re.compile(p) for p in (r"\n\s*\n", r"\n", r"[.!?;:]\s", r"\s", r"(?<=\W)(?=\w)"))
+"""Preferred positions of a cut, best first: after a paragraph, line, sentence or word, or at a word's start."""
+_SEARCHED_SHARE = 8
+"""Inverse share of a segment that is searched for a cut: the last eighth, since segments should be full."""
 
 
-def in_parts(text: str, excess: Callable[[str], float]) -> list[str]:
-    """The text in order, each part as long as fits and cut where it does least harm.
+def split_text(text: str, excess: Callable[[str], float]) -> list[str]:
+    """Split a text into segments, each as long as fits and cut at a preferred position.
 
-    `excess` says how many times as long as allowed a text is; at most 1 means that it fits. Parts of nothing but
-    white space are left out, unless there is nothing else. A single character that does not fit is a part all the
-    same: who sends it will hear.
+    `excess` is the length of a text relative to the limit; at most 1 means that it fits. Segments of white space only
+    are left out, unless there is nothing else. A single character that does not fit is still a segment: the
+    embedder refuses it.
     """
-    parts = []
-    at, guess = 0, max(1, int(len(text) / max(1.0, excess(text))))
-    while at < len(text):
-        # Looks at little more than what one part can take, so that the work grows with the text and not its square.
-        part = _longest(text[at : at + 2 * guess], excess)
-        parts.append(part)
-        at, guess = at + len(part), len(part)
-    return [part for part in parts if not part.isspace()] or parts[:1]
+    segments = []
+    position, guess = 0, max(1, int(len(text) / max(1.0, excess(text))))
+    while position < len(text):
+        # Only a little more than one segment is examined, so that the work does not grow with the square of the text.
+        segment = _longest(text[position : position + 2 * guess], excess)
+        segments.append(segment)
+        position, guess = position + len(segment), len(segment)
+    return [segment for segment in segments if not segment.isspace()] or segments[:1]
 
 
 def halves(text: str) -> list[str]:
-    """Two parts of about one length; one, if nothing is left to cut."""
-    cut = _place(text, len(text) // 2 + len(text) // (2 * _REACH))
-    return [part for part in (text[:cut], text[cut:]) if part and not part.isspace()] or [text]
+    """Split a text into two halves of about equal length; one if it cannot be split."""
+    cut = _cut_position(text, len(text) // 2 + len(text) // (2 * _SEARCHED_SHARE))
+    return [half for half in (text[:cut], text[cut:]) if half and not half.isspace()] or [text]
 
 
 def _longest(text: str, excess: Callable[[str], float]) -> str:
-    """About as much of the text's beginning as fits."""
-    while (times := excess(text)) > 1 and len(text) > 1:
-        text = text[: _place(text, min(len(text) - 1, int(len(text) / times)))]
+    """The longest beginning of the text, approximately, that fits."""
+    while (excess_ratio := excess(text)) > 1 and len(text) > 1:
+        text = text[: _cut_position(text, min(len(text) - 1, int(len(text) / excess_ratio)))]
     return text
 
 
-def _place(text: str, most: int) -> int:
-    """The best place to cut at, not far before `most`; at least 1."""
-    for place in _PLACES:
-        found = [m.end() for m in place.finditer(text, most - most // _REACH, most)]
-        if found:
-            return max(1, found[-1])
+def _cut_position(text: str, most: int) -> int:
+    """Position of the best cut shortly before `most`; at least 1."""
+    for pattern in _CUT_PATTERNS:
+        positions = [m.end() for m in pattern.finditer(text, most - most // _SEARCHED_SHARE, most)]
+        if positions:
+            return max(1, positions[-1])
     return max(1, most)

@@ -1,4 +1,4 @@
-"""OpenVINO, on one thread and telling nobody."""
+"""OpenVINO on one thread, with its telemetry disabled."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# `import openvino` loads its converter, which reports each start to its makers; refused, it does without both.
+# `import openvino` loads its converter, which reports each start to the vendor; openvino works without both modules.
 for _name in ("openvino.tools.ovc", "openvino_telemetry"):
-    sys.modules[_name] = None  # type: ignore[assignment]  # how Python notes a module that is not to be had
+    sys.modules[_name] = None  # type: ignore[assignment]  # Python's mark for a module that cannot be imported
 
 
 @cache
@@ -32,22 +32,22 @@ class Engine:
     """
 
     def __init__(self, network: Any, output: int = 0) -> None:
-        # One thread: processes are the unit of work here. Tied to a core, all would be to the first.
+        # One thread, since work is distributed over processes. With pinning all of them would run on the first core.
         options = {"NUM_STREAMS": 1, "INFERENCE_NUM_THREADS": 1, "ENABLE_CPU_PINNING": False}
         compiled = _core().compile_model(network, "CPU", options)
         self._request = compiled.create_infer_request()
         self.precision: str = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
         self._output = output
         self._running: Mapping[str, NDArray[Any]] = {}
-        """What is read by a run that nobody waited for to its end."""
+        """Inputs of a run that has timed out and is still computing; they must stay alive until it ends."""
         self._turn = Lock()
 
     def run(self, feed: Mapping[str, NDArray[Any]], seconds: float | None = None) -> NDArray[np.float32]:
         """The output for these inputs.
 
         Raises:
-            TimeoutError: the seconds are over; a run that has begun goes on to its end, and the next one waits for it.
-                Broken off, OpenVINO would be left with a network that fails from then on.
+            TimeoutError: the seconds are over; a run that has begun continues to its end, and the next one waits for
+                it. A canceled run would leave OpenVINO with a network that fails from then on.
             RuntimeError: OpenVINO failed.
         """
         end = time.monotonic() + (seconds or 0)
@@ -55,9 +55,7 @@ class Engine:
             raise TimeoutError
         try:
             if seconds is None:
-                self._request.infer(
-                    feed, share_inputs=True
-                )  # in this thread, which a fork of the process has, too
+                self._request.infer(feed, share_inputs=True)  # in this thread, which also exists after a fork
             else:
                 if self._running:
                     self._wait(end)

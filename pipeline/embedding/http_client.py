@@ -1,4 +1,4 @@
-"""httpx2 for embedding services: answers that come whole in time, and the library's errors as ours."""
+"""httpx2 for embedding services: a deadline for whole answers, and translation of the library's errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import httpx2
 from pipeline.errors import EmbedderRefused, EmbedderUnavailable, EmbeddingError, causes_of
 from pipeline.errors.http_rules import resolves_to_metadata_service
 
-_LASTS = "it is tried again by itself; if it lasts, look whether the service is up and reachable from here"
+_LASTS = (
+    "it is tried again automatically; if it persists, check that the service is up and reachable from here"
+)
 _ADDRESS = "check embedding.baseUrl"
 
 Row = tuple[type[EmbeddingError], str, str]
@@ -44,54 +46,54 @@ TABLE: Mapping[type[Exception], Row] = {
     httpx2.SSEError: _DAMAGED,
     httpx2.StreamError: _BROKE,
 }
-"""What each exception of the library means; the nearest base class counts for one that is not listed."""
+"""Exception of the library -> class, description and advice; for an unlisted one the nearest base class counts."""
 FOREIGN = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, httpx2.CookieConflict)
-"""What to catch around a call."""
+"""Errors to catch around a call."""
 
 
 def translated(error: Exception, service: object) -> EmbeddingError:
-    """Our error for one of `FOREIGN`; its own words may hold addresses and texts and are left out.
+    """Translate one of `FOREIGN`; its text may hold addresses and documents and is left out.
 
-    `service` is who was called, as messages name it.
+    `service` is the called service, as messages name it.
     """
     nearest = next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
     distrusted = any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes_of(error))
-    kind, what, fix = _CERTIFICATE if distrusted else nearest
-    return kind(f"{service} {what} ({type(error).__name__})", fix=fix)
+    kind, problem, fix = _CERTIFICATE if distrusted else nearest
+    return kind(f"{service} {problem} ({type(error).__name__})", fix=fix)
 
 
 @cache
 def trusted() -> ssl.SSLContext:
-    """The authorities this machine trusts, for all clients of a process: reading them takes 25 ms of a core."""
+    """The trusted certificate authorities, read once per process, since that takes 25 ms of CPU."""
     return httpx2.create_ssl_context()
 
 
 class DeadlineTransport(httpx2.BaseTransport):
-    """Bounds a whole call by its read timeout; httpx2 itself starts that clock anew with every few bytes.
+    """Limits a whole call to its read timeout, which httpx2 alone restarts with every few bytes.
 
-    A server that drips for a while and then falls silent may take up to twice as long.
+    A server that sends slowly for a while and then stops may take up to twice as long.
     """
 
     def __init__(
         self, inner: httpx2.BaseTransport | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Without `inner` the host is contacted directly, whatever proxies the environment names."""
+        """Without `inner` the host is contacted directly, even if the environment names a proxy."""
         self.inner = inner or httpx2.HTTPTransport(verify=trusted())
         self.clock = clock
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send it on; connecting, sending and waiting share the time.
+        """Send the request; connecting, sending and waiting share the time.
 
         Raises:
-            httpx2.ReadTimeout: the time is up and the answer is not whole.
+            httpx2.ReadTimeout: the time is up and the answer is incomplete.
         """
         refuse_metadata_service(request)
-        wanted = request.extensions.get("timeout", {})
-        seconds = wanted.get("read")
+        timeouts = request.extensions.get("timeout", {})
+        seconds = timeouts.get("read")
         if seconds is None:
             return self.inner.handle_request(request)
         ends = self.clock() + seconds
-        request.extensions = {**request.extensions, "timeout": _TimeLeft(ends, self.clock, wanted)}
+        request.extensions = {**request.extensions, "timeout": _RemainingTime(ends, self.clock, timeouts)}
         response = self.inner.handle_request(request)
         return httpx2.Response(
             status_code=response.status_code,
@@ -101,35 +103,35 @@ class DeadlineTransport(httpx2.BaseTransport):
         )
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self.inner.close()
 
 
 def refuse_metadata_service(request: httpx2.Request) -> None:
-    """For the hooks of a client: no connection to where clouds hand out keys, whatever name leads there.
+    """Request hook of a client that refuses metadata services of clouds, whatever host name resolves to them.
 
     Raises:
-        EmbedderRefused: when the request would connect there, whoever sends it.
+        EmbedderRefused: raised by the request before it connects to such a service.
     """
-    request.extensions = {**request.extensions, "trace": _look}
+    request.extensions = {**request.extensions, "trace": _check_destination}
 
 
-def _look(step: str, told: Mapping[str, Any]) -> None:
-    if step == "connection.connect_tcp.started" and resolves_to_metadata_service(told["host"], told["port"]):
-        said = f"the host {told['host']} leads to the address where clouds hand out the keys of a machine"
-        raise EmbedderRefused(said, fix=f"nothing was sent there; {_ADDRESS}, and the DNS")
+def _check_destination(step: str, info: Mapping[str, Any]) -> None:
+    if step == "connection.connect_tcp.started" and resolves_to_metadata_service(info["host"], info["port"]):
+        message = f"the host {info['host']} resolves to the metadata service of a cloud, which hands out keys"
+        raise EmbedderRefused(message, fix=f"nothing was sent there; {_ADDRESS}, and the DNS")
 
 
-class _TimeLeft(dict[str, float]):
-    """Timeouts that are asked for as each part of a call begins: what is left by then, or the part's own."""
+class _RemainingTime(dict[str, float]):
+    """Timeouts that httpx2 reads as each phase of a call begins: the phase's limit or the remaining time."""
 
-    def __init__(self, ends: float, clock: Callable[[], float], wanted: Mapping[str, float | None]) -> None:
+    def __init__(self, ends: float, clock: Callable[[], float], timeouts: Mapping[str, float | None]) -> None:
         super().__init__()
-        self._ends, self._clock, self._wanted = ends, clock, wanted
+        self._ends, self._clock, self._timeouts = ends, clock, timeouts
 
-    def get(self, part: str, _default: object = None) -> float:
-        left = max(self._ends - self._clock(), 0.001)
-        return min(self._wanted.get(part) or left, left)
+    def get(self, phase: str, _default: object = None) -> float:
+        remaining = max(self._ends - self._clock(), 0.001)
+        return min(self._timeouts.get(phase) or remaining, remaining)
 
 
 class _Body(httpx2.SyncByteStream):
@@ -138,10 +140,10 @@ class _Body(httpx2.SyncByteStream):
         self._stream, self._ends, self._clock = stream, ends, clock
 
     def __iter__(self) -> Iterator[bytes]:
-        for part in self._stream:
+        for piece in self._stream:
             if self._clock() > self._ends:
-                raise httpx2.ReadTimeout("the answer is not whole in time")
-            yield part
+                raise httpx2.ReadTimeout("the answer was not complete in time")
+            yield piece
 
     def close(self) -> None:
         self._stream.close()

@@ -1,4 +1,4 @@
-"""A model as a folder, of ONNX or as Hugging Face's hub has it: checked and opened."""
+"""Checking and opening of model folders: ONNX, or the files of Hugging Face's hub."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pipeline.errors import ModelMissing
 
 ONNX, HUB, TOKENIZER = "model.onnx", "model.safetensors", "tokenizer.json"
 _INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
-"""What we can give a model; it may ask for fewer."""
+"""Inputs that Larder can provide; a model may take fewer."""
 _STEP = 16
 """Lengths are padded to multiples of it, since each new one costs OpenVINO a few milliseconds, once."""
 
 
 class Model(Protocol):
-    """What reads tokens."""
+    """A loaded model that computes an output from tokens."""
 
     def run(
         self, tokens: Mapping[str, NDArray[np.int64]], seconds: float | None = None
@@ -38,14 +38,14 @@ class Model(Protocol):
 
 
 def open_model(folder: Path, setting: str, *, pairs: bool = False) -> Model:
-    """The model of a folder that the key `setting` of the configuration names; a cross-encoder reads `pairs`.
+    """Open the model of a folder that the key `setting` of the configuration names; a cross-encoder reads `pairs`.
 
     Raises:
-        ModelMissing: a file is absent, is something else, or the model asks for other things than tokens.
+        ModelMissing: a file is absent or of another format, or the model requires inputs other than tokens.
     """
     form = ONNX if (folder / ONNX).is_file() or not (folder / HUB).is_file() else HUB
-    wanted = [form, TOKENIZER] if form == ONNX else [form, TOKENIZER, "config.json"]
-    absent = [name for name in wanted if not (folder / name).is_file()]
+    required = [form, TOKENIZER] if form == ONNX else [form, TOKENIZER, "config.json"]
+    absent = [name for name in required if not (folder / name).is_file()]
     if absent:
         raise ModelMissing(
             f"{folder} has no {' and no '.join(absent)}",
@@ -57,13 +57,13 @@ def open_model(folder: Path, setting: str, *, pairs: bool = False) -> Model:
 
 
 class OnnxModel:
-    """An ONNX file."""
+    """A model loaded from an ONNX file."""
 
     def __init__(self, path: Path, reader: str) -> None:
         from openvino.frontend import FrontEndManager
 
         with _loading(path):
-            # By the one front end: asked for any, OpenVINO tries them all, and some write to stderr.
+            # The front end is named, since OpenVINO would otherwise try all of them, and some write to stderr.
             front = FrontEndManager().load_by_framework("onnx")
             network = front.convert(front.load(str(path)))
         inputs = {port.any_name: port for port in network.inputs}
@@ -83,7 +83,7 @@ class OnnxModel:
     ) -> NDArray[np.float32]:
         """The first output, or the one that is called logits."""
         if self._tokens is not None and tokens["input_ids"].max(initial=0) >= self._tokens:
-            raise IndexError  # OpenVINO would take zeros
+            raise IndexError  # OpenVINO would compute with zeros
         feed = {name: tokens[name].astype(dtype, copy=False) for name, dtype in self._dtypes.items()}
         return self._engine.run(feed, seconds)
 
@@ -92,7 +92,7 @@ class OnnxModel:
 def _loading(path: Path) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # OpenVINO's have no other parent
+    except Exception as error:  # OpenVINO's errors have no narrower base class
         raise ModelMissing(
             f"OpenVINO cannot load {path}: {type(error).__name__}",
             fix="check that the file is a whole ONNX model",
@@ -101,7 +101,7 @@ def _loading(path: Path) -> Iterator[None]:
 
 
 def _rows(port: Any) -> int | None:
-    """How many tokens the table has that is read by the numbers of this input; None if none is."""
+    """Rows of the embedding table that this input indexes (the size of the vocabulary); None if there is no table."""
     for target in port.get_target_inputs():
         node = target.get_node()
         if node.get_type_name() == "Convert":
@@ -116,7 +116,7 @@ def open_tokenizer(folder: Path) -> tuple[Any, int]:
     """The tokenizer, without padding, and the number to pad with.
 
     Raises:
-        ModelMissing: the file is none.
+        ModelMissing: the file is not a tokenizer.
     """
     from tokenizers import Tokenizer
 
@@ -125,10 +125,10 @@ def open_tokenizer(folder: Path) -> tuple[Any, int]:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises nothing narrower
         raise ModelMissing(
-            f"{path} is no tokenizer", fix="take the tokenizer.json of the same model", cause=error
+            f"{path} is not a tokenizer file", fix="take the tokenizer.json of the same model", cause=error
         ) from error
-    known = (tokenizer.token_to_id(name) for name in ("[PAD]", "<pad>"))
-    pad = (tokenizer.padding or {}).get("pad_id", next((i for i in known if i is not None), 0))
+    pad_ids = (tokenizer.token_to_id(name) for name in ("[PAD]", "<pad>"))
+    pad = (tokenizer.padding or {}).get("pad_id", next((i for i in pad_ids if i is not None), 0))
     tokenizer.no_padding()
     return tokenizer, pad
 
@@ -136,7 +136,7 @@ def open_tokenizer(folder: Path) -> tuple[Any, int]:
 def tokens_of(
     rows: Sequence[Sequence[int]], pad: int, types: Sequence[Sequence[int]] | None = None, most: int = 1 << 30
 ) -> dict[str, NDArray[np.int64]]:
-    """What a model reads for rows of tokens, padded to one length of at most `most`; without `types` they are 0."""
+    """Model inputs for rows of tokens, padded to one length of at most `most`; without `types` all types are 0."""
     longest = max(1, *map(len, rows))
     shape = (len(rows), max(longest, min(most, -(-longest // _STEP) * _STEP)))
     ids, mask, kinds = np.full(shape, pad, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.int64)

@@ -1,4 +1,4 @@
-"""How many tokens a text has, or can have at most where the model's own tokenizer is not on this machine."""
+"""Token counts of texts, and an upper bound for models whose tokenizer is not on this machine."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pipeline.embedding import readable
 from pipeline.errors import ModelMissing
 
 MARKS = 2
-"""What a model puts before and behind each text."""
+"""Tokens that a model adds at the beginning and end of each text."""
 
 _WORD = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2,16}(?![A-Za-z0-9])")
 _BLOB = re.compile(r"\S{100,}")
-"""The shipped tokenizer takes it for a single unknown token; servers take it to pieces."""
+"""A long run without white space: one unknown token for the shipped tokenizer, many tokens for servers."""
 _BLANKS = re.compile(r"(?<=\S) (?=\S)")
 
 
 def most_tokens(text: str) -> int:
-    """Tokens of the text, never fewer than a usual tokenizer makes of prose, code or logs.
+    """Upper bound of the tokens that usual tokenizers make of prose, code or logs.
 
-    No tokenizer makes more tokens than a text has bytes. Two things are surely cheaper: a word of up to 16 Latin
-    letters takes a token per two letters at most (about one per word in truth), and a blank between two words
+    No tokenizer makes more tokens than a text has bytes. Two kinds of text are cheaper: a word of up to 16 Latin
+    letters takes at most a token per two letters (usually about one per word), and a blank between two words
     takes none. Digits, signs, letters mixed with digits and all other scripts count by the byte. On tickets, logs
     and manuals this is about twice the true number.
     """
@@ -32,7 +32,7 @@ def most_tokens(text: str) -> int:
 
 
 def token_counter(*, english: bool) -> Callable[[str], int]:
-    """Counts a text's tokens: exactly for a model with the shipped MiniLM's tokens, if that one is installed."""
+    """A function that counts tokens: exact for a model with the shipped MiniLM's tokens, if that one is installed."""
     tokenizer = _shipped_tokenizer() if english else None
     if tokenizer is None:
         return most_tokens
@@ -47,7 +47,7 @@ def token_counter(*, english: bool) -> Callable[[str], int]:
 
 @lru_cache(maxsize=1)
 def _shipped_tokenizer() -> Any:
-    """The tokenizer of the shipped model, cutting nothing off; None if its file is not installed."""
+    """The tokenizer of the shipped model, without truncation; None if its file is not installed."""
     from tokenizers import Tokenizer
 
     from pipeline.embedding.providers.minilm import TOKENIZER_FILE

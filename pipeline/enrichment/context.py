@@ -1,4 +1,4 @@
-"""What Step 4 gets: past work, decisions and passages for a PBI, each with the place it was taken from."""
+"""The answer of Step 4: past work, decisions and passages for a backlog item, with their citations."""
 
 from __future__ import annotations
 
@@ -10,100 +10,100 @@ from pipeline.documents import Json
 from pipeline.enrichment.degradation import DISABLED
 
 NO_LINK = "#"
-"""Stands for a document that has no address."""
+"""Link of a document without an address."""
 
 SHAPE = 5
-"""Counts up when `EnrichedContext.to_json` changes, so that answers kept from before are made anew."""
+"""Version of `EnrichedContext.to_json`; stored answers of another version are not reused."""
 
 UNKNOWN = "unknown"
-"""Status of a decision of which neither source nor text tells one."""
+"""Status of a decision whose source and text name none."""
 IN_FORCE = frozenset({"accepted", "implementing", "implemented"})
 ENDED = frozenset({"superseded", "rejected", "deprecated"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerItem:
-    """What every entry tells of its document."""
+    """An entry of the answer, with the facts about its document."""
 
     ref: str
-    """The id its source knows it by: a PBI's id, a work item's number, a path."""
+    """Id in the source: a backlog item's id, a work item's number, a path."""
     title: str
-    """Of the document, on one line."""
+    """Title of the document, on one line."""
     link: str
-    """Its address; `#` if it has none."""
+    """Address of the document; `#` if it has none."""
     document_id: str
-    """The id it is stored under."""
+    """Id of the stored document."""
     source: str
     """Name of the configured source."""
     source_type: str
-    """What kind of source that is, such as `pbi_json` or `confluence`."""
+    """Type of the source, such as `pbi_json` or `confluence`."""
     updated_at: str | None
     """ISO day of the last change."""
     age_days: int | None
-    """Days since then."""
+    """Days since the last change."""
     citations: tuple[int, ...] = ()
-    """Numbers of `citations`, one for each sentence or section in order."""
+    """Numbers of `citations`, one for each sentence or passage in order."""
     similarity: int = 0
     """0 to 100, calibrated: of pairs at 80 four of five are about the same or related work."""
     why: str = ""
-    """Why it is shown, in a few words; empty if nothing is known beside the similarity."""
+    """Short reason for showing it; empty if there is none beside the similarity."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarWork(AnswerItem):
-    """An item of the backlog that is much like this one."""
+    """A backlog item similar to this one."""
 
     similarity_by: str
     """`meaning` (vectors were compared) or, without an embedder, `words`."""
     learnings: tuple[str, ...] = ()
-    """Sentences on what was done and what came of it, each cited."""
+    """Sentences on the work and its outcome, each cited."""
     relevant_sections: tuple[str, ...] = ()
-    """The sentence of the item that is most like this one, cited after `learnings`; none if the title alone is."""
+    """The sentence most similar to this item, cited after `learnings`; none if only the title is similar."""
     status: str | None = None
-    """Its state, as the source calls it."""
+    """State of the item, as the source names it."""
     outcome: str | None = None
-    """Its resolution, in a word or two, where the source has such a field."""
+    """Resolution in a word or two, if the source has such a field."""
     abandoned: bool = False
-    """It was given up: removed, rejected, not to be fixed."""
+    """Whether the work was given up: removed, rejected, not to be fixed."""
     duplicate_of: str | None = None
     """`ref` of the item that it was closed as a duplicate of."""
     effort: str | None = None
-    """What it took, such as `took 21 points, estimated 13; 12 days`, where the source tells."""
+    """Effort, such as `took 21 points, estimated 13; 12 days`, if the source has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PastDecision(AnswerItem):
-    """A decision that may bind this PBI."""
+    """A decision that may bind this backlog item."""
 
     decision: str
-    """Its first sentences; of one that was rejected, why it was."""
+    """First sentences of the decision; for a rejected one the reason."""
     rationale: str | None = None
-    """Why it was decided so, where the record says."""
+    """Reasons for the decision, if the record has them."""
     constraints: tuple[str, ...] = ()
-    """What follows from it for later work, where the record says."""
+    """Constraints on later work, if the record has them."""
     assigned_architect: str | None = None
-    """Who decided, separated by commas."""
+    """People who decided, separated by commas."""
     date: str | None = None
-    """ISO day of the decision, when the source tells."""
+    """ISO day of the decision, if the source has it."""
     status: str = UNKNOWN
     """One of proposed, accepted, implementing, implemented, rejected, deprecated, superseded and unknown."""
     superseded_by: str | None = None
-    """What took its place, as the record names it."""
+    """Successor of the decision, as the record names it."""
 
     @property
     def in_force(self) -> bool:
-        """Known to bind: what is unknown or only proposed does not."""
+        """Whether the decision is known to bind; unknown and proposed ones are not."""
         return self.status in IN_FORCE and not self.superseded_by
 
     @property
     def ended(self) -> bool:
-        """Known to bind no longer, or never to have bound."""
+        """Whether the decision is known to bind no longer, or never to have bound."""
         return self.status in ENDED or bool(self.superseded_by)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TechnicalDoc(AnswerItem):
-    """A document with the passages that matter for this PBI."""
+    """A document with relevant passages for this backlog item."""
 
     relevant_sections: tuple[str, ...] = ()
     """Heading and text of each passage, each cited."""
@@ -111,21 +111,21 @@ class TechnicalDoc(AnswerItem):
 
 @dataclass(frozen=True, kw_only=True)
 class Suggestion:
-    """Something a product owner may do, with the passage that speaks for it."""
+    """A suggestion for a product owner, with the passage that supports it."""
 
     text: str
-    """The same as in `suggestions`."""
+    """Text as in `suggestions`."""
     kind: str
     """One of acceptance_criterion, decision, duplicate, document, risk and notice."""
     ref: str | None = None
-    """`ref` of the document that it is about; none for a notice."""
+    """`ref` of the document it is about; none for a notice."""
     citations: tuple[int, ...] = ()
     """Numbers of `citations`; none for a notice."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RiskHint:
-    """Something that went wrong with similar work."""
+    """A problem of similar work."""
 
     type: str
     """One of reopened, abandoned, overran, rejected and followed."""
@@ -134,99 +134,99 @@ class RiskHint:
     message: str
     """A sentence for a product owner."""
     citation: int
-    """Number of the citation that shows it."""
+    """Number of the supporting citation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Duplicate:
-    """An item that may be the same as this PBI."""
+    """An item that may be the same as this backlog item."""
 
     ref: str
-    """The id its source knows it by."""
+    """Id in the source."""
     title: str
-    """Of the item, on one line."""
+    """Title of the item, on one line."""
     similarity: int
     """0 to 100, as in `similar_work`."""
     link: str
-    """Its address; `#` if it has none."""
+    """Address of the item; `#` if it has none."""
     document_id: str
-    """The id it is stored under."""
+    """Id of the stored document."""
     status: str | None = None
-    """Its state, as the source calls it."""
+    """State of the item, as the source names it."""
     duplicate_of: str | None = None
     """`ref` of the item that it was closed as a duplicate of."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarEffort:
-    """What similar finished work took."""
+    """Effort of similar finished work."""
 
     text: str
-    """For a person: `five like it: median 9 days (n = 5)`."""
+    """Text for people: `five like it: median 9 days (n = 5)`."""
     n: int
-    """So many items tell their effort."""
+    """Number of items with a known effort."""
     median_days: float | None = None
-    """From start to end, where at least one tells."""
+    """Median of the days from start to end; None if too few items have them."""
     median_points: float | None = None
-    """Story points that were used, where at least one tells."""
+    """Median of the story points; None if too few items have them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Citation:
-    """Where a sentence was taken from."""
+    """The source of a quoted sentence."""
 
     n: int
-    """Its number, from 1."""
+    """Number of the citation, from 1."""
     ref: str
-    """The id that the source knows the document by."""
+    """Id of the document in the source."""
     title: str
-    """Of the document, on one line."""
+    """Title of the document, on one line."""
     link: str
     """Address of the document; `#` if it has none."""
     document_id: str
-    """The id it is stored under."""
+    """Id of the stored document."""
     chunk: str
     """`document_id:ord`."""
     source_type: str
-    """What kind of source it comes from."""
+    """Type of the source."""
     quoted: str
-    """At most 200 characters, verbatim but for white space, links and emphasis; a cut is marked with an ellipsis."""
+    """Quotation of up to 200 characters, verbatim but for white space, links and emphasis; an ellipsis marks cuts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnrichedContext:
-    """The answer for one PBI."""
+    """The answer for one backlog item."""
 
     similar_work: Sequence[SimilarWork] = ()
-    """Items of the backlog like this one, best first."""
+    """Similar backlog items, best first."""
     past_decisions: Sequence[PastDecision] = ()
-    """Decisions that bear on it, best first."""
+    """Relevant decisions, best first."""
     technical_docs: Sequence[TechnicalDoc] = ()
-    """Documents with passages that matter for it, best first."""
+    """Documents with relevant passages, best first."""
     suggestions: Sequence[Suggestion] = ()
-    """What a product owner may do; as JSON the texts alone, with the rest in `suggestion_details`."""
+    """Suggestions for a product owner; in JSON the texts alone, with the rest in `suggestion_details`."""
     risk_hints: Sequence[RiskHint] = ()
-    """What went wrong with similar work; usually none."""
+    """Problems of similar work; usually none."""
     likely_duplicates: Sequence[Duplicate] = ()
     """Items that may be the same as this one."""
     effort_of_similar: SimilarEffort | None = None
-    """What similar finished work took, where the sources tell."""
+    """Effort of similar finished work, if the sources have it."""
     citations: Sequence[Citation] = ()
-    """The sources, by number."""
+    """Sources of the answer, by number."""
     degradation_level: int = 0
-    """0 is everything, 4 nothing could be looked up, 5 switched off."""
+    """Degradation: 0 is everything, 4 nothing could be looked up, 5 switched off."""
     partial: str = ""
-    """While documents are loaded, how many are found by words alone; empty if all are found by meaning, too."""
+    """Number of documents without vectors while documents are loaded, as a text; empty if all have them."""
     project: str = ""
-    """The project that was searched for it."""
+    """Project that was searched."""
 
     @property
     def is_empty(self) -> bool:
-        """No document was found."""
+        """Whether no document was found."""
         return not (self.similar_work or self.past_decisions or self.technical_docs)
 
     def to_json(self) -> Json:
-        """The context of an enriched PBI, as docs/step4.schema.json has it.
+        """The context of an enriched backlog item, as in docs/step4.schema.json.
 
         `risk_flags` is there for the step that fills it; `decided_at` of a decision is its `date`.
         """
@@ -246,7 +246,7 @@ def _listed(pairs: list[tuple[str, Any]]) -> Json:
 
 
 def static_context(level: int) -> EnrichedContext:
-    """The answer when nothing can be searched (4), or nothing shall be (5): no findings, and a word why."""
+    """The answer when nothing can be searched (4), or enrichment is switched off (5): no findings, and a notice why."""
     if level >= DISABLED:
         return EnrichedContext(degradation_level=level)
     notice = Suggestion(

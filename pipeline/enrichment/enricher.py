@@ -1,4 +1,4 @@
-"""From a PBI to its context: one search for each section, then an answer lifted from what is likely to matter."""
+"""Enrichment of backlog items: a search for each section, and an answer with suggestions from the likely documents."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from pipeline.enrichment.extraction import (
     status_line,
     status_of_decision,
 )
-from pipeline.enrichment.found import (
+from pipeline.enrichment.references import (
     CANDIDATES,
     LIKELY_DUPLICATE,
     DocumentText,
@@ -52,7 +52,7 @@ from pipeline.enrichment.found import (
 )
 from pipeline.enrichment.request import SECTIONS, EnrichmentRequest
 from pipeline.enrichment.text import (
-    Part,
+    Section,
     Sentence,
     share_covered,
     shared_words,
@@ -69,53 +69,53 @@ from pipeline.search.records import duplicate_of, validity_note
 
 MOST_SUGGESTIONS = 5
 CLOSE = 95
-"""Similarity from which an item is close enough to borrow a criterion from."""
+"""Least similarity of an item whose criteria are suggested."""
 SHARED = 2
-"""Words at least that a borrowed criterion has in common with this item."""
+"""Least number of words that a suggested criterion shares with this item."""
 MOST_OF_A_KIND = 2
 HAD = 0.6
-"""Of a criterion's words: a PBI that has so many of them has the criterion."""
+"""Share of a criterion's words from which an item already has the criterion."""
 ALIKE = 0.35
-"""A criterion that has so much in common with one of this item says the same in other words."""
+"""Similarity of words from which two criteria say the same."""
 DESCRIBED = 0.75
-"""Of the words of this item's title: a passage that has so many may describe what the item asks for."""
+"""Share of the title's words from which a passage may describe what the item asks for."""
 SURE = 86
-"""Similarity from which an item or a document is close enough to ask something of this one."""
+"""Least similarity of items and documents that suggestions and risk hints are made from."""
 SHORT = 150
-"""Characters of a quotation inside of a suggestion."""
+"""Most characters of a quotation inside of a suggestion."""
 OVERRAN, OVERRAN_FAR = 1.5, 2.0
-"""What was needed as a share of the estimate: worth a hint, and a grave one."""
+"""Effort relative to the estimate from which there is a risk hint, and a severe one."""
 _NUMBER = re.compile(r"^#?\d{1,3}[.):]?\s+")
-"""What some trackers write before a criterion."""
+"""Numbers that some trackers write before a criterion."""
 _EVERYWHERE = re.compile(
     r"\b(?:(?:unit|integration|automated|existing|regression|all) tests?|tests? (?:pass|cover|added|exist)"
     r"|test coverage|documentation|readme|changelog|lint\w*|typecheck\w*|type check|compil\w+|ci\b"
     r"|pipeline (?:is )?green|code review\w*|backwards? compatib\w+|no regressions?|definition of done)",
     re.IGNORECASE,
 )
-"""Criteria that any item has."""
+"""Criteria that apply to any item."""
 
 
 class Citations:
-    """The numbered list of places that an answer was taken from; the same words of the same chunk have one number."""
+    """The numbered citations of an answer; equal sentences of one chunk share a number."""
 
     def __init__(self) -> None:
         self._by_place: dict[tuple[str, str], Citation] = {}
 
-    def cite(self, found: FoundDocument, *sentences: Sentence) -> tuple[int, ...]:
-        """The numbers of sentences, each short enough to be quoted, in order."""
+    def cite(self, reference: FoundDocument, *sentences: Sentence) -> tuple[int, ...]:
+        """Cite sentences, each short enough to be quoted, and return their numbers in order."""
         numbers = []
         for sentence in sentences:
-            place = f"{found.document.id}:{sentence.ord}", sentence.text
+            place = f"{reference.document.id}:{sentence.ord}", sentence.text
             if place not in self._by_place:
                 self._by_place[place] = Citation(
                     n=len(self._by_place) + 1,
-                    ref=found.external_id,
-                    title=found.title,
-                    link=found.link,
-                    document_id=str(found.document.id),
+                    ref=reference.external_id,
+                    title=reference.title,
+                    link=reference.link,
+                    document_id=str(reference.document.id),
                     chunk=place[0],
-                    source_type=found.document.source_type.value,
+                    source_type=reference.document.source_type.value,
                     quoted=place[1],
                 )
             numbers.append(self._by_place[place].n)
@@ -123,7 +123,7 @@ class Citations:
 
     @property
     def listed(self) -> list[Citation]:
-        """All so far, by number."""
+        """All citations so far, by number."""
         return list(self._by_place.values())
 
 
@@ -136,89 +136,93 @@ def suggestions_of(
     risks: Sequence[tuple[FoundDocument, RiskHint]],
     cited: Citations,
 ) -> list[Suggestion]:
-    """Duplicates and decisions first, then what went wrong before, criteria, and documents to link."""
-    said = {duplicate.document_id for duplicate in duplicates}
+    """Suggestions: duplicates and decisions first, then a risk, a criterion, and a document to link."""
+    duplicate_ids = {duplicate.document_id for duplicate in duplicates}
     warned = (
-        Suggestion(kind="risk", ref=found.external_id, text=hint.message, citations=(hint.citation,))
-        for found, hint in risks
-        if str(found.document.id) not in said
+        Suggestion(kind="risk", ref=reference.external_id, text=hint.message, citations=(hint.citation,))
+        for reference, hint in risks
+        if str(reference.document.id) not in duplicate_ids
     )
-    made = chain(
+    suggestions = chain(
         _duplicates(work, duplicates, cited),
         islice(_decisions(past, cited), MOST_OF_A_KIND),
         islice(warned, 1),
         islice(_criteria(request, work, cited), 1),
         _documents(request, docs[:1]),
     )
-    # One after the other, so that nothing is cited for a suggestion that is not made.
-    return list(islice(made, MOST_SUGGESTIONS))
+    # Lazily, so that nothing is cited for suggestions beyond the limit.
+    return list(islice(suggestions, MOST_SUGGESTIONS))
 
 
 def _duplicates(
     work: Sequence[FoundDocument], duplicates: Sequence[Duplicate], cited: Citations
 ) -> Iterator[Suggestion]:
-    """One question for each: what is done may cover this, what was given up had its reasons."""
-    of = {str(one.document.id): one for one in work}
+    """A suggestion for each duplicate: finished work may cover this item, abandoned work had its reasons."""
+    by_id = {str(one.document.id): one for one in work}
     for duplicate in duplicates[:MOST_OF_A_KIND]:
-        found = of[duplicate.document_id]
-        asks = "Ask why {} was not done" if found.abandoned else "Check whether {} already covers this"
-        text = f"{asks.format(named(found))}: {duplicate.similarity} % alike."
-        numbers = cited.cite(found, _shown_for(found))
-        yield Suggestion(kind="duplicate", ref=found.external_id, text=text, citations=numbers)
+        reference = by_id[duplicate.document_id]
+        asks = "Ask why {} was not done" if reference.abandoned else "Check whether {} already covers this"
+        text = f"{asks.format(named(reference))}: {duplicate.similarity} % alike."
+        numbers = cited.cite(reference, _representative_sentence(reference))
+        yield Suggestion(kind="duplicate", ref=reference.external_id, text=text, citations=numbers)
 
 
 def _decisions(past: Sequence[tuple[FoundDocument, PastDecision]], cited: Citations) -> Iterator[Suggestion]:
-    """Decisions in force, with what they say; those that no longer hold, with the reason."""
-    for found, decision in past:
-        if found.similarity < SURE or not (decision.in_force or decision.ended):
+    """Suggestions for decisions: those in force with their rule, rejected and replaced ones with the reason."""
+    for reference, decision in past:
+        if reference.similarity < SURE or not (decision.in_force or decision.ended):
             continue
-        name = f"“{found.title}” ({found.external_id})"
+        name = f"“{reference.title}” ({reference.external_id})"
         if decision.in_force:
             day = f" {decision.date}" if decision.date else ""
-            rule = rule_of(found)
+            rule = rule_of(reference)
             says = f": “{truncated(rule.text, SHORT)}”" if rule else ""
             text = f"Respect the decision {name[:-1]}, {decision.status}{day}){says}"
-            numbers = cited.cite(found, truncated_sentence(rule)) if rule else decision.citations[:1]
+            numbers = cited.cite(reference, truncated_sentence(rule)) if rule else decision.citations[:1]
         elif decision.status == "rejected":
-            reason = next(iter(reasons_of_rejection(found)), None)
+            reason = next(iter(reasons_of_rejection(reference)), None)
             why = (
                 f"because: “{truncated(reason.text, SHORT)}”"
                 if reason
                 else "ask why before you plan it again."
             )
             text = f"Rejected before in {name}, {why}"
-            numbers = cited.cite(found, truncated_sentence(reason or status_line(found) or _shown_for(found)))
+            sentence = reason or status_line(reference) or _representative_sentence(reference)
+            numbers = cited.cite(reference, truncated_sentence(sentence))
         else:
             by = f" by {decision.superseded_by}" if decision.superseded_by else ""
             text = f"Do not build on {name}: it is {decision.status}{by}."
-            numbers = cited.cite(found, truncated_sentence(status_line(found) or _shown_for(found)))
+            sentence = status_line(reference) or _representative_sentence(reference)
+            numbers = cited.cite(reference, truncated_sentence(sentence))
         if numbers:
-            yield Suggestion(kind="decision", ref=found.external_id, text=text, citations=numbers)
+            yield Suggestion(kind="decision", ref=reference.external_id, text=text, citations=numbers)
 
 
 def _criteria(
     request: EnrichmentRequest, work: Sequence[FoundDocument], cited: Citations
 ) -> Iterator[Suggestion]:
-    """Those that similar finished work had and this item lacks: the best fitting of the item most like it first."""
-    own, had = stems(request.text), [stems(criterion) for criterion in request.criteria]
-    for found in work:
-        if found.similarity < CLOSE or not found.done:
+    """Suggestions of criteria that similar finished work had and this item lacks, from the most similar item first."""
+    item_words, had = stems(request.text), [stems(criterion) for criterion in request.criteria]
+    for reference in work:
+        if reference.similarity < CLOSE or not reference.done:
             continue
-        told = (replace(s, text=_NUMBER.sub("", s.text)) for s in found.parts[Part.CRITERIA])
-        for sentence in sorted(told, key=partial(Sentence.has_of, words=found.question), reverse=True):
-            if _is_lacking(sentence.text, own, had):
+        criteria = (replace(s, text=_NUMBER.sub("", s.text)) for s in reference.sections[Section.CRITERIA])
+        for sentence in sorted(
+            criteria, key=partial(Sentence.has_of, words=reference.question), reverse=True
+        ):
+            if _is_lacking(sentence.text, item_words, had):
                 quoted = truncated(sentence.text, SHORT)
-                text = f"Add what {named(found)} asked for and this item lacks: “{quoted}”"
-                numbers = cited.cite(found, truncated_sentence(sentence))
+                text = f"Add what {named(reference)} asked for and this item lacks: “{quoted}”"
+                numbers = cited.cite(reference, truncated_sentence(sentence))
                 yield Suggestion(
-                    kind="acceptance_criterion", ref=found.external_id, text=text, citations=numbers
+                    kind="acceptance_criterion", ref=reference.external_id, text=text, citations=numbers
                 )
 
 
-def _is_lacking(criterion: str, own: AbstractSet[str], had: Sequence[AbstractSet[str]]) -> bool:
-    """It fits the item of these words, neither they nor its criteria say it, and it does not go for any item."""
+def _is_lacking(criterion: str, item_words: AbstractSet[str], had: Sequence[AbstractSet[str]]) -> bool:
+    """Whether a criterion fits an item with these words, is not in them or its criteria, and is not a general one."""
     words = stems(criterion)
-    lacks = len(words & own) >= SHARED and share_covered(words, own) < HAD
+    lacks = len(words & item_words) >= SHARED and share_covered(words, item_words) < HAD
     new = all(word_similarity(words, one) < ALIKE for one in had)
     return lacks and new and not _EVERYWHERE.search(criterion)
 
@@ -226,81 +230,84 @@ def _is_lacking(criterion: str, own: AbstractSet[str], had: Sequence[AbstractSet
 def _documents(
     request: EnrichmentRequest, docs: Sequence[tuple[FoundDocument, TechnicalDoc]]
 ) -> Iterator[Suggestion]:
-    """Those that are sure to fit and still hold; a readme is known to everybody, unless it has what is asked for."""
+    """Suggestions to link documents that fit and are not outdated; a readme only if it describes what is asked for."""
     title = stems(request.title)
-    for found, doc in docs:
-        if found.hit.outdated or found.similarity < SURE or not doc.citations:
+    for reference, doc in docs:
+        if reference.hit.outdated or reference.similarity < SURE or not doc.citations:
             continue
-        readme = PurePosixPath(found.external_id).name.casefold().startswith("readme")
+        readme = PurePosixPath(reference.external_id).name.casefold().startswith("readme")
         exists = len(title) >= SHARED and share_covered(title, stems(doc.relevant_sections[0])) >= DESCRIBED
         if exists or not readme:
             says = f"“{truncated(doc.relevant_sections[0], SHORT)}”"
-            name = f"“{found.title}” ({found.external_id})"
+            name = f"“{reference.title}” ({reference.external_id})"
             text = f"May exist already in {name}: {says}" if exists else f"Link {name} in this item: {says}"
-            yield Suggestion(kind="document", ref=found.external_id, text=text, citations=doc.citations[:1])
+            yield Suggestion(
+                kind="document", ref=reference.external_id, text=text, citations=doc.citations[:1]
+            )
 
 
 def risks_of(
     work: Sequence[FoundDocument], cited: Citations, close: Sequence[FoundDocument] = ()
 ) -> list[tuple[FoundDocument, RiskHint]]:
-    """What went wrong with similar work or undid it, also of what is `close`; the gravest first, usually nothing."""
-    made = []
-    for found in work:
-        for kind, severity, what in _wrong(found, close) if found.similarity >= SURE else ():
-            (number,) = cited.cite(found, _shown_for(found))
-            message = f"“{found.title}” ({found.external_id}) {what}."
-            made.append((found, RiskHint(type=kind, severity=severity, message=message, citation=number)))
-    return sorted(made, key=lambda one: ("HIGH", "MEDIUM", "LOW").index(one[1].severity))
+    """Risk hints from problems of similar work, the most severe first; `close` items may have undone it."""
+    hints = []
+    for reference in work:
+        for kind, severity, event in _wrong(reference, close) if reference.similarity >= SURE else ():
+            (number,) = cited.cite(reference, _representative_sentence(reference))
+            message = f"“{reference.title}” ({reference.external_id}) {event}."
+            hints.append(
+                (reference, RiskHint(type=kind, severity=severity, message=message, citation=number))
+            )
+    return sorted(hints, key=lambda one: ("HIGH", "MEDIUM", "LOW").index(one[1].severity))
 
 
-def _wrong(found: FoundDocument, close: Sequence[FoundDocument]) -> Iterator[tuple[str, str, str]]:
-    """Type, severity and what happened."""
-    times = found.document.metadata.get("reopened")
+def _wrong(reference: FoundDocument, close: Sequence[FoundDocument]) -> Iterator[tuple[str, str, str]]:
+    """Problems of an item: type, severity and description."""
+    times = reference.document.metadata.get("reopened")
     if type(times) is int and times > 0:
         severity, often = ("MEDIUM", "once") if times == 1 else ("HIGH", f"{times} times")
         yield "reopened", severity, f"was reopened {often} after it was called done"
-    effort = effort_of(found.document)
+    effort = effort_of(reference.document)
     if effort and effort.overran >= OVERRAN:
         severity = "HIGH" if effort.overran >= OVERRAN_FAR else "MEDIUM"
         yield "overran", severity, f"overran: it {effort.text}"
-    if found.abandoned:
-        ended = str(found.outcome or found.status)
+    if reference.abandoned:
+        ended = str(reference.outcome or reference.status)
         rejected = re.search(r"reject|declin|invalid|abgelehnt|rejet", ended, re.IGNORECASE)
         yield "rejected" if rejected else "abandoned", "MEDIUM", f"was not done ({ended})"
-    if what := follow_up(found, close):
-        yield "followed", "MEDIUM", what
+    if consequence := follow_up(reference, close):
+        yield "followed", "MEDIUM", consequence
 
 
-def _shown_for(found: FoundDocument) -> Sentence:
-    """What is quoted to show what a document is about: its best passage, else its title."""
-    best = best_passages(found, most=1)
-    return (
-        best[0].sentence if best else truncated_sentence(Sentence(text=found.title, ord=found.hit.chunk.ord))
-    )
+def _representative_sentence(reference: FoundDocument) -> Sentence:
+    """The sentence that represents a document in a citation: its best passage, else its title."""
+    best = best_passages(reference, most=1)
+    title = Sentence(text=reference.title, ord=reference.hit.chunk.ord)
+    return best[0].sentence if best else truncated_sentence(title)
 
 
-def named(found: FoundDocument) -> str:
-    """Title, id and how it stands, such as `“Export as CSV” (PBI-7, closed as duplicate of PBI-2)`."""
-    ended = (found.outcome or found.status) if found.abandoned else None
-    stands = ended or validity_note(found.document) or found.status
-    return f"“{found.title}” ({found.external_id}{f', {stands}' if stands else ''})"
+def named(reference: FoundDocument) -> str:
+    """Title, id and state, such as `“Export as CSV” (PBI-7, closed as duplicate of PBI-2)`."""
+    ended = (reference.outcome or reference.status) if reference.abandoned else None
+    stands = ended or validity_note(reference.document) or reference.status
+    return f"“{reference.title}” ({reference.external_id}{f', {stands}' if stands else ''})"
 
 
 MOST_DUPLICATE_RANK = 5
-"""Only so many of the likest items may be duplicates."""
+"""Number of the most similar items that may be duplicates."""
 SECTIONS_PER_DOCUMENT = 2
 SHARED_WORDS = 3
-"""Named as the reason why a document is shown."""
+"""Most words that are named as the reason why a document is shown."""
 
 
 @dataclass
 class Enricher:
-    """Makes the context of one PBI after the other; knows neither queue nor HTTP."""
+    """Makes the context of backlog items, independent of queue and HTTP."""
 
     search: Callable[[SearchRequest], SearchResults]
     texts: DocumentTexts
     items: int = field(default=3, kw_only=True)
-    """How many a section shows when a request says nothing else."""
+    """Default number of entries of a section."""
     now: Callable[[], datetime] = field(default=partial(datetime.now, UTC), kw_only=True)
 
     def enrich(
@@ -309,21 +316,21 @@ class Enricher:
         *,
         projects: tuple[UUID, ...] | All = ALL,
         project: UUID | None = None,
-        own: Collection[UUID] = (),
+        item_projects: Collection[UUID] = (),
     ) -> EnrichedContext:
-        """The context of a PBI out of these projects, without the PBI's own documents.
+        """The context of a backlog item from these projects, without the item's own documents.
 
-        Marks are those for the PBI of `project`. An item of its id is
-        the PBI itself in the projects `own` alone, in any if there are none.
+        Feedback is that for the item of `project`. A document with the item's id is the item itself if it is in
+        `item_projects`, or in any project if they are empty.
 
         Raises:
             LarderError: what `search` raises; `static_context` is the answer then.
         """
         itself: Sequence[UUID] = ()
-        with suppress(StoreUnavailable):  # those that only a store can tell are looked for again in the hits
-            known = self.texts.ids(request.own, own)
-            itself = [one for one, called in known.items() if request.is_itself(*called)]
-        wanted = SearchRequest(
+        with suppress(StoreUnavailable):  # without a store they are recognised among the hits
+            indexed = self.texts.ids(request.own_ids, item_projects)
+            itself = [one for one, names in indexed.items() if request.is_itself(*names)]
+        search_request = SearchRequest(
             text=request.question,
             filter=replace(request.filter, exclude=tuple(sorted(itself)), projects=projects),
             explain=True,
@@ -337,61 +344,61 @@ class Enricher:
         }
         answers = {kind: SearchResults() for kind in SECTIONS}
         for kind in (kind for kind in SECTIONS if most[kind]):
-            of_kind = replace(wanted.filter, kinds=(kind,))
-            found = self.search(replace(wanted, k=max(CANDIDATES, read[kind]), filter=of_kind))
-            # Left out before the likest is compared with the others: of a cache it may be the PBI itself.
+            of_kind = replace(search_request.filter, kinds=(kind,))
+            results = self.search(replace(search_request, k=max(CANDIDATES, read[kind]), filter=of_kind))
+            # Left out before documents are compared with each other: hits of a cache may be the item itself.
             hits = [
                 hit
-                for hit in found.hits
+                for hit in results.hits
                 if not request.is_itself(str(hit.document.metadata.get("pbi_id") or ""), hit.document.title)
-                or (own and hit.document.project_id not in (None, *own))
+                or (item_projects and hit.document.project_id not in (None, *item_projects))
             ]
-            answers[kind] = replace(found, hits=hits)
+            answers[kind] = replace(results, hits=hits)
         question = stems(request.question)
-        level = max(found.degradation_level for found in answers.values())
+        level = max(results.degradation_level for results in answers.values())
         texts: Mapping[UUID, DocumentText] = {}
-        kin: Mapping[UUID, float] = {}
-        hits = [hit for found in answers.values() for hit in found.hits]
-        with suppress(StoreUnavailable):  # the hits came from a cache: each alone has to do
-            kin = self.texts.kin(likest(hits, question), hits)
+        kinship: Mapping[UUID, float] = {}
+        hits = [hit for results in answers.values() for hit in results.hits]
+        with suppress(StoreUnavailable):  # the hits came from a cache: there are no vectors to compare
+            kinship = self.texts.kinship(likest(hits, question), hits)
         best = {
-            kind: likely_documents(found, kind, question, kin)[: read[kind]]
-            for kind, found in answers.items()
+            kind: likely_documents(results, kind, question, kinship)[: read[kind]]
+            for kind, results in answers.items()
         }
         try:
-            texts = self.texts.of(
-                {one.hit.document.id for ones in best.values() for one in ones}, wanted.filter
+            texts = self.texts.read(
+                {one.hit.document.id for ones in best.values() for one in ones}, search_request.filter
             )
         except StoreUnavailable:
-            level = max(level, CACHED)  # the hits came from a cache: their own chunks have to do
+            level = max(level, CACHED)  # the hits came from a cache: only their chunks are available
         documents = {
             kind: [FoundDocument(one, texts.get(one.hit.document.id), question) for one in ones]
             for kind, ones in best.items()
         }
-        partial = next((str(found.partial) for found in answers.values() if found.partial), "")
-        made = _Answer(request, self.now()).made(documents, most, level)
-        return replace(made, partial=partial)
+        partial = next((str(results.partial) for results in answers.values() if results.partial), "")
+        context = _Answer(request, self.now()).context(documents, most, level)
+        return replace(context, partial=partial)
 
 
 class _Answer:
-    """Writes the sections of one answer and collects what they cite."""
+    """The sections of one answer and their citations."""
 
     def __init__(self, request: EnrichmentRequest, now: datetime) -> None:
         self.request = request
         self.now = now
         self.cited = Citations()
 
-    def made(
-        self, found: Mapping[Kind, Sequence[FoundDocument]], most: Mapping[Kind, int], level: int
+    def context(
+        self, references: Mapping[Kind, Sequence[FoundDocument]], most: Mapping[Kind, int], level: int
     ) -> EnrichedContext:
         """The context; citations are numbered in the order of its sections."""
-        close = found[Kind.WORK]
+        close = references[Kind.WORK]
         work = close[: most[Kind.WORK]]
         likest = [one.likely for one in close[:MOST_DUPLICATE_RANK]]
         twins = {one.hit.document.id for one in likely_duplicates(likest, self.request.title)}
         similar = [self._work(one, twins) for one in work]
-        past = [(one, self._decision(one)) for one in found[Kind.DECISION]]
-        docs = [(one, doc) for one in found[Kind.REFERENCE] if (doc := self._doc(one)).relevant_sections]
+        past = [(one, self._decision(one)) for one in references[Kind.DECISION]]
+        docs = [(one, doc) for one in references[Kind.REFERENCE] if (doc := self._doc(one)).relevant_sections]
         duplicates = [
             Duplicate(
                 ref=one.external_id,
@@ -419,72 +426,72 @@ class _Answer:
             degradation_level=level,
         )
 
-    def _work(self, found: FoundDocument, twins: Collection[UUID]) -> SimilarWork:
-        lifted = learnings(found)
-        passages = [p.sentence for p in best_passages(found, most=1)]
-        likest = [s for s in passages if s.text != found.title and s not in lifted]
-        effort = effort_of(found.document) if found.done else None
-        item = self._item(found)
-        if found.similarity >= 100 * LIKELY_DUPLICATE and found.document.id not in twins:
+    def _work(self, reference: FoundDocument, twins: Collection[UUID]) -> SimilarWork:
+        lifted = learnings(reference)
+        passages = [p.sentence for p in best_passages(reference, most=1)]
+        likest = [s for s in passages if s.text != reference.title and s not in lifted]
+        effort = effort_of(reference.document) if reference.done else None
+        item = self._item(reference)
+        if reference.similarity >= 100 * LIKELY_DUPLICATE and reference.document.id not in twins:
             item["why"] += "; not called a duplicate, since others are as close"
         return SimilarWork(
             **item,
-            citations=self.cited.cite(found, *lifted, *likest),
-            similarity_by=found.likely.by,
+            citations=self.cited.cite(reference, *lifted, *likest),
+            similarity_by=reference.likely.by,
             learnings=tuple(s.text for s in lifted),
             relevant_sections=tuple(s.text for s in likest),
-            status=found.status,
-            outcome=found.outcome,
-            abandoned=found.abandoned,
-            duplicate_of=duplicate_of(found.document),
+            status=reference.status,
+            outcome=reference.outcome,
+            abandoned=reference.abandoned,
+            duplicate_of=duplicate_of(reference.document),
             effort=effort.text if effort else None,
         )
 
-    def _decision(self, found: FoundDocument) -> PastDecision:
-        status = status_of_decision(found)
-        # What was rejected is told by the reason; what it proposed is no decision.
-        said = (status == "rejected" and reasons_of_rejection(found)) or decision_of(found)
+    def _decision(self, reference: FoundDocument) -> PastDecision:
+        status = status_of_decision(reference)
+        # A rejected proposal is described by the reason, since its text is not a decision.
+        sentences = (status == "rejected" and reasons_of_rejection(reference)) or decision_of(reference)
         return PastDecision(
-            **self._item(found),
-            citations=self.cited.cite(found, *said),
-            decision=" ".join(s.text for s in said),
-            rationale=" ".join(s.text for s in rationale_of(found)) or None,
-            constraints=tuple(s.text for s in constraints_of(found)),
+            **self._item(reference),
+            citations=self.cited.cite(reference, *sentences),
+            decision=" ".join(s.text for s in sentences),
+            rationale=" ".join(s.text for s in rationale_of(reference)) or None,
+            constraints=tuple(s.text for s in constraints_of(reference)),
             status=status,
-            superseded_by=found.first_metadata("superseded_by"),
-            assigned_architect=found.first_metadata("deciders"),
-            date=found.first_metadata("decided_at"),
+            superseded_by=reference.first_metadata("superseded_by"),
+            assigned_architect=reference.first_metadata("deciders"),
+            date=reference.first_metadata("decided_at"),
         )
 
-    def _doc(self, found: FoundDocument) -> TechnicalDoc:
-        best = best_passages(found, most=SECTIONS_PER_DOCUMENT)
+    def _doc(self, reference: FoundDocument) -> TechnicalDoc:
+        best = best_passages(reference, most=SECTIONS_PER_DOCUMENT)
         return TechnicalDoc(
-            **self._item(found),
-            citations=self.cited.cite(found, *(b.sentence for b in best)),
-            relevant_sections=tuple(b.shown for b in best),
+            **self._item(reference),
+            citations=self.cited.cite(reference, *(b.sentence for b in best)),
+            relevant_sections=tuple(b.display for b in best),
         )
 
-    def _item(self, found: FoundDocument) -> dict[str, Any]:
-        document = found.document
+    def _item(self, reference: FoundDocument) -> dict[str, Any]:
+        document = reference.document
         at = document.updated_at or document.created_at
-        # The words of the item that the document shares, those of both titles first.
+        # Words of the item that the document shares, those of both titles first.
         shared = shared_words(
             self.request.title,
             self.request.description,
-            found.title,
-            found.hit.chunk.content,
-            among=found.question,
+            reference.title,
+            reference.hit.chunk.content,
+            among=reference.question,
         )
         words = ", ".join(f"“{word}”" for word in shared[:SHARED_WORDS])
         return {
-            "ref": found.external_id,
-            "title": found.title,
-            "link": found.link,
+            "ref": reference.external_id,
+            "title": reference.title,
+            "link": reference.link,
             "document_id": str(document.id),
             "source": document.source,
             "source_type": document.source_type.value,
             "updated_at": at.date().isoformat() if at else None,
             "age_days": max(0, (self.now - at).days) if at else None,
-            "similarity": found.similarity,
+            "similarity": reference.similarity,
             "why": f"both speak of {words}" if words else "alike in meaning",
         }

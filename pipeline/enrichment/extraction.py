@@ -1,4 +1,4 @@
-"""What a found document tells: its best passages, what became of work, what was decided, how much work it took."""
+"""Extraction from documents: best passages, learnings of finished work, decisions with reasons, effort."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 from pipeline.documents import DECISION_STATUSES
 from pipeline.documents.plain_text import is_same_title
 from pipeline.enrichment.context import UNKNOWN, SimilarEffort
-from pipeline.enrichment.found import FoundDocument
+from pipeline.enrichment.references import FoundDocument
 from pipeline.enrichment.text import (
     CUT,
     QUOTED,
     WITHOUT_BLANK,
-    Part,
+    Section,
     Sentence,
-    part_of,
     passage,
+    section_of,
     single_line,
     stems,
     truncated,
@@ -32,14 +32,14 @@ from pipeline.enrichment.text import (
 from pipeline.search.records import StoredDocument
 
 ENOUGH = 0.6
-"""Of the best passage's score: a further one that has less is not worth showing."""
+"""Share of the best passage's score that a further passage needs."""
 OF_THE_HIT = 1.25
-"""How much more a passage counts that stands in the chunk the search has chosen."""
+"""Factor for passages in the chunk of the hit."""
 OF_LINKS = 0.5
-"""How much a passage counts that only says where to read on."""
+"""Factor for passages that only refer to other texts."""
 _DOTS = " ..."
 _TARGET = re.compile(r"https?://\S+")
-"""Where a link leads: its words are those of a site's folders, not of the text."""
+"""Address of a link, whose words belong to a site's folders and not to the text."""
 
 
 _UNDOES = re.compile(
@@ -51,21 +51,21 @@ _FOLLOWS = re.compile(
     r"|(?:successor|child)\W+bug\b",
     re.IGNORECASE,
 )
-"""How a link begins that leads to a bug that an item had, or to what undid it."""
+"""Beginning of a link to a bug that an item caused, or to the change that undid it."""
 
 
 class Excerpt(NamedTuple):
-    """A place of a document that matters for a question, short enough to be read at a glance."""
+    """A short passage of a document that is relevant for a query."""
 
     sentence: Sentence
-    """Its text and its place."""
-    shown: str
-    """With the nearest heading before it, if there is room."""
+    """Text and position of the passage."""
+    display: str
+    """Text with the nearest heading before it, if it is short enough."""
 
 
-def best_passages(found: FoundDocument, *, most: int) -> list[Excerpt]:
-    """At most `most` passages, the best first; none of a document without prose."""
-    sentences, question, here = found.sentences, found.question, found.hit.chunk.ord
+def best_passages(reference: FoundDocument, *, most: int) -> list[Excerpt]:
+    """Best passages of a document, at most `most`, the best first; none without prose."""
+    sentences, question, hit_ord = reference.sentences, reference.question, reference.hit.chunk.ord
     if not sentences:
         return []
     words, headed = {}, {}
@@ -74,29 +74,31 @@ def best_passages(found: FoundDocument, *, most: int) -> list[Excerpt]:
         headed[s.headings] = len(stems("".join(s.headings[-1:])) & question)
 
     def score(window: Sequence[Sentence]) -> float:
-        """How many different words of the question it has, those under a fitting heading a little more."""
+        """Number of the query's words in a window, plus a bonus for a matching heading."""
         first, had = window[0], frozenset[str]().union(*(words[s] for s in window))
         value = len(had) + 0.5 * headed[first.headings]
-        value *= OF_LINKS if part_of(first.headings) is Part.ELSEWHERE else 1
-        return value * (OF_THE_HIT if first.ord == here else 1)
+        value *= OF_LINKS if section_of(first.headings) is Section.ELSEWHERE else 1
+        return value * (OF_THE_HIT if first.ord == hit_ord else 1)
 
     windows = _windows(sentences)
     scored = sorted(((score(window), -n) for n, window in enumerate(windows)), reverse=True)
-    top, shown, seen = scored[0][0], list[Excerpt](), set[Sentence]()
+    top, excerpts, used = scored[0][0], list[Excerpt](), set[Sentence]()
     if not top:
-        # No sentence has a word of the question: the first of the chunk that was found, or of the document.
+        # No sentence has a word of the query: the first sentence of the hit's chunk, or of the document.
         return [
-            _shown(found, truncated_sentence(next((s for s in sentences if s.ord == here), sentences[0])))
+            _excerpt(
+                reference, truncated_sentence(next((s for s in sentences if s.ord == hit_ord), sentences[0]))
+            )
         ]
     for value, n in scored:
-        if value >= ENOUGH * top and len(shown) < most and seen.isdisjoint(windows[-n]):
-            seen.update(windows[-n])
-            shown.append(_shown(found, _joined(found, windows[-n])))
-    return shown
+        if value >= ENOUGH * top and len(excerpts) < most and used.isdisjoint(windows[-n]):
+            used.update(windows[-n])
+            excerpts.append(_excerpt(reference, _joined(reference, windows[-n])))
+    return excerpts
 
 
 def _windows(sentences: Sequence[Sentence]) -> list[list[Sentence]]:
-    """From each sentence on, as many of the same paragraph as may be shown together."""
+    """A window for each sentence, with as many following ones of its paragraph as fit into a quotation."""
     windows = []
     for n, first in enumerate(sentences):
         window = [first]
@@ -111,12 +113,12 @@ def _windows(sentences: Sequence[Sentence]) -> list[list[Sentence]]:
     return windows
 
 
-def _joined(found: FoundDocument, window: Sequence[Sentence]) -> Sentence:
-    """The window as one sentence; of a long text the part where the question's words stand."""
+def _joined(reference: FoundDocument, window: Sequence[Sentence]) -> Sentence:
+    """The window as one sentence; of a long text the part with the query's words."""
     first = window[0]
     if len(window) > 1 or len(first.text) <= QUOTED:
         return replace(first, text=" ".join(s.text for s in window))
-    cut = passage(first.text, " ".join(sorted(found.question)), length=QUOTED).text
+    cut = passage(first.text, " ".join(sorted(reference.question)), length=QUOTED).text
     line = single_line(first.text)
     if cut.endswith(_DOTS) and not line.endswith(cut):
         cut = cut.removesuffix(_DOTS) + f" {CUT}"
@@ -125,21 +127,21 @@ def _joined(found: FoundDocument, window: Sequence[Sentence]) -> Sentence:
     return replace(first, text=cut)
 
 
-def _shown(found: FoundDocument, sentence: Sentence) -> Excerpt:
+def _excerpt(reference: FoundDocument, sentence: Sentence) -> Excerpt:
     heading = sentence.headings[-1] if sentence.headings else ""
     whole = f"{heading}{' ' if heading.endswith(('?', '!', ':')) else ': '}{sentence.text}"
-    tells = heading and heading.casefold() != found.title.casefold() and len(whole) <= QUOTED
+    tells = heading and heading.casefold() != reference.title.casefold() and len(whole) <= QUOTED
     return Excerpt(sentence, whole if tells else sentence.text)
 
 
 MOST = 2
-"""Sentences of one item."""
+"""Most sentences of one item."""
 _FEWEST_WORDS = 5
-"""A shorter sentence is a state or a remark."""
+"""Least words of a sentence that is more than a state or a remark."""
 _FEWEST_SHARED = 2
-"""Words of the question that a sentence has, where there are several to choose from."""
+"""Least words that a sentence shares with the query, if there are several sentences."""
 _FEWEST_CHARACTERS = 80
-"""Of a sentence of notes: a shorter one is a step of the work, and no finding."""
+"""Least characters of a sentence of notes: a shorter one is a step of the work, not a finding."""
 
 _TELLS = re.compile(
     r"\b(?:learn(?:ed|t)|lessons?|turned out|root cause|in hindsight|showed that|next time|given up|dropped because"
@@ -147,7 +149,7 @@ _TELLS = re.compile(
     r"|la prochaine fois)\b",
     re.IGNORECASE,
 )
-"""Of a comment: it says what came of it and why."""
+"""Words of a comment that explains outcome and reasons."""
 _ROUTINE = re.compile(
     r"^\W*(?:(?:unit |regression |more )?tests? (?:added|pass|were)"
     r"|(?:added|updated|wrote|extended|ran|adjusted) (?:\w+ )?(?:tests?|docs?|documentation|readme|changelog)"
@@ -156,48 +158,48 @@ _ROUTINE = re.compile(
     r"|conducted\b|created\b|evidence:|tests?:|successfully\b|focused\b)",
     re.IGNORECASE,
 )
-"""What is done with every item teaches nothing about this one."""
-_PARTS = (Part.LESSONS, Part.OUTCOME, Part.RESOLUTION, Part.NOTES)
+"""Routine steps that are done for every item and teach nothing."""
+_LEARNING_SECTIONS = (Section.LESSONS, Section.OUTCOME, Section.RESOLUTION, Section.NOTES)
 
 
-def learnings(found: FoundDocument) -> list[Sentence]:
-    """Lessons, outcome and resolution of ended work; of what was given up also why, as the last comment tells it.
+def learnings(reference: FoundDocument) -> list[Sentence]:
+    """Lessons, outcome and resolution of ended work; for abandoned work also the reasons in the last comment.
 
-    Of several, the first and the one closest to the question. Work that is still open teaches nothing, however its
-    text reads: what was and had been there is a symptom.
+    Of several sentences, the first and the one closest to the query. Open work has no learnings, even if its text is
+    in the past tense, which then describes symptoms.
     """
-    if found.status and not (found.done or found.abandoned):
+    if reference.status and not (reference.done or reference.abandoned):
         return []
-    kept = [*chain.from_iterable(_taught_by(part, found) for part in _PARTS)]
-    if found.abandoned:
-        comments = found.parts[Part.COMMENTS]
+    sentences = [*chain.from_iterable(_taught_by(section, reference) for section in _LEARNING_SECTIONS)]
+    if reference.abandoned:
+        comments = reference.sections[Section.COMMENTS]
         last = _telling(s for s in comments if s.headings == comments[-1].headings)
-        kept += [s for s in last if _TELLS.search(s.text)]
-    kept = list({s.text: s for s in kept}.values())
-    fits = partial(Sentence.has_of, words=found.question)
-    chosen = [*kept[:1], *sorted(kept[1:], key=fits, reverse=True)[: MOST - 1]]
-    return [truncated_sentence(s) for s in kept if s in chosen]
+        sentences += [s for s in last if _TELLS.search(s.text)]
+    sentences = list({s.text: s for s in sentences}.values())
+    fits = partial(Sentence.has_of, words=reference.question)
+    chosen = [*sentences[:1], *sorted(sentences[1:], key=fits, reverse=True)[: MOST - 1]]
+    return [truncated_sentence(s) for s in sentences if s in chosen]
 
 
-def _taught_by(part: Part, found: FoundDocument) -> list[Sentence]:
-    """What a part tells that bears on the question; all lessons, and what stands alone in its part, are thought to."""
-    told = _telling(found.parts[part])
-    if part is Part.NOTES:
-        long = (s for s in told if len(s.text) >= _FEWEST_CHARACTERS and s.text[-1] != ":")
-        return [s for s in long if s.has_of(found.question) > 0]
-    if part is Part.LESSONS or len(told) <= 1:
-        return told
-    fewest = min(_FEWEST_SHARED, len(found.question))
-    return [s for s in told if len(stems(s.text) & found.question) >= fewest]
+def _taught_by(section: Section, reference: FoundDocument) -> list[Sentence]:
+    """Sentences of a section that are relevant for the query; lessons and single sentences always are."""
+    sentences = _telling(reference.sections[section])
+    if section is Section.NOTES:
+        long = (s for s in sentences if len(s.text) >= _FEWEST_CHARACTERS and s.text[-1] != ":")
+        return [s for s in long if s.has_of(reference.question) > 0]
+    if section is Section.LESSONS or len(sentences) <= 1:
+        return sentences
+    fewest = min(_FEWEST_SHARED, len(reference.question))
+    return [s for s in sentences if len(stems(s.text) & reference.question) >= fewest]
 
 
 def _telling(sentences: Iterable[Sentence]) -> list[Sentence]:
-    """Those that say more than a state, or what is done with every item."""
+    """Sentences that are more than a state or a routine step."""
     return [s for s in sentences if len(s.text.split()) >= _FEWEST_WORDS and not _ROUTINE.search(s.text)]
 
 
 MOST_CHARACTERS = 320
-"""Of a decision's text, and of its reasons."""
+"""Most characters of a decision's text, and of its reasons."""
 MOST_CONSTRAINTS = 3
 
 _STATUS = re.compile(rf"\b({'|'.join(chain(*DECISION_STATUSES.values()))})\b", re.IGNORECASE)
@@ -216,7 +218,7 @@ _DECIDES = re.compile(
     r"|nous (?:allons|utilis))\b",
     re.IGNORECASE,
 )
-"""A sentence that tells what is to be done from now on."""
+"""Words of a sentence that states a decision."""
 _REJECTS = re.compile(
     r"\b(?:reject(?:ed|ion)|declin(?:ed|ing)|withdrawn|turned down|decided against"
     r"|(?:will|did) not (?:go|pursue|adopt|accept)"
@@ -229,7 +231,7 @@ _GIVES_REASON = re.compile(
     re.IGNORECASE,
 )
 _LONGEST_STATUS = 6
-"""Words of a line that names a status alone."""
+"""Most words of a line that only names a status."""
 _PRO_AND_CON = re.compile(r"(?:good|bad|neutral|positive|negative)\b.{0,3}because\b", re.IGNORECASE)
 _NO_PROSE = re.compile(r"[|<]|\{[^}]*\}?|!\[|\[[^\]]*\]\S*$|https?://\S+$|\*{0,2}[\w -]+:\*{0,2}$")
 _ANNOUNCES = re.compile(r"this (?:adr|rfc|document|proposal|record|page)\b", re.IGNORECASE)
@@ -237,90 +239,102 @@ _SAYS_NOTHING = re.compile(r"\W*(?:(?:it )?comes out best|see below)\b", re.IGNO
 _FEWEST_DECIDED = 3
 
 
-def decision_of(found: FoundDocument) -> list[Sentence]:
-    """The first sentences of the decision, else of the summary; of a document without either, its best passage.
+def decision_of(reference: FoundDocument) -> list[Sentence]:
+    """The first sentences of the decision, else of the summary; of a document without both its best passage.
 
-    What is quoted is what others said, as the rule that a proposal is to change, unless all is.
+    Quotations are left out unless there is nothing else: they state, for example, the rule that a proposal changes.
     """
-    told, summary = found.parts[Part.DECISION], found.parts[Part.SUMMARY]
-    own = [s for s in told if not s.quote and not _ANNOUNCES.match(s.text)]
-    parts = (own, told, [s for s in summary if not s.quote], summary)
-    kept = next(filter(None, map(_first, parts)), None)
-    return kept or [p.sentence for p in best_passages(found, most=1)]
+    decision, summary = reference.sections[Section.DECISION], reference.sections[Section.SUMMARY]
+    unquoted = [s for s in decision if not s.quote and not _ANNOUNCES.match(s.text)]
+    choices = (unquoted, decision, [s for s in summary if not s.quote], summary)
+    chosen = next(filter(None, map(_first, choices)), None)
+    return chosen or [p.sentence for p in best_passages(reference, most=1)]
 
 
-def follow_up(found: FoundDocument, others: Iterable[FoundDocument]) -> str:
-    """What undid an item or went wrong after it, in a few words: of its links, or another item that says so."""
-    for other in others:
+def follow_up(reference: FoundDocument, references: Iterable[FoundDocument]) -> str:
+    """Short description of what undid an item or followed from it, by its links or by other items' titles."""
+    for other in references:
         undoes = _UNDOES.match(other.title)
-        if undoes and other is not found and is_same_title(undoes["title"], found.title):
+        if undoes and other is not reference and is_same_title(undoes["title"], reference.title):
             return f"was undone by “{other.title}” ({other.external_id})"
-    links = (without_marks(line[1]) for chunk in found.chunks for line in _LINK.finditer(chunk.content))
+    links = (without_marks(line[1]) for chunk in reference.chunks for line in _LINK.finditer(chunk.content))
     link = next(filter(_FOLLOWS.match, links), None)
     return f"had a follow-up: “{truncated(link, QUOTED)}”" if link else ""
 
 
-def rule_of(found: FoundDocument) -> Sentence | None:
-    """The sentence that tells what was decided: the first that says so, else the first of the decision."""
-    told = [s for s in found.parts[Part.DECISION] if not s.quote and not _ANNOUNCES.match(s.text)]
-    prose = _prose(told)
+def rule_of(reference: FoundDocument) -> Sentence | None:
+    """The sentence with the decision: the first that states one, else the first of the section."""
+    sentences = [
+        s for s in reference.sections[Section.DECISION] if not s.quote and not _ANNOUNCES.match(s.text)
+    ]
+    prose = _prose(sentences)
     return next((s for s in prose if _DECIDES.search(s.text)), next(iter(prose), None))
 
 
-def reasons_of_rejection(found: FoundDocument) -> list[Sentence]:
-    """Why a record was rejected: its section on that, else what tells its status, else a sentence that says so."""
-    parts = found.parts
-    told = [s for s in parts[Part.STATUS] if len(s.text.split()) > _LONGEST_STATUS or _BECAUSE.search(s.text)]
-    said = [s for s in found.sentences if _REJECTS.search(s.text) and _GIVES_REASON.search(s.text)]
-    return next(filter(None, map(_first, (parts[Part.REJECTION], told, said))), [])
+def reasons_of_rejection(reference: FoundDocument) -> list[Sentence]:
+    """Reasons for a rejection, from the section on it, else from the status, else from a sentence about it."""
+    sections = reference.sections
+    from_status = [
+        s
+        for s in sections[Section.STATUS]
+        if len(s.text.split()) > _LONGEST_STATUS or _BECAUSE.search(s.text)
+    ]
+    rejections = [s for s in reference.sentences if _REJECTS.search(s.text) and _GIVES_REASON.search(s.text)]
+    return next(filter(None, map(_first, (sections[Section.REJECTION], from_status, rejections))), [])
 
 
-def rationale_of(found: FoundDocument) -> list[Sentence]:
-    """Why, in the record's words: `Chosen option: ..., because`, its reasons, a `because`, else its context."""
-    decided = found.parts[Part.DECISION]
-    told = [(n, s, because) for n, s in enumerate(decided) if (because := _BECAUSE.search(s.text))]
-    for n, sentence, because in told:
+def rationale_of(reference: FoundDocument) -> list[Sentence]:
+    """Reasons for a decision: after `Chosen option: ..., because`, else its rationale, a `because`, or its context."""
+    decided = reference.sections[Section.DECISION]
+    reasoned = [(n, s, because) for n, s in enumerate(decided) if (because := _BECAUSE.search(s.text))]
+    for n, sentence, because in reasoned:
         if _CHOSEN.match(sentence.text):
-            # What follows it stands on its line or as a list below it.
+            # The reasons are on the same line, or in a list below it.
             listed = [s for s in decided[n + 1 :] if s.item and s.headings == sentence.headings]
             if reasons := _first([replace(sentence, text=because[1])] if because[1] else listed):
                 return reasons
-    others = [s for _, s, _ in told if not _PRO_AND_CON.match(s.text) and not _CHOSEN.match(s.text)]
-    whys = (found.parts[Part.RATIONALE], others, found.parts[Part.CONTEXT])
+    further = [s for _, s, _ in reasoned if not _PRO_AND_CON.match(s.text) and not _CHOSEN.match(s.text)]
+    whys = (reference.sections[Section.RATIONALE], further, reference.sections[Section.CONTEXT])
     return next(filter(None, map(_first, whys)), [])
 
 
-def constraints_of(found: FoundDocument) -> list[Sentence]:
-    """What binds whoever builds on it: sentences that say must, never or only, and those under such a heading."""
-    named = found.parts[Part.CONSTRAINTS]
-    others = (s for part in (Part.DECISION, Part.CONSEQUENCES) for s in found.parts[part])
-    binding = [s for s in others if _BINDS.search(s.text) and not _PRO_AND_CON.match(s.text)]
+def constraints_of(reference: FoundDocument) -> list[Sentence]:
+    """Constraints of a decision: sentences with must, never or only, and those under a heading for constraints."""
+    named = reference.sections[Section.CONSTRAINTS]
+    sentences = (
+        s for section in (Section.DECISION, Section.CONSEQUENCES) for s in reference.sections[section]
+    )
+    binding = [s for s in sentences if _BINDS.search(s.text) and not _PRO_AND_CON.match(s.text)]
     return [truncated_sentence(s) for s in _prose([*binding, *named])][:MOST_CONSTRAINTS]
 
 
-def status_of_decision(found: FoundDocument) -> str:
-    """A key of `DECISION_STATUSES` as the source has it; `unknown` if it has none."""
-    told = "superseded" if found.first_metadata("superseded_by") else found.first_metadata("decision_status")
-    return told if told and told in DECISION_STATUSES else UNKNOWN
+def status_of_decision(reference: FoundDocument) -> str:
+    """Status of a decision, a key of `DECISION_STATUSES`; `unknown` if the source has none."""
+    status = (
+        "superseded"
+        if reference.first_metadata("superseded_by")
+        else reference.first_metadata("decision_status")
+    )
+    return status if status and status in DECISION_STATUSES else UNKNOWN
 
 
-def status_line(found: FoundDocument) -> Sentence | None:
-    """The sentence that tells the status, if the text does."""
-    return next((s for s in found.parts[Part.STATUS] if _STATUS.search(s.text)), None)
+def status_line(reference: FoundDocument) -> Sentence | None:
+    """The sentence with the status, if there is one."""
+    return next((s for s in reference.sections[Section.STATUS] if _STATUS.search(s.text)), None)
 
 
 def _first(sentences: Sequence[Sentence]) -> list[Sentence]:
-    """The first that are prose, as many as may be shown."""
-    kept: list[Sentence] = []
+    """The first sentences of prose, up to the most characters."""
+    shortened: list[Sentence] = []
     for short in map(truncated_sentence, _prose(sentences)):
-        if kept and sum(len(s.text) + 1 for s in kept) + len(short.text) > MOST_CHARACTERS:
+        if shortened and sum(len(s.text) + 1 for s in shortened) + len(short.text) > MOST_CHARACTERS:
             break
-        kept.append(short)
-    return kept
+        shortened.append(short)
+    return shortened
 
 
 def _prose(sentences: Iterable[Sentence]) -> list[Sentence]:
-    """Without rows of tables, placeholders of templates, labels, heads of lists and bare links."""
+    """Sentences without rows of tables, placeholders of templates, labels, heads of lists and bare links."""
     prose = [
         s
         for s in sentences
@@ -332,34 +346,34 @@ def _prose(sentences: Iterable[Sentence]) -> list[Sentence]:
 
 
 LEAST = 3
-"""A median of fewer items says nothing."""
+"""Least number of items for a median."""
 LONGEST_DAYS = 7300
-"""An item that seems to have taken longer has a wrong date."""
+"""Most days of an item; longer durations come from wrong dates."""
 LEAST_AMOUNT, MOST_AMOUNT = 0.01, 20_000
-"""Of points or hours that an item can have taken."""
+"""Range of plausible points or hours of an item."""
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """What is known of an item's work; at least one of these."""
+    """Known effort of an item; at least one field is set."""
 
     points: float | None = None
-    """What it took; the others likewise."""
+    """Actual story points."""
     estimated_points: float | None = None
     hours: float | None = None
     estimated_hours: float | None = None
     days: int | None = None
-    """Calendar days from start to end; None of work that seems to have begun and ended on one day."""
+    """Calendar days from start to end; None for work that apparently began and ended on one day."""
 
     @property
     def size(self) -> float | None:
-        """In points: what it took, else what it was thought to take."""
+        """Story points, actual or else estimated."""
         return self.estimated_points if self.points is None else self.points
 
     @property
     def compared(self) -> tuple[float, float, str] | None:
-        """What it took, its estimate and their unit; None unless both are known in one unit."""
+        """Actual effort, estimate and unit; None unless both are known in one unit."""
         if self.points is not None and self.estimated_points is not None:
             return self.points, self.estimated_points, "point"
         if self.hours is not None and self.estimated_hours is not None:
@@ -368,53 +382,53 @@ class Effort:
 
     @property
     def overran(self) -> float:
-        """What it took as a share of its estimate, 2.0 for twice as much; 0 unless both are known in one unit."""
+        """Actual effort relative to the estimate, 2.0 for twice as much; 0 unless both are known in one unit."""
         return self.compared[0] / self.compared[1] if self.compared else 0.0
 
     @property
     def text(self) -> str:
-        """`took 21 points, estimated 13; 12 days`."""
+        """Description, such as `took 21 points, estimated 13; 12 days`."""
         days = "" if self.days is None else _counted(self.days, "day")
         if self.compared:
             took, estimated, unit = self.compared
             work = f"took {_counted(took, unit)}, estimated {estimated:g}"
         else:
-            told = (
+            amounts = (
                 ("took", self.points, self.hours),
                 ("estimated", self.estimated_points, self.estimated_hours),
             )
             work = ", ".join(
                 f"{verb} {_counted(hours or 0, 'hour') if points is None else _counted(points, 'point')}"
-                for verb, points, hours in told
+                for verb, points, hours in amounts
                 if points is not None or hours is not None
             )
         return f"{work}; {days}" if work and days else work or f"done after {days}"
 
 
 def effort_of(document: StoredDocument) -> Effort | None:
-    """What an item tells of its work by the metadata that connectors write; None: nothing.
+    """Effort of an item from the metadata that connectors write; None if there is none.
 
-    Without a known start its days begin when it was made; values of another type are left aside.
+    Without a known start the days count from its creation; values of another type are ignored.
     """
     metadata = document.metadata
     start = _moment(metadata, "started_at") or document.created_at
     end = _moment(metadata, "resolved_at", "closed_at")
     days = None
     if start is not None and end is not None and end >= start:
-        # On one day: the item was written down when it was done, and nothing tells how long it took.
+        # On one day: the item was written down when it was done, so its duration is unknown.
         days = (end.astimezone(UTC).date() - start.astimezone(UTC).date()).days or None
-    found = Effort(
+    effort = Effort(
         points=_amount(metadata, "actual_points"),
         estimated_points=_amount(metadata, "estimated_points", "story_points"),
         hours=_amount(metadata, "actual_hours"),
         estimated_hours=_amount(metadata, "estimated_hours"),
         days=days if days is not None and days <= LONGEST_DAYS else None,
     )
-    return None if found == Effort() else found
+    return None if effort == Effort() else effort
 
 
 def effort_of_similar(efforts: Sequence[Effort | None]) -> SimilarEffort | None:
-    """The medians of at least three items that tell their days or points; None if fewer do."""
+    """Medians of days and points; None if fewer than three items have them."""
     days = [effort.days for effort in efforts if effort and effort.days is not None]
     points = [effort.size for effort in efforts if effort and effort.size is not None]
     of_days = median(days) if len(days) >= LEAST else None
@@ -427,7 +441,7 @@ def effort_of_similar(efforts: Sequence[Effort | None]) -> SimilarEffort | None:
 
 
 def _amount(metadata: Mapping[str, Any], *keys: str) -> float | None:
-    """The first of these numbers that can be one: trackers write 0 for what nobody filled in."""
+    """The first of these numbers in the plausible range; trackers write 0 for empty fields."""
     values = (metadata.get(key) for key in keys)
     numbers = (v for v in values if isinstance(v, int | float) and not isinstance(v, bool))
     return next((v for v in numbers if LEAST_AMOUNT <= v <= MOST_AMOUNT), None)
@@ -439,7 +453,7 @@ def _moment(metadata: Mapping[str, Any], *keys: str) -> datetime | None:
             moment = datetime.fromisoformat(str(metadata.get(key)))
         except ValueError:
             continue
-        # A day away from the calendar's ends, where another zone has no such day.
+        # Not in the first or last year, which could overflow in another time zone.
         if moment.tzinfo is not None and MINYEAR < moment.year < MAXYEAR:
             return moment
     return None

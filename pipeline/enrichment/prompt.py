@@ -1,4 +1,4 @@
-"""The context of a PBI as a part of a prompt: sources named, text fenced as data."""
+"""The context of a backlog item as a section of a prompt: sources named, text fenced as data."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ DATA_ONLY = (
 
 
 def prompt_block(context: EnrichedContext | Json) -> str:
-    """What an agent is told of a PBI's context; with nothing found, to say that it does not know."""
+    """Prompt text for an agent with the context of a backlog item; without findings, an instruction to say so."""
     data = context.to_json() if isinstance(context, EnrichedContext) else context
     lines = list(_lines(data))
     return f"{PRIORITISE}\n{fenced(chr(10).join(lines))}" if lines else NOTHING_FOUND
 
 
 def fenced(body: str) -> str:
-    """Text of the knowledge base between two lines that it cannot have foreseen, with what they mean before them."""
+    """Text of the knowledge base between two lines that it cannot predict, after an explanation of those lines."""
     digest = hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     fence = f"=== context {digest} ==="
     return "\n".join([DATA_ONLY.format(fence=fence), fence, body, fence])
@@ -56,8 +56,8 @@ def _work(item: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _decision(item: Mapping[str, Any]) -> Iterator[str]:
-    known = printable(str(item.get("status") or UNKNOWN))
-    status = ", status unknown" if known == UNKNOWN else f", {known}"
+    status_name = printable(str(item.get("status") or UNKNOWN))
+    status = ", status unknown" if status_name == UNKNOWN else f", {status_name}"
     by = f" by {printable(str(item['superseded_by']))}" if item.get("superseded_by") else ""
     yield f"Decision: {_name(item)}{status}{by}"
     if item.get("decision"):
@@ -92,7 +92,7 @@ def _address(item: Mapping[str, Any]) -> str:
 
 
 def _sentences(texts: Sequence[str] | None, item: Mapping[str, Any]) -> Iterator[str]:
-    """Each text on a line with its number."""
+    """Lines of texts, each with the number of its citation."""
     for n, text in enumerate(texts or ()):
         yield f"- {_cited(text, (item.get('citations') or ())[n : n + 1])}"
 

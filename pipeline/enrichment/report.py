@@ -1,4 +1,4 @@
-"""The answers of Step 4 as pages for a person: Markdown, and the same as HTML."""
+"""Reports of Step 4 for people, as Markdown or HTML."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TONES: Mapping[str, str] = {
 
 
 def rendered(markdown: str, anchors: Sequence[str] = ()) -> str:
-    """This text as HTML, with none of its own; `anchors` are ids of its first headings."""
+    """Markdown rendered as HTML; HTML inside of it is escaped. `anchors` are the ids of the first headings."""
     from markdown_it import MarkdownIt
     from markdown_it.common.utils import escapeHtml
 
@@ -35,18 +35,18 @@ def rendered(markdown: str, anchors: Sequence[str] = ()) -> str:
         text = tokens[index].content
         return f'<code class="{TONES.get(text, "plain")}">{escapeHtml(text)}</code>'
 
-    made = MarkdownIt("commonmark", {"html": False})
-    made.add_render_rule("code_inline", badge)
-    tokens = made.parse(markdown)
+    renderer = MarkdownIt("commonmark", {"html": False})
+    renderer.add_render_rule("code_inline", badge)
+    tokens = renderer.parse(markdown)
     headings = (t for t in tokens if t.type == "heading_open" and t.tag == "h1")
     for token, anchor in zip(headings, anchors, strict=False):
         token.attrSet("id", anchor)
-    body: str = made.renderer.render(tokens, made.options, {})
+    body: str = renderer.renderer.render(tokens, renderer.options, {})
     return body.replace("<li>[ ] ", '<li class="todo">')
 
 
 def html(markdown: str, title: str, anchors: Sequence[str] = ()) -> str:
-    """A page of this text, without a script or anything from elsewhere; `anchors` are ids of its first headings."""
+    """A web page of a Markdown text, without scripts and external resources; `anchors` are ids of first headings."""
     from markdown_it.common.utils import escapeHtml
 
     page = Template(files("pipeline.enrichment").joinpath("report.html").read_text(encoding="utf-8"))
@@ -62,21 +62,21 @@ def html(markdown: str, title: str, anchors: Sequence[str] = ()) -> str:
 Form = Literal["md", "html"]
 
 LONGEST = 600
-"""Characters of a PBI's description that are shown."""
+"""Most characters of a backlog item's description in a report."""
 _WEB_ADDRESS = "%/:?#[]@!$&'()*+,;=~"
 _MARKS = re.compile(r"[\\`*_\[\]<>&|~#$]")
 _LINKS_ITSELF = re.compile(r"\b(https?|ftp|mailto|xmpp|www)(?=[:.])", re.IGNORECASE)
 _MENTIONS = re.compile(r"(?<!\w)@(?=\w)")
-"""What GitHub makes a mention of, even behind a backslash: only a character in between keeps it from doing so."""
+"""Mentions on GitHub, which even a backslash does not prevent, but a character in between does."""
 _BEGINS_BLOCK = re.compile(r"^(\d{1,9}(?=[.)])|(?=[-+=]))")
 
 
 def document(items: Sequence[Json], form: Form) -> str:
-    """All items on one page, with a list of them first if there are several."""
+    """One page with all items, after a table of contents if there are several."""
     anchors = _unique(items, _title)
-    parts = [_contents(items, [f"#{anchor}" for anchor in anchors])] if len(items) > 1 else []
-    parts += [part for item in items for part in _page(item)]
-    return _written(parts, _title(items[0]) if len(items) == 1 else "Step 4", form, anchors)
+    paragraphs = [_contents(items, [f"#{anchor}" for anchor in anchors])] if len(items) > 1 else []
+    paragraphs += [paragraph for item in items for paragraph in _page(item)]
+    return _written(paragraphs, _title(items[0]) if len(items) == 1 else "Step 4", form, anchors)
 
 
 def folder(items: Sequence[Json], form: Form) -> dict[str, str]:
@@ -94,9 +94,9 @@ def folder(items: Sequence[Json], form: Form) -> dict[str, str]:
 def _contents(items: Sequence[Json], addresses: Sequence[str]) -> str:
     lines = []
     for item, address in zip(items, addresses, strict=True):
-        found = item["context"]
-        counts = [f"{word} {len(found[key])}" for key, word in _COUNTED.items() if found.get(key)]
-        facts = _facts(_trouble(found), *counts) or "nothing found"
+        context = item["context"]
+        counts = [f"{word} {len(context[key])}" for key, word in _COUNTED.items() if context.get(key)]
+        facts = _facts(_trouble(context), *counts) or "nothing found"
         lines.append(f"[{_safe(_title(item))}]({address})\\\n  {facts}")
     return _list(lines)
 
@@ -112,38 +112,38 @@ _COUNTED = {
 
 def _page(item: Json) -> Iterator[str]:
     """The paragraphs of one item."""
-    found = item["context"]
-    sources = {one["n"]: one for one in found.get("citations") or ()}
+    context = item["context"]
+    sources = {one["n"]: one for one in context.get("citations") or ()}
     yield f"# {_safe(_title(item))}"
-    if trouble := _trouble(found):
+    if trouble := _trouble(context):
         yield f"> {trouble}"
-    yield from _asked(item["pbi"])
-    # What to do, what went wrong before, and what is much the same.
+    yield from _item_text(item["pbi"])
+    # Suggestions, problems of earlier work, and duplicates.
     yield from _section(
         "Suggestions",
-        found.get("suggestion_details"),
+        context.get("suggestion_details"),
         lambda s: f"[ ] {_safe(s['text'])}{_cited(s['citations'], sources)}",
     )
     yield from _section(
         "Risk hints",
-        found.get("risk_hints"),
+        context.get("risk_hints"),
         lambda h: f"{_badge(h['severity'])} {_safe(h['message'])}{_cited([h['citation']], sources)}",
     )
-    twins = found.get("likely_duplicates")
+    twins = context.get("likely_duplicates")
     yield from _section("Likely duplicates", twins, lambda t: f"{_linked(named(t), t)} {_facts(*_ended(t))}")
-    if not found.get("error") and found.get("degradation_level", 0) < STATIC:
-        yield from _found(found, sources)
+    if not context.get("error") and context.get("degradation_level", 0) < STATIC:
+        yield from _findings(context, sources)
 
 
-def _found(found: Json, sources: Mapping[int, Json]) -> Iterator[str]:
-    """What was found for it, and where that is quoted from."""
-    if not any(map(found.get, _SECTIONS)):
+def _findings(context: Json, sources: Mapping[int, Json]) -> Iterator[str]:
+    """The paragraphs of similar work, decisions, documents and sources."""
+    if not any(map(context.get, _SECTIONS)):
         yield "No similar work, decision or document was found."
     for key, (heading, show) in _SECTIONS.items():
-        yield f"## {heading}" if found.get(key) else ""
-        if key == "similar_work" and found.get("effort_of_similar"):
-            yield f"Effort of {_safe(found['effort_of_similar']['text'])}"
-        for one in found.get(key) or ():
+        yield f"## {heading}" if context.get(key) else ""
+        if key == "similar_work" and context.get("effort_of_similar"):
+            yield f"Effort of {_safe(context['effort_of_similar']['text'])}"
+        for one in context.get(key) or ():
             yield f"### {_linked(named(one), one)}"
             yield from show(one, sources)
     yield "## Sources" if sources else ""
@@ -151,13 +151,13 @@ def _found(found: Json, sources: Mapping[int, Json]) -> Iterator[str]:
 
 
 def _source(one: Json) -> str:
-    linked, told = _linked(named(one), one), named(one)
-    # Without a link, the path is how to find it.
-    path = "" if linked != _safe(told) or str(one["ref"]) in told else f" ({_safe(one['ref'])})"
+    linked, name = _linked(named(one), one), named(one)
+    # Without a link the path helps to find the document.
+    path = "" if linked != _safe(name) or str(one["ref"]) in name else f" ({_safe(one['ref'])})"
     return f"{one['n']}. {linked}{path}: “{_safe(one['quoted'])}”"
 
 
-def _asked(pbi: Mapping[str, Any]) -> Iterator[str]:
+def _item_text(pbi: Mapping[str, Any]) -> Iterator[str]:
     try:
         request = EnrichmentRequest.from_json({"pbi": pbi})
     except RequestRejected:
@@ -180,11 +180,11 @@ def _decision(one: Json, sources: Mapping[int, Json]) -> Iterator[str]:
     yield _facts(f"{_alike(one)} {status}{by}", _safe(one.get("date")), _safe(one.get("assigned_architect")))
     yield _why(one)
     yield f"> {_safe(one['decision'])}{_cited(one['citations'], sources)}"
-    # A record of one sentence is its decision, its reason and what follows: it is said once.
-    rationale, said = one.get("rationale") or "", one["decision"]
-    if rationale not in said:
+    # In a record of one sentence it is decision, reason and consequence: it is written once.
+    rationale, decision = one.get("rationale") or "", one["decision"]
+    if rationale not in decision:
         yield f"**Why:** {_safe(rationale)}"
-    if follows := [text for text in one.get("constraints") or () if text not in said]:
+    if follows := [text for text in one.get("constraints") or () if text not in decision]:
         yield "**What follows:**"
         yield _list(map(_safe, follows))
 
@@ -222,7 +222,7 @@ def _why(one: Json) -> str:
 
 
 def _each(texts: Sequence[str], one: Json, sources: Mapping[int, Json]) -> Iterator[str]:
-    """Each text with its own number."""
+    """Texts with their citations."""
     for n, text in enumerate(texts):
         yield f"{_safe(text)}{_cited(one['citations'][n : n + 1], sources)}"
 
@@ -231,21 +231,21 @@ def _cited(numbers: Iterable[int], sources: Mapping[int, Json]) -> str:
     return "".join(" " + _linked(f"[{n}]", sources.get(n, {})) for n in numbers)
 
 
-def _trouble(found: Json) -> str:
-    level = found.get("degradation_level") or 0
-    if found.get("error"):
-        return f"**Refused:** {_safe(found['error'])}"
-    said = [f"**Level {level}:** {LEVELS[level].says}"] if level else []
-    return " ".join([*said, *(f"**Partial:** {_safe(p)}" for p in [found.get("partial")] if p)])
+def _trouble(context: Json) -> str:
+    level = context.get("degradation_level") or 0
+    if context.get("error"):
+        return f"**Refused:** {_safe(context['error'])}"
+    notices = [f"**Level {level}:** {LEVELS[level].says}"] if level else []
+    return " ".join([*notices, *(f"**Partial:** {_safe(p)}" for p in [context.get("partial")] if p)])
 
 
 def _title(item: Json) -> str:
-    parts = (printable(str(item["pbi"].get(key))) for key in ("id", "title") if item["pbi"].get(key))
-    return " ".join(parts) or "Item without a title"
+    words = (printable(str(item["pbi"].get(key))) for key in ("id", "title") if item["pbi"].get(key))
+    return " ".join(words) or "Item without a title"
 
 
 def named(one: Json) -> str:
-    """The id and title of an entry; a path or an address says little beside a title."""
+    """Id and title of an entry; the title alone if the id is a path or an address."""
     ref, title = str(one.get("ref") or ""), str(one.get("title") or "")
     return title if "/" in ref or not ref else f"{ref} {title}"
 
@@ -254,7 +254,7 @@ def named(one: Json) -> str:
 
 
 def _safe(text: Any) -> str:
-    """A text on one line in which nothing is Markdown, HTML, a link or a mention."""
+    """A text on one line, escaped so that nothing is Markdown, HTML, a link or a mention."""
     line = _MENTIONS.sub("@&#8203;", _MARKS.sub(r"\\\g<0>", printable(str(text or ""))))
     return _BEGINS_BLOCK.sub(r"\1\\", _LINKS_ITSELF.sub(r"\1\\", line))
 
@@ -265,13 +265,13 @@ def _badge(text: Any) -> str:
 
 
 def _linked(text: str, one: Json) -> str:
-    """The text, as a link if the document has an address of the web."""
+    """The text, as a link if the document has a web address."""
     address = str(one.get("link") or "")
     try:
-        found = urlsplit(address)
+        url = urlsplit(address)
     except ValueError:
         return _safe(text)
-    if found.scheme not in ("http", "https") or not found.netloc:
+    if url.scheme not in ("http", "https") or not url.netloc:
         return _safe(text)
     return f"[{_safe(text)}](<{quote(printable(address), safe=_WEB_ADDRESS).replace('&', '&amp;')}>)"
 
@@ -291,17 +291,17 @@ def _list(entries: Iterable[str]) -> str:
 
 
 def _unique(items: Sequence[Json], name: Any) -> list[str]:
-    """Of each item, a name as GitHub gives it to the anchor of a heading."""
-    made, numbers = dict.fromkeys(["index"]), Counter[str]()
+    """A unique name for each item, in the form of GitHub's anchors of headings."""
+    slugs, numbers = dict.fromkeys(["index"]), Counter[str]()
     for item in items:
-        slug = again = re.sub(r"[^\w\- ]", "", name(item).lower()).replace(" ", "-")
-        while again in made:
+        slug = unique = re.sub(r"[^\w\- ]", "", name(item).lower()).replace(" ", "-")
+        while unique in slugs:
             numbers[slug] += 1
-            again = f"{slug}-{numbers[slug]}"
-        made[again] = None
-    return list(made)[1:]
+            unique = f"{slug}-{numbers[slug]}"
+        slugs[unique] = None
+    return list(slugs)[1:]
 
 
-def _written(parts: Iterable[str], title: str, form: Form, anchors: Sequence[str] = ()) -> str:
-    body = "\n\n".join(part for part in parts if part) + "\n"
+def _written(paragraphs: Iterable[str], title: str, form: Form, anchors: Sequence[str] = ()) -> str:
+    body = "\n\n".join(paragraph for paragraph in paragraphs if paragraph) + "\n"
     return body if form == "md" else html(body, title, anchors)

@@ -1,4 +1,4 @@
-"""What Step 4 asks for: a product backlog item, and how much context it wants."""
+"""Requests of Step 4: a backlog item, filters, and numbers of entries."""
 
 from __future__ import annotations
 
@@ -26,73 +26,73 @@ SECTIONS: Mapping[Kind, str] = {
 """Kind of document -> the section of the answer that shows it."""
 
 MOST_ITEMS = 20
-"""In one section."""
+"""Most entries of one section."""
 LONGEST_TITLE = 300
 LONGEST_DESCRIPTION = 600
-"""Characters of a description that are searched for: what comes after its first sentences is detail or a log, and with
-all of it nDCG@10 on two sets of work items was .01 lower (docs/search.md)."""
+"""Most characters of a description in the query: after the first sentences come details or logs, and with all of them
+nDCG@10 on two sets of work items was .01 lower (docs/search.md)."""
 LONGEST_CRITERIA = 600
 
 ID_KEYS = ("id", "pbiid", "key", "userstoryid")
 TITLE_KEYS = ("title", "name", "summary")
 DESCRIPTION_KEYS = ("description", "userstory", "body")
 _MARK = re.compile(r"(?:[-*•](?:\s+|$)|•)+")
-"""Of an item of a list; `-i asks first` begins with an option."""
+"""Bullet of a list item; `-i asks first` begins with an option instead."""
 CRITERIA_KEYS = ("acceptancecriteria", "criteria")
 PROJECT_KEYS = ("project", "projectid")
 _TYPE_KEYS = ("sourcetypes", "sourcetype")
 _NUMBER_KEYS = ("topk", "numbers")
 _NUMBERED = re.compile(r"(?i)pbi[-_ ]?\d+")
-"""Ids that each run of a pipeline gives anew."""
+"""Ids that each run of a pipeline assigns again."""
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _RIGHTS = ("securitylevels", "readers")
-"""Set by whoever knows who asks, over what a request says itself; they only narrow what is found."""
+"""Filters for rights, set by the door that authenticates the caller; they only narrow the request's own filters."""
 _FILTER_KEYS = (*_TYPE_KEYS, "tags", "since", "until", "daterange", "metadata", *_RIGHTS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnrichmentRequest:
-    """A PBI with its scores, and filters on what may be found for it."""
+    """A backlog item with its scores, and filters for the search."""
 
     pbi: Mapping[str, Any]
-    """As the pipeline gave it; unknown keys are kept."""
+    """The item as the pipeline sent it; unknown keys are kept."""
     scores: Mapping[str, Any] = field(default_factory=dict)
     filter: Filter = field(default_factory=Filter)
-    """Source types, tags and days; all when nothing is said. Kinds, project and own document are not for it."""
+    """Source types, tags, days and metadata; without any all documents. Kinds, projects and `exclude` are separate."""
     numbers: Mapping[str, int] = field(default_factory=dict)
-    """Section -> items at most, where the configured number is not wanted."""
+    """Section -> most entries, instead of the configured number."""
     exclude: tuple[str, ...] = ()
-    """Ids of documents that are the PBI itself under other names, and not to be found."""
+    """Ids of documents that are the item itself under other names, which the search leaves out."""
     project: str = ""
-    """Whose documents are searched, beside what the tenant shares: an id or a name. Empty: whoever asks knows."""
+    """Id or name of the project that is searched beside the tenant's shared documents; empty: the caller decides."""
     projects: tuple[str, ...] = ()
-    """More projects to search; `*` is all of the tenant."""
+    """Further projects to search; `*` means all of the tenant."""
 
     @classmethod
     def from_json(cls, data: Any) -> EnrichmentRequest:
-        """`{"pbi", "scores", "filters", "topK", "numbers", "project", "projects"}` in any case, or a bare PBI.
+        """Read `{"pbi", "scores", "filters", "topK", "numbers", "project", "projects"}` in any case, or a bare item.
 
-        Filters are `sourceType` (one or a list), `tags`, `metadata`, and `dateRange` with `start` and `end` or
-        `since` and `until`; `options.topK` is read as `topK`, `projectId` as `project`. Where no project is named
-        beside the PBI, a text `project` of the PBI itself is it.
+        Filters are `sourceType` (one or a list), `tags`, `metadata`, and `dateRange` with `start` and `end` or `since`
+        and `until`; `options.topK` is read as `topK`, `projectId` as `project`. If the request names no project, a
+        text `project` of the item itself is used.
 
         Raises:
             RequestRejected: a field is missing or of the wrong type; the message names it.
         """
         keys = plain_keys(_mapping(data, "the request"))
-        pbi, own = _mapping(keys.get("pbi", data), "pbi"), keys if "pbi" in keys else {}
-        of_pbi = plain_keys(pbi).get("project")  # there it may be anything, and only a text is a name
+        pbi, outer = _mapping(keys.get("pbi", data), "pbi"), keys if "pbi" in keys else {}
+        of_pbi = plain_keys(pbi).get("project")  # it may have any type, and only a text is a name
         named = of_pbi.strip() if isinstance(of_pbi, str) else ""
         request = cls(
             pbi=pbi,
-            scores=_mapping(own.get("scores") or {}, "scores"),
-            filter=_filter(next(filter(None, map(own.get, ("filters", "filter"))), {})),
-            numbers=_numbers(plain_keys(_mapping(own.get("options") or {}, "options")) | own),
-            exclude=_texts(own.get("exclude"), "exclude"),
-            project=_text(own, PROJECT_KEYS, "project") or named,
-            projects=tuple(filter(None, map(str.strip, _texts(own.get("projects"), "projects")))),
+            scores=_mapping(outer.get("scores") or {}, "scores"),
+            filter=_filter(next(filter(None, map(outer.get, ("filters", "filter"))), {})),
+            numbers=_numbers(plain_keys(_mapping(outer.get("options") or {}, "options")) | outer),
+            exclude=_texts(outer.get("exclude"), "exclude"),
+            project=_text(outer, PROJECT_KEYS, "project") or named,
+            projects=tuple(filter(None, map(str.strip, _texts(outer.get("projects"), "projects")))),
         )
-        _ = request.id  # read here, where it can still be refused
+        _ = request.id  # checked here, where the request can still be refused
         if not request.question.strip():
             raise RequestRejected(
                 "the PBI has neither a title nor a description",
@@ -101,7 +101,7 @@ class EnrichmentRequest:
         return request
 
     def to_json(self) -> Json:
-        """What `from_json` reads; JSON only, so that equal requests give equal texts."""
+        """The request as `from_json` reads it, with JSON types only, so that equal requests give equal texts."""
         f = self.filter
         filters = {
             "source_types": [t.value for t in f.source_types],
@@ -123,8 +123,8 @@ class EnrichmentRequest:
             "project": self.project,
             "projects": self.projects,
         }
-        found: Json = json.loads(json.dumps(plain, default=str))
-        return found
+        normalised: Json = json.loads(json.dumps(plain, default=str))
+        return normalised
 
     @cached_property
     def _keys(self) -> dict[str, Any]:
@@ -132,40 +132,40 @@ class EnrichmentRequest:
 
     @cached_property
     def id(self) -> str:
-        """Of the PBI; empty if it has none."""
+        """Id of the backlog item; empty if it has none."""
         return _text(self._keys, ID_KEYS, "pbi.id")
 
     @cached_property
-    def own(self) -> tuple[str, ...]:
-        """The ids under which the PBI may be indexed itself: its own, and those that the request says are its own."""
+    def own_ids(self) -> tuple[str, ...]:
+        """Ids under which the item itself may be indexed: its id, and those of `exclude`."""
         return tuple(dict.fromkeys(filter(None, (self.id, *self.exclude))))
 
     def is_itself(self, ref: str, title: str) -> bool:
-        """True if a work item of this id and title is the PBI itself.
+        """Whether a document with this id and title is the backlog item itself.
 
-        A pipeline numbers from PBI-001 in each run: with such an id it is if the title is nearly the same as well.
+        Pipelines number items from PBI-001 in each run: with such an id the titles must be nearly equal, too.
         """
-        if ref not in self.own:
+        if ref not in self.own_ids:
             return False
-        told = ref in self.exclude or not _NUMBERED.fullmatch(ref) or not self.title
-        return told or is_same_title(self.title, title)
+        certain = ref in self.exclude or not _NUMBERED.fullmatch(ref) or not self.title
+        return certain or is_same_title(self.title, title)
 
     @cached_property
     def title(self) -> str:
-        """On one line; empty if it has none."""
+        """Title on one line; empty if the item has none."""
         return single_line(_text(self._keys, TITLE_KEYS, "pbi.title"))
 
     @cached_property
     def description(self) -> str:
-        """Empty if it has none; of a list one item on each line."""
-        parts = next((self._keys[key] for key in DESCRIPTION_KEYS if self._keys.get(key)), "")
-        if isinstance(parts, list | tuple):
-            return "\n".join(text for part in parts if (text := _criterion(part)))
+        """Description, a list with one entry on each line; empty if the item has none."""
+        value = next((self._keys[key] for key in DESCRIPTION_KEYS if self._keys.get(key)), "")
+        if isinstance(value, list | tuple):
+            return "\n".join(text for item in value if (text := _criterion(item)))
         return _text(self._keys, DESCRIPTION_KEYS, "pbi.description")
 
     @cached_property
     def criteria(self) -> tuple[str, ...]:
-        """The acceptance criteria, one each; a text has one on each line, an object is one."""
+        """The acceptance criteria; a text has one on each line, an object is one."""
         value = next((self._keys[key] for key in CRITERIA_KEYS if self._keys.get(key)), ())
         items = (
             value.split("\n") if isinstance(value, str) else [value] if isinstance(value, Mapping) else value
@@ -176,22 +176,22 @@ class EnrichmentRequest:
 
     @cached_property
     def text(self) -> str:
-        """All that the PBI says: title, description and criteria."""
+        """Full text of the item: title, description and criteria."""
         return "\n".join(part for part in (self.title, self.description, *self.criteria) if part.strip())
 
     @cached_property
     def question(self) -> str:
-        """What is searched for: the title, the beginning of the description, and the criteria."""
-        parts = (
+        """The query: the title, the beginning of the description, and the criteria."""
+        texts = (
             _beginning(self.title, LONGEST_TITLE),
             _beginning(prose_of(self.description), LONGEST_DESCRIPTION),
             _beginning("\n".join(self.criteria), LONGEST_CRITERIA),
         )
-        return "\n".join(part for part in parts if part.strip())
+        return "\n".join(part for part in texts if part.strip())
 
 
 def _beginning(text: str, length: int) -> str:
-    """At most so many characters, cut at a blank where there is one: not every language writes blanks."""
+    """The beginning of a text, at most `length` characters, cut at a blank if there is one."""
     if len(text) <= length:
         return text
     blank = text.rfind(" ", length // 2, length)
@@ -206,7 +206,7 @@ def _text(keys: Mapping[str, Any], names: tuple[str, ...], field_name: str) -> s
 
 
 def _criterion(item: Any) -> str:
-    """One item of a list: a text, or an object with its text or with given, when and then."""
+    """Text of one list item, which is a text, or an object with a text or with given, when and then."""
     if not isinstance(item, Mapping):
         return _MARK.sub("", single_line(str(item))) if item is not None else ""
     keys = plain_keys(item)
@@ -223,10 +223,10 @@ def _filter(value: Any) -> Filter:
             fix="known are source_types, tags, since, until, date_range, metadata",
         )
     days = plain_keys(_mapping(keys.get("daterange") or {}, "filters.date_range"))
-    wanted = next(filter(None, map(keys.get, _TYPE_KEYS)), None)
+    type_names = next(filter(None, map(keys.get, _TYPE_KEYS)), None)
     try:
         types = tuple(
-            dict.fromkeys(SourceType.parse(name) for name in _texts(wanted, "filters.source_types"))
+            dict.fromkeys(SourceType.parse(name) for name in _texts(type_names, "filters.source_types"))
         )
     except ValueError as error:
         raise RequestRejected(
@@ -262,29 +262,29 @@ def _mapping(value: Any, name: str) -> dict[str, Any]:
 
 
 def _moment(value: Any, name: str, *, end: bool = False) -> datetime | None:
-    """A day alone is one of UTC; with `end` it is the day's end, so that a day given as the last one counts whole."""
+    """Read a time, or a day as its beginning in UTC; with `end` as the day's end, so that a last day is included."""
     if value in (None, ""):
         return None
     try:
-        found = datetime.fromisoformat(value)
+        moment = datetime.fromisoformat(value)
     except (TypeError, ValueError):
         raise wrong_type(
             name, "a day such as 2026-01-31 or a time such as 2026-01-31T08:00:00Z", value
         ) from None
     if _DAY.fullmatch(value):
-        day = found.replace(tzinfo=UTC)
+        day = moment.replace(tzinfo=UTC)
         return day + timedelta(days=1) if end and day.date() < date.max else day
-    if found.tzinfo is None:
+    if moment.tzinfo is None:
         raise RequestRejected(f"{name} has no offset", fix="write it with one, such as 2026-01-31T08:00:00Z")
-    return found
+    return moment
 
 
 def _numbers(keys: Mapping[str, Any]) -> dict[str, int]:
-    """`topK` for all sections, `numbers` by section."""
+    """Most entries by section: `topK` for all sections, `numbers` by section."""
     every, each = (keys.get(name) for name in _NUMBER_KEYS)
-    found = {} if every is None else dict.fromkeys(SECTIONS.values(), every)
-    found |= _mapping(each or {}, "numbers")
-    for name, number in found.items():
+    numbers = {} if every is None else dict.fromkeys(SECTIONS.values(), every)
+    numbers |= _mapping(each or {}, "numbers")
+    for name, number in numbers.items():
         if name not in SECTIONS.values():
             raise RequestRejected(
                 f"numbers: there is no such section {name[:40]!r}",
@@ -292,14 +292,15 @@ def _numbers(keys: Mapping[str, Any]) -> dict[str, int]:
             )
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MOST_ITEMS:
             raise RequestRejected(
-                f"the number of items in {name} is none from 0 to {MOST_ITEMS}", fix="correct topK or numbers"
+                f"the number of items in {name} is not a number from 0 to {MOST_ITEMS}",
+                fix="correct topK or numbers",
             )
-    return found
+    return numbers
 
 
-def wrong_type(name: str, wanted: str, found: Any) -> RequestRejected:
-    """Names field and type, never the value: it may be a document's text."""
+def wrong_type(name: str, expected: str, value: Any) -> RequestRejected:
+    """Error that names field and type, never the value, which may be a document's text."""
     return RequestRejected(
-        f"{name} is {json_type_name(found)}, not {wanted}",
-        fix=f"send {name} as {wanted}",
+        f"{name} is {json_type_name(value)}, not {expected}",
+        fix=f"send {name} as {expected}",
     )

@@ -1,4 +1,4 @@
-"""A document's text read as words, sentences, and parts that headings announce."""
+"""Reading of document texts as words, sentences, and sections announced by headings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _STOP = frozenset(
 
 @lru_cache(maxsize=2_000)
 def stems(text: str) -> frozenset[str]:
-    """The words that carry meaning, each as enough of it that its usual forms look alike."""
+    """Stems of the meaningful words of a text."""
     words = (match.group().lower() for match in WORD.finditer(text))
     return frozenset(
         stem(word)
@@ -47,7 +47,7 @@ def stems(text: str) -> frozenset[str]:
 
 @lru_cache(maxsize=20_000)
 def stem(word: str) -> str:
-    """Enough of a word that its usual forms look alike; for comparing and marking, never for ranking."""
+    """Beginning of a word that its usual forms share; for comparing and marking, never for ranking."""
     low = word.lower()
     for ending in _ENDINGS:
         if low.endswith(ending) and len(low) - len(ending) >= _SHORTEST:
@@ -55,13 +55,13 @@ def stem(word: str) -> str:
     return low
 
 
-def share_covered(part: AbstractSet[str], whole: AbstractSet[str]) -> float:
-    """The share of `part` that `whole` has, 0 to 1; all of nothing is had."""
-    return len(part & whole) / len(part) if part else 1.0
+def share_covered(words: AbstractSet[str], whole: AbstractSet[str]) -> float:
+    """Share of `words` that `whole` contains, 0 to 1; 1 without words."""
+    return len(words & whole) / len(words) if words else 1.0
 
 
 def word_similarity(one: AbstractSet[str], other: AbstractSet[str]) -> float:
-    """How much two sets of words have in common, 0 to 1 (cosine)."""
+    """Similarity of two sets of words, 0 to 1 (cosine)."""
     return float(len(one & other) / (len(one) * len(other)) ** 0.5) if one and other else 0.0
 
 
@@ -69,22 +69,22 @@ _NO_REASON = stems(
     "add allow always before being change changed each every get instead keep let make making need needs never new now"
     " one only other per same see set show take than two use used user users using via want way while within without"
 )
-"""Words of most items: that two texts share one says nothing to a person."""
+"""Words of most items, which are no reason for showing a document."""
 
 
 def shared_words(
     title: str, description: str, other_title: str, other_content: str, *, among: AbstractSet[str]
 ) -> list[str]:
-    """The words of an item, as it writes them, that a document has too; those of both titles first, long ones next.
+    """Words of an item, in its spelling, that a document also has; those of both titles first, then long ones.
 
-    `among` are the words that count, as `stems` gives them.
+    `among` are the stems that count.
     """
     of_title, of_other = stems(title), stems(other_title)
-    there = (of_other | stems(other_content)) & among
-    own = {stem(word): word for word in reversed(WORD.findall(f"{title} {description}"))}
-    shared = [key for key in own if key in there and key not in _NO_REASON]
+    document_words = (of_other | stems(other_content)) & among
+    item_words = {stem(word): word for word in reversed(WORD.findall(f"{title} {description}"))}
+    shared = [key for key in item_words if key in document_words and key not in _NO_REASON]
     shared.sort(key=lambda key: (key not in of_title, key not in of_other, -len(key)))
-    return [own[key] for key in shared]
+    return [item_words[key] for key in shared]
 
 
 def single_line(text: str) -> str:
@@ -93,16 +93,16 @@ def single_line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text on one line, without characters that control a screen or turn the direction of what follows."""
+    """The text on one line, without control characters and changes of the writing direction."""
     return single_line(without_controls(text))
 
 
 QUOTED = 200
-"""Characters of a quotation at most."""
+"""Most characters of a quotation."""
 CUT = "…"
-"""Stands where a text goes on."""
+"""Mark of a cut text."""
 WITHOUT_BLANK = "。！？"
-"""Ends of sentences that no blank follows."""
+"""Ends of sentences that are not followed by a blank."""
 
 _LINK = re.compile(
     r"!?\[([^\[\]]*)\](?:\([^()]*(?:\([^()]*\)[^()]*)*\)|\[[^\[\]]*\])|\[([^\[\]|]+)\|[^\[\]|\s]+\]"
@@ -118,17 +118,17 @@ _TAG = re.compile(
     r"(?:\s[^<>]*)?/?>",
     re.IGNORECASE,
 )
-"""Of HTML; `List<String>` is none, and a sentence about the <div> element names one."""
+"""HTML tags; not `List<String>`, and not the name in a sentence about the <div> element."""
 _FOOTNOTE = re.compile(r"(?:^|(?<=[\w.,;:!?)\"'”’*]))\[\^[\w-]{1,40}\](?::\s)?")
 _ANCHOR = re.compile(r"\s*\{#[^{}]*\}$")
-"""Where links into a page lead, as some generators of sites write it behind a heading."""
+"""Anchor that some site generators write after a heading."""
 _NESTED = 2
-"""Emphasis within emphasis."""
+"""Most levels of nested emphasis."""
 _POINTING = stems(
     "see check docs documentation information details link links more read refer learn visit page here"
 )
 _FEWEST_WORDS = 2
-"""Beyond the words of its links and those that point to them, a sentence says something."""
+"""Least words of a sentence beyond those of its links and references to them."""
 _MACHINE = re.compile(
     r"\[(?:INFO|WARN(?:ING)?|ERROR|DEBUG|TRACE|FATAL)\]|\b(?:INFO|WARN|ERROR|DEBUG|TRACE|FATAL)\s+(?:[\w$]+(?:\.[\w$]+)+|\[)"
     r"|\{(?:code|noformat)\b|-{5,}|={5,}|\([\w$]+\.(?:java|py|js|ts|cs|go):\d+\)|\\[rnt]\b"
@@ -139,13 +139,13 @@ _MACHINE = re.compile(
     r"|^(?:[Uu]ser[- ]?[Aa]gent|Build ?(?:[Ii]d|[Ii]dentifier|naam))\s*:"
     r"|</?t(?:able|d|h|r)\b|<!--|\{\{[<%]|\{%|Mozilla/\d\.\d\s*\(|\[(?:insert|describe|enter|your)\b[^\[\]]*\](?!\()",
 )
-"""Marks of what a machine wrote, reads or fills in: levels, frames, rulers, JSON, ids, rows, code, templates."""
+"""Marks of text by or for machines: log levels, stack frames, rulers, JSON, ids, rows, code, templates."""
 _TITLE = re.compile(r"\*\*[^*:]{1,40}\*\*\W*")
-"""A few bold words stand for a heading."""
+"""A few bold words that are used as a heading."""
 _RAW = re.compile(r"[^\s\u0250-\U0010ffff]{200}")
-"""No word of an alphabet is so long."""
+"""A run of characters that is too long for a word."""
 _PROSE = 0.7
-"""Of a sentence's characters, so many are letters, digits and blanks: tables and traces have fewer."""
+"""Least share of letters, digits and blanks in a sentence: tables and traces have fewer."""
 
 _HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(.*?)[ \t#]*$")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
@@ -153,10 +153,10 @@ _ITEM = re.compile(r"\s*(?:[-*+•]|\d{1,3}[.)])\s+(?:\[[ xX]\]\s+)?")
 _QUOTE = re.compile(r"\s*(?:>\s?)+")
 _RULE = re.compile(r"\s*(?:[-*_]\s*){3,}$|[\s|:-]*-{3,}[\s|:-]*$")
 _DEFINITION = re.compile(r" {0,3}\[(?!\^)[^\[\]\n]+\]:[ \t]*\S+(?:[ \t]+[\"'(].*)?$", re.MULTILINE)
-"""Where the links of a name lead; a footnote (`[^1]: ..`) is none."""
+"""Definition of a link by name; not a footnote (`[^1]: ..`)."""
 _ENDS = re.compile(r"[.!?…][\"'”’»)\]*_]*\s+(?=[\"'“‘„«(\[*_]*[^\W_a-zß-öø-ÿ])|[。！？]")
 _LONGEST_ABBREVIATION = 20
-"""Characters at the end of a sentence among which an abbreviation is looked for, and what stands before it."""
+"""Characters at the end of a sentence that are searched for an abbreviation."""
 _ABBREVIATED = re.compile(
     r"(?:^|[\s(\[„“\"'])(?:[A-Za-z]|[a-z]\.[a-zA-Z]|approx|bzw|ca|cf|dr|etc|evtl|fig|inkl|mr|mrs|no|nr|resp|st|vgl|vs|usw)\.$",
     re.IGNORECASE,
@@ -165,50 +165,50 @@ _ABBREVIATED = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Sentence:
-    """A sentence or an item of a list, as it stands in a chunk but for white space, links and emphasis."""
+    """A sentence or list item of a chunk, without extra white space, links and emphasis."""
 
     text: str
     headings: tuple[str, ...] = ()
-    """From the outermost to the nearest."""
+    """Headings above the sentence, from the outermost to the nearest."""
     ord: int = 0
-    """Of the chunk."""
+    """Ordinal of the chunk."""
     item: bool = False
-    """It is an item of a list, or begins one."""
+    """Whether it is a list item, or begins one."""
     quote: bool = False
-    """It stands in a quotation: somebody else's words, or those of another text."""
+    """Whether it is part of a quotation."""
     paragraph: int = 0
-    """Sentences of one paragraph or list item share it."""
+    """Number shared by the sentences of one paragraph or list item."""
 
     def has_of(self, words: frozenset[str]) -> float:
-        """The share of these words, such as a question's, that it has; 0 to 1."""
+        """Share of these words, such as a query's, that the sentence has; 0 to 1."""
         return share_covered(words, stems(self.text))
 
 
 def sentences_of(chunks: Sequence[Chunk]) -> list[Sentence]:
-    """All sentences of prose in order, in words without marks; what overlapping chunks repeat is there once."""
-    found: list[Sentence] = []
-    seen: set[tuple[tuple[str, ...], str]] = set()
+    """All sentences of prose in order, without markup; repetitions in overlapping chunks are left out."""
+    sentences: list[Sentence] = []
+    visited: set[tuple[tuple[str, ...], str]] = set()
     apart, chunk = 0, -1
     for paragraph, block in enumerate(_blocks(chunks), 1):
-        for part in split_sentences(block.text):
-            sentence = replace(block, text=part, paragraph=paragraph + apart)
+        for piece in split_sentences(block.text):
+            sentence = replace(block, text=piece, paragraph=paragraph + apart)
             torn = False
-            if found and block.ord != chunk:
-                # Where a chunk repeats the end of the one before, its first sentence may be a torn one.
-                torn = any(other.text.endswith(part) for other in found[-8:])
-                if not torn and part.startswith(found[-1].text):
-                    found.pop()
+            if sentences and block.ord != chunk:
+                # If a chunk repeats the end of the previous one, its first sentence may be incomplete.
+                torn = any(other.text.endswith(piece) for other in sentences[-8:])
+                if not torn and piece.startswith(sentences[-1].text):
+                    sentences.pop()
             chunk = block.ord
-            if torn or (block.headings, part) in seen:
-                apart += 1  # what stands around it is no longer next to each other
+            if torn or (block.headings, piece) in visited:
+                apart += 1  # its neighbours are no longer adjacent
             else:
-                seen.add((block.headings, part))
-                found.append(sentence)
-    return list(_prose(found))
+                visited.add((block.headings, piece))
+                sentences.append(sentence)
+    return list(_prose(sentences))
 
 
 def _prose(sentences: Sequence[Sentence]) -> Iterator[Sentence]:
-    """Those of prose, in words; what stood around another one is no longer next to each other."""
+    """Sentences of prose without markup; neighbours of a removed sentence are no longer one paragraph."""
     apart = 0
     for sentence in sentences:
         if is_prose(sentence.text):
@@ -218,9 +218,9 @@ def _prose(sentences: Sequence[Sentence]) -> Iterator[Sentence]:
 
 
 def is_prose(text: str) -> bool:
-    """True for a sentence that a person wrote to be read; the one test of all that is quoted.
+    """Whether a sentence was written by a person for people; all quotations must pass.
 
-    A line of a log, a row of a table, a link or a list of links, a label, code and leftovers of forms are none.
+    Log lines, table rows, links and lists of links, labels, code and empty forms are not prose.
     """
     words = without_marks(text)
     plain = sum(map(str.isalnum, words)) + words.count(" ")
@@ -229,12 +229,13 @@ def is_prose(text: str) -> bool:
     label = ":" in words[-4:] and is_label(words)
     if label or _TITLE.fullmatch(text) or NOISE.fullmatch(words) or _MACHINE.search(text):
         return False
-    said = _URL.sub(" ", _LINK.sub(" ", text))
-    return not _RAW.search(said) and (said == text or len(stems(said) - _POINTING) >= _FEWEST_WORDS)
+    beside_links = _URL.sub(" ", _LINK.sub(" ", text))
+    few = beside_links != text and len(stems(beside_links) - _POINTING) < _FEWEST_WORDS
+    return not few and not _RAW.search(beside_links)
 
 
 def without_marks(text: str) -> str:
-    """A text without the marks of links, footnotes, emphasis and escapes, and without tags unless it quotes code."""
+    """Remove the markup of links, footnotes, emphasis and escapes, and tags unless the text quotes code."""
     line = _LINK.sub(lambda m: m[1] or m[2] or "", text)
     if "<" in line and "`" not in line:
         line = _TAG.sub(lambda m: m["named"] or ("" if m["inline"] else " "), line)
@@ -246,7 +247,7 @@ def without_marks(text: str) -> str:
 
 
 def split_sentences(text: str) -> Iterator[str]:
-    """The sentences of a paragraph, each on one line; a row of a table is one, with whatever its cells say."""
+    """Split a paragraph into sentences, each on one line; a table row is one sentence."""
     line = single_line(text)
     begin = 0
     for match in () if line.startswith("|") else _ENDS.finditer(line):
@@ -259,7 +260,7 @@ def split_sentences(text: str) -> Iterator[str]:
 
 
 def truncated(text: str, length: int = QUOTED) -> str:
-    """At most `length` characters of one line, cut at the end of a sentence or a word."""
+    """The text on one line, cut to `length` characters at the end of a sentence or word."""
     line = single_line(text)
     if len(line) <= length:
         return line
@@ -279,11 +280,11 @@ def truncated(text: str, length: int = QUOTED) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Passage:
-    """A piece of text on one line, with the places of the question's words."""
+    """An excerpt on one line, with the positions of the query's words."""
 
     text: str
     marks: Sequence[tuple[int, int]]
-    """Start and end of each, in order, not overlapping."""
+    """Start and end of each matching word, in order, not overlapping."""
 
 
 _NOT_SHOWN = re.compile(
@@ -292,21 +293,21 @@ _NOT_SHOWN = re.compile(
     r"|^#?\[=*\[\.rst:|^#\]=*\]|:[A-Za-z][\w.+-]*(?::[\w.+-]+)*:(?=`)",
     re.MULTILINE,
 )
-"""Comments, and marks of Markdown and reStructuredText: of headings, directives, roles, targets, lines below titles."""
+"""Comments, and markup of Markdown and reStructuredText: headings, directives, roles, targets, title underlines."""
 _FENCES = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[^`\n]*$", re.MULTILINE)
 _ESCAPED = re.compile(r"(?P<code>(?<!\\)`[^`\n]+`)|\\(?P<sign>[!-/:-@\[-`{-~])")
 
 
 def passage(content: str, question: str, *, length: int) -> Passage:
-    """At most `length` characters of `content` with as many different words of the question as possible.
+    """The excerpt of at most `length` characters with the most different words of the query.
 
-    White space is brought to single blanks, comments, marks of headings, emphasis and code and the places that links
-    lead to are left out, and three dots stand where the text goes on.
+    White space becomes single blanks; comments, markup and addresses of links are left out; three dots mark cuts.
     """
     pieces = _FENCES.split(content)  # every second one is code
-    pieces[::2] = map(_shown, pieces[::2])
-    line, wanted = single_line("\n".join(pieces)), stems(question)
-    hits = [(m.start(), m.end(), form) for m in WORD.finditer(line) if (form := stem(m.group())) in wanted]
+    pieces[::2] = map(_without_markup, pieces[::2])
+    line, question_stems = single_line("\n".join(pieces)), stems(question)
+    words = ((m.start(), m.end(), stem(m.group())) for m in WORD.finditer(line))
+    hits = [word for word in words if word[2] in question_stems]
     if len(line) <= length:
         return Passage(text=line, marks=[(start, end) for start, end, _ in hits])
     room = length - 8
@@ -320,8 +321,8 @@ def passage(content: str, question: str, *, length: int) -> Passage:
     return Passage(text=head + line[begin:end].rstrip() + (" ..." if end < len(line) else ""), marks=marks)
 
 
-def _shown(prose: str) -> str:
-    """Markdown that is no code without its marks."""
+def _without_markup(prose: str) -> str:
+    """Remove the markup of Markdown outside of code."""
     words = _LINK.sub(_words_of_link, _DEFINITION.sub("", _NOT_SHOWN.sub("", prose)))
     for _ in range(_NESTED if "*" in words or "_" in words else 0):
         words = _EMPHASIS.sub(lambda m: m[2] or m[4], words)
@@ -329,20 +330,19 @@ def _shown(prose: str) -> str:
 
 
 def _unescaped(text: str) -> str:
-    """With the signs that stand for themselves, but as it is where it quotes code."""
+    """Remove the backslash of escaped characters, except in quoted code."""
     return _ESCAPED.sub(lambda m: m["code"] or m["sign"], text)
 
 
 def _words_of_link(link: re.Match[str]) -> str:
-    """Its words; `handlers[name](event)` is none."""
-    called = link.start() and (
-        link.string[link.start() - 1].isalnum() or link.string[link.start() - 1] in "_)]"
-    )
+    """Text of a link; a call such as `handlers[name](event)` is left as it is."""
+    before = link.string[link.start() - 1 : link.start()]
+    called = before and (before.isalnum() or before in "_)]")
     return link[0] if called else link[1] or link[2] or ""
 
 
 def _richest(line: str, hits: Sequence[tuple[int, int, str]], room: int) -> int:
-    """Where the window with the most different words starts: a few words before its first hit, at a word's start."""
+    """Start of the window with the most different words: a few words before its first match, at a word's start."""
     best, richest = 0, 0
     for n, (start, _, _) in enumerate(hits):
         reach = start - min(start, room // 5) + room
@@ -358,7 +358,7 @@ def _richest(line: str, hits: Sequence[tuple[int, int, str]], room: int) -> int:
 
 
 def _blocks(chunks: Sequence[Chunk]) -> Iterator[Sentence]:
-    """Paragraphs, list items, rows and quoted lines below their headings, each as if it were one sentence."""
+    """Paragraphs, list items, rows and quoted lines with their headings, each as one sentence."""
     stack: list[tuple[int, str]] = []
     for place, read_lines in _outside_code(chunks):
         lines: list[str] = []
@@ -378,7 +378,7 @@ def _blocks(chunks: Sequence[Chunk]) -> Iterator[Sentence]:
 
 
 def _outside_code(chunks: Sequence[Chunk]) -> Iterator[tuple[int, list[_Line]]]:
-    """The place of each chunk and its lines, with an empty one instead of each block of code and at the end."""
+    """Ordinal and lines of each chunk, with an empty line instead of each code block and at the end."""
     fence, before = "", -1
     for chunk in sorted(chunks, key=lambda c: c.ord):
         fence = fence if chunk.ord == before + 1 else ""
@@ -398,15 +398,15 @@ def _outside_code(chunks: Sequence[Chunk]) -> Iterator[tuple[int, list[_Line]]]:
 
 
 class _Line(NamedTuple):
-    """What a line is."""
+    """A line of Markdown and its kind."""
 
     text: str = ""
     fresh: bool = True
-    """It does not go on with what stands above."""
+    """Whether it begins a new block."""
     item: bool = False
     quote: bool = False
     level: int = 0
-    """Of a heading; 0 of anything else."""
+    """Level of a heading; 0 for other lines."""
 
 
 def _line(line: str) -> _Line:
@@ -417,22 +417,22 @@ def _line(line: str) -> _Line:
     if match := _ITEM.match(line):
         return _Line(line[match.end() :], item=True)
     if match := _QUOTE.match(line):
-        said = line[match.end() :]
-        if _FENCE.match(said):
+        content = line[match.end() :]
+        if _FENCE.match(content):
             return _Line()
-        item = _ITEM.match(said)
-        return _Line(said[item.end() :] if item else said, item=bool(item), quote=True)
+        item = _ITEM.match(content)
+        return _Line(content[item.end() :] if item else content, item=bool(item), quote=True)
     row = line.lstrip().startswith("|")
     return _Line(line.strip() if row else line, fresh=row)
 
 
 def truncated_sentence(sentence: Sentence) -> Sentence:
-    """The same sentence, cut to QUOTED characters."""
+    """The sentence cut to QUOTED characters."""
     return replace(sentence, text=truncated(sentence.text, QUOTED))
 
 
-class Part(StrEnum):
-    """The parts of a document that an answer is made of."""
+class Section(StrEnum):
+    """Sections of a document that answers are made of."""
 
     LESSONS = "lessons"
     RESOLUTION = "resolution"
@@ -451,49 +451,50 @@ class Part(StrEnum):
     ELSEWHERE = "elsewhere"
 
 
-HEADINGS: Mapping[Part, Sequence[str]] = {
-    Part(name): names
+HEADINGS: Mapping[Section, Sequence[str]] = {
+    Section(name): names
     for name, names in tomllib.loads(
         files("pipeline.enrichment").joinpath("headings.toml").read_text(encoding="utf-8")
     ).items()
 }
-"""Part -> headings that announce it, without numbering and punctuation."""
+"""Section -> headings that announce it, without numbering and punctuation."""
 
-_PARTS = {name: part for part, names in HEADINGS.items() for name in names}
+_SECTION_NAMES = {name: section for section, names in HEADINGS.items() for name in names}
 _LONGEST = 100
-"""Characters of a heading that may announce a part; a longer one tells of something itself."""
+"""Most characters of a heading that announces a section."""
 _NUMBERING = re.compile(r"^[\W\d_]+|[\W_]+$")
 _AND = re.compile(r"\s*[/&]\s*| (?:and|und|et) ")
 _LABEL = re.compile(r"[*_]{0,2}([^\W\d][\w' -]{2,24}?)[*_]{0,2}\s*:[*_]{0,2}\s+(?=\S)")
 
 
 @lru_cache(maxsize=2_000)
-def part_of(headings: tuple[str, ...]) -> Part | None:
-    """The part that the nearest telling heading announces, of several (`Decision and consequences`) the first.
+def section_of(headings: tuple[str, ...]) -> Section | None:
+    """The section that the nearest known heading announces; of several (`Decision and consequences`) the first.
 
-    A summary is one of the document only if no heading above it announces a part. None if none of them does.
+    A summary counts only if no heading above it announces a section. None if no heading does.
     """
     summary = None
     for heading in reversed([heading for heading in headings if len(heading) <= _LONGEST]):
         name = _NUMBERING.sub("", heading.replace("’", "'")).casefold()
-        told = [_PARTS.get(one) for one in ([name] if name in _PARTS else _AND.split(name))]
-        if all(told) and told[0] is not Part.SUMMARY:
-            return told[0]
-        summary = told[0] if all(told) else summary
+        names = [name] if name in _SECTION_NAMES else _AND.split(name)
+        sections = [*map(_SECTION_NAMES.get, names)]
+        if all(sections) and sections[0] is not Section.SUMMARY:
+            return sections[0]
+        summary = sections[0] if all(sections) else summary
     return summary
 
 
-def by_part(sentences: Sequence[Sentence]) -> Mapping[Part | None, Sequence[Sentence]]:
-    """Sentences by the part they stand in: below its headings, or in a paragraph that begins with its name (`Fix: ..`).
+def by_section(sentences: Sequence[Sentence]) -> Mapping[Section | None, Sequence[Sentence]]:
+    """Sentences by section: below its headings, or in a paragraph that begins with its name (`Fix: ..`).
 
-    A part that there is not is empty; None holds those that stand in none.
+    Missing sections are empty; the key None has the sentences outside of sections.
     """
-    parts: defaultdict[Part | None, list[Sentence]] = defaultdict(list)
-    labelled: dict[int, Part | None] = {}
+    sections: defaultdict[Section | None, list[Sentence]] = defaultdict(list)
+    labelled: dict[int, Section | None] = {}
     for s in sentences:
         if s.paragraph not in labelled:
             label = _LABEL.match(s.text)
-            part = part_of((label[1],)) if label else None
-            labelled[s.paragraph] = None if part is Part.SUMMARY else part
-        parts[labelled[s.paragraph] or part_of(s.headings)].append(s)
-    return parts
+            section = section_of((label[1],)) if label else None
+            labelled[s.paragraph] = None if section is Section.SUMMARY else section
+        sections[labelled[s.paragraph] or section_of(s.headings)].append(s)
+    return sections

@@ -383,7 +383,7 @@ class Indexer(TextEmbedder):
                     version=r.document.version,
                     chunks=len(r.chunks),
                     written=n.written,
-                    kept=n.kept,
+                    kept=n.unchanged,
                     centroid=centroid(r.vectors),
                 )
                 for r, n in zip(batch, replaced, strict=True)

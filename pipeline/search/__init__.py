@@ -1,4 +1,4 @@
-"""From a question to the best documents."""
+"""Search: retrieval, ranking and caching of the best documents for a query."""
 
 from pipeline.search.records import Hit, RetrievalOptions, SearchRequest, SearchResults, Weights
 from pipeline.search.retriever import Retriever

@@ -1,4 +1,4 @@
-"""What a process remembers of searches: vectors of questions, answers for when the database is away, the index."""
+"""Caches of a process for searches: vectors of queries, answers for database outages, state of the index."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 
-KEPT_SECONDS = 60.0
-"""How long the counts of a last look are good enough; upkeep makes them anew far less often."""
-MOST_KEPT = 1000
-"""Tenants; and filters."""
+SNAPSHOT_SECONDS = 60.0
+"""Seconds that a snapshot's counts are used; upkeep counts far less often."""
+MOST_ENTRIES = 1000
+"""Most tenants, and most filters, that are remembered."""
 MOST_STEPS = 10_000
-"""Half of those after which the vector index gives up, however few it has found (`hnsw.max_scan_tuples`)."""
+"""Half of the tuples after which a scan of the vector index ends (`hnsw.max_scan_tuples`)."""
 
 
 class MemoryCache(Generic[V]):
-    """Values under a key, in spaces that are bounded one by one, such as one per tenant; safe for several threads."""
+    """Values by key, in separately bounded spaces, such as one per tenant; safe for several threads."""
 
     def __init__(
         self, *, entries: int = 100, seconds: float = 900, looked: Callable[[bool], object] = lambda _: None
     ) -> None:
-        """`entries` of each space are kept, and are got for at most `seconds`; `looked` hears whether one was got."""
+        """`entries` of each space are kept for at most `seconds`; `looked` gets the success of each lookup."""
         self._entries = entries
         self._seconds = seconds
         self._looked = looked
@@ -48,50 +48,50 @@ class MemoryCache(Generic[V]):
         self._lock = threading.Lock()
 
     def get(self, space: str, key: str) -> V | None:
-        """What was put there, unless it is too old or has been pushed out."""
+        """The value of a key, unless it is too old or was evicted."""
         with self._lock:
-            kept = self._spaces.setdefault(space, OrderedDict())
-            found = key in kept and kept[key][0] > time.monotonic()
-            self._looked(found)
-            if not found:
+            values = self._spaces.setdefault(space, OrderedDict())
+            hit = key in values and values[key][0] > time.monotonic()
+            self._looked(hit)
+            if not hit:
                 return None
-            kept.move_to_end(key)
-            return kept[key][1]
+            values.move_to_end(key)
+            return values[key][1]
 
     def last(self, space: str, key: str) -> V | None:
-        """The same, however old it is."""
+        """The value of a key regardless of its age."""
         with self._lock:
-            kept = self._spaces.get(space, OrderedDict())
-            return kept[key][1] if key in kept else None
+            values = self._spaces.get(space, OrderedDict())
+            return values[key][1] if key in values else None
 
     def put(self, space: str, key: str, value: V) -> None:
-        """Remember `value`; pushes out what of this space was not used for the longest time."""
+        """Store `value`, and evict the space's least recently used values."""
         with self._lock:
-            kept = self._spaces.setdefault(space, OrderedDict())
-            kept[key] = (time.monotonic() + self._seconds, value)
-            kept.move_to_end(key)
-            while len(kept) > self._entries:
-                kept.popitem(last=False)
+            values = self._spaces.setdefault(space, OrderedDict())
+            values[key] = (time.monotonic() + self._seconds, value)
+            values.move_to_end(key)
+            while len(values) > self._entries:
+                values.popitem(last=False)
 
     @property
     def size(self) -> int:
-        """Values in all spaces."""
+        """Number of values in all spaces."""
         return sum(map(len, list(self._spaces.values())))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Caches:
-    """What a retriever remembers; None remembers nothing."""
+    """Caches of a retriever; None caches nothing."""
 
     vectors: MemoryCache[Vectors] | None = None
-    """Vectors of questions."""
+    """Vectors of queries."""
     answers: MemoryCache[SearchResults] | None = None
     """Whole answers, given only while the database is away or too slow (level 2)."""
 
     @property
     def size(self) -> int:
-        """How much both remember."""
-        return sum(kept.size for kept in (self.vectors, self.answers) if kept)
+        """Number of values in both caches."""
+        return sum(memory.size for memory in (self.vectors, self.answers) if memory)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,29 +102,29 @@ class IndexSnapshot:
     chunks: int
     mean_length: float
     state: str
-    """Of all that the tenant's searches may show: another one after each change. Empty if nothing was ever indexed."""
+    """Stamp of all that the tenant's searches may show, new after each change; empty before the first document."""
     partial: Partial | None = None
-    """As of the look."""
+    """Documents without vectors when the snapshot was read."""
 
 
-class _Seen:
-    """What was seen of one database."""
+class _Observations:
+    """Observed state of one database."""
 
     def __init__(self) -> None:
-        self.snapshots = MemoryCache[IndexSnapshot](entries=MOST_KEPT, seconds=KEPT_SECONDS)
-        self.passing = MemoryCache[int](entries=MOST_KEPT, seconds=KEPT_SECONDS)
-        """How many chunks a filter lets through; 0 or 1 of what is only asked to be there."""
+        self.snapshots = MemoryCache[IndexSnapshot](entries=MOST_ENTRIES, seconds=SNAPSHOT_SECONDS)
+        self.passing = MemoryCache[int](entries=MOST_ENTRIES, seconds=SNAPSHOT_SECONDS)
+        """Chunks that a filter lets through; for tests of existence 0 or 1."""
 
 
-_SEEN: WeakKeyDictionary[Database, _Seen] = WeakKeyDictionary()
+_OBSERVATIONS: WeakKeyDictionary[Database, _Observations] = WeakKeyDictionary()
 
 PARTIAL = """
     select cast(coalesce(sum(documents), 0) as bigint) as documents,
            cast(coalesce(sum(documents) filter (where state = 'pending' and not indexed), 0) as bigint)
                as without_vectors
     from document_count where not hidden"""
-"""Of whom may be seen: all documents, and those that are found by words alone, or not at all yet."""
-_LOOK = text(f"""
+"""Counts of visible documents: all, and those that have no vectors yet."""
+_SNAPSHOT = text(f"""
     select {", ".join(f"i.{name}" for name in INDEX_COLUMNS)}, coalesce(s.chunks, 0) as chunks,
            coalesce(s.mean_length, 0) as mean_length,
            (select md5(string_agg(cast(x.stamp as text), ' ' order by x.slot)) from change_stamp x) as state,
@@ -135,36 +135,36 @@ _LOOK = text(f"""
 
 
 def last_snapshot(database: Database, tenant_id: UUID) -> IndexSnapshot | None:
-    """What this process saw last, however long ago; None if it never looked."""
-    return _SEEN.setdefault(database, _Seen()).snapshots.last("", str(tenant_id))
+    """The latest snapshot of this process, regardless of its age; None if there is none."""
+    return _OBSERVATIONS.setdefault(database, _Observations()).snapshots.last("", str(tenant_id))
 
 
 def fresh_snapshot(database: Database, tenant_id: UUID) -> IndexSnapshot | None:
-    """What this process saw a short while ago; None if it did not look, or documents were being loaded then.
+    """A recent snapshot of this process; None if there is none, or documents were being loaded then.
 
-    Right for embedding a question and for the choice between ways to search. Whether the index still is the active one
-    is told by the statement that searches.
+    It suffices for embedding a query and for choosing a plan. The search statement itself checks that the index is
+    still active.
     """
-    seen = _SEEN.setdefault(database, _Seen()).snapshots.get("", str(tenant_id))
-    return None if seen is None or seen.partial else seen
+    snapshot = _OBSERVATIONS.setdefault(database, _Observations()).snapshots.get("", str(tenant_id))
+    return None if snapshot is None or snapshot.partial else snapshot
 
 
 def read_snapshot(database: Database, tenant_id: UUID) -> IndexSnapshot | None:
-    """What there is now; None before the first document.
+    """Read a new snapshot; None before the first document.
 
-    Words are counted if that was never done, so that the first search after the first documents ranks as later ones.
+    Lexemes are counted if they never were, so that the first search after the first documents ranks like later ones.
 
     Raises:
         StoreUnavailable: the database does not answer.
     """
     with database.tenant(tenant_id) as connection:
-        row = connection.execute(_LOOK, {"tenant": tenant_id}).mappings().one_or_none()
+        row = connection.execute(_SNAPSHOT, {"tenant": tenant_id}).mappings().one_or_none()
         if row is not None and not row["chunks"]:
             term_statistics.ensure(connection, tenant_id, row["id"])
-            row = connection.execute(_LOOK, {"tenant": tenant_id}).mappings().one_or_none()
+            row = connection.execute(_SNAPSHOT, {"tenant": tenant_id}).mappings().one_or_none()
     if row is None:
         return None
-    found = IndexSnapshot(
+    snapshot = IndexSnapshot(
         index=SearchIndex(**{name: row[name] for name in INDEX_COLUMNS}),
         chunks=row["chunks"],
         mean_length=row["mean_length"],
@@ -173,9 +173,9 @@ def read_snapshot(database: Database, tenant_id: UUID) -> IndexSnapshot | None:
         if row["without_vectors"]
         else None,
     )
-    if found.chunks:
-        _SEEN.setdefault(database, _Seen()).snapshots.put("", str(tenant_id), found)
-    return found
+    if snapshot.chunks:
+        _OBSERVATIONS.setdefault(database, _Observations()).snapshots.put("", str(tenant_id), snapshot)
+    return snapshot
 
 
 def is_narrow(
@@ -184,48 +184,56 @@ def is_narrow(
     snapshot: IndexSnapshot,
     names: tuple[str, ...],
     values: Mapping[str, Any],
-    wanted: int,
+    neighbours: int,
 ) -> bool:
-    """Whether comparing all chunks that are let through is sooner than following the vector index to `wanted` of them.
+    """Whether comparing all chunks that pass the filter is faster than an index scan for `neighbours` of them.
 
-    Comparing a chunk takes 2.5 us here, and a step of the vector index, which holds the chunks of all tenants, 20 us,
-    of which it takes `wanted * among / passing`: both take the same at `passing = sqrt(8 * wanted * among)`. Counted
-    once a minute, since the same few filters come again and again. `names` and `values` are those of the filter's parts
-    on documents; without any, what passes is the tenant's own.
+    Comparing a chunk takes 2.5 us, and a step of the vector index, which holds the chunks of all tenants, 20 us. A scan
+    takes `neighbours * among / passing` steps, so both take the same at `passing = sqrt(8 * neighbours * among)`.
+    Counted once a minute, since the same few filters recur. `names` and `values` are those of the filter's conditions
+    on documents; without any, all of the tenant's chunks pass.
     """
     among = max(snapshot.chunks, snapshot.index.indexed_rows or 0)
-    most = max(math.isqrt(8 * wanted * among), wanted * among // MOST_STEPS)
+    most = max(math.isqrt(8 * neighbours * among), neighbours * among // MOST_STEPS)
     small = snapshot.chunks < among and snapshot.chunks <= most
     if small or not names:
         return small
-    # A document has a chunk at least; more of them than this let too much through in any case.
+    # Each document has at least one chunk, so counting can end at this number of documents.
     passing = statement.passing_count(names, most + 1)
     return _counted(database, tenant_id, f"{snapshot.index.id}", passing, values) <= most
 
 
 def sees_all(database: Database, tenant_id: UUID, rights: Filter) -> bool:
-    """Whether these rights keep no document of the tenant back; as of a minute ago at most.
+    """Whether these rights include all documents of the tenant; up to a minute old.
 
     Raises:
         StoreUnavailable: the database does not answer.
     """
     names = statement.names_of(rights)
-    return not (names and _is_any(database, tenant_id, statement.any_kept_back, rights, names))
+    return not (names and _is_any(database, tenant_id, statement.any_withheld, rights, names))
 
 
 def partial_of_all(connection: Connection) -> Partial | None:
-    """Of all tenants' documents; None if every document is found by meaning."""
+    """Counts over all tenants' documents; None if all of them have vectors."""
     row = connection.execute(text(PARTIAL)).mappings().one()
     return Partial(**row) if row["without_vectors"] else None
 
 
 def partial_for(
-    database: Database, tenant_id: UUID, snapshot: IndexSnapshot | None, wanted: Filter
+    database: Database, tenant_id: UUID, snapshot: IndexSnapshot | None, query_filter: Filter
 ) -> Partial | None:
-    """As it may be told to who asks so: what is loaded and kept from them is neither counted nor mentioned."""
-    if snapshot is None or snapshot.partial is None or wanted.security_levels == wanted.readers == ALL:
+    """Counts that a caller may see: documents hidden from them are neither counted nor mentioned."""
+    if (
+        snapshot is None
+        or snapshot.partial is None
+        or query_filter.security_levels == query_filter.readers == ALL
+    ):
         return snapshot.partial if snapshot else None
-    rights = Filter(projects=wanted.projects, security_levels=wanted.security_levels, readers=wanted.readers)
+    rights = Filter(
+        projects=query_filter.projects,
+        security_levels=query_filter.security_levels,
+        readers=query_filter.readers,
+    )
     names = statement.names_of(rights)
     waits = _is_any(database, tenant_id, statement.any_without_vectors, rights, names)
     return Partial() if waits else None
@@ -234,19 +242,22 @@ def partial_for(
 def _is_any(
     database: Database,
     tenant_id: UUID,
-    asked: Callable[[tuple[str, ...]], str],
-    wanted: Filter,
+    query_for: Callable[[tuple[str, ...]], str],
+    query_filter: Filter,
     names: tuple[str, ...],
 ) -> bool:
-    values = statement.values_of(wanted, names)
-    return bool(_counted(database, tenant_id, asked.__name__, asked(names), values))
+    values = statement.values_of(query_filter, names)
+    return bool(_counted(database, tenant_id, query_for.__name__, query_for(names), values))
 
 
-def _counted(database: Database, tenant_id: UUID, what: str, asked: str, values: Mapping[str, Any]) -> int:
-    """The number that a statement gives, a minute old at most; `what` names it beside its values."""
-    kept, key = _SEEN.setdefault(database, _Seen()).passing, f"{what} {tenant_id} {values!r}"
-    found = kept.get("", key)
-    if found is None:
-        ((found,),) = database.fetch(tenant_id, asked, values)
-        kept.put("", key, int(found))
-    return int(found)
+def _counted(database: Database, tenant_id: UUID, name: str, query: str, values: Mapping[str, Any]) -> int:
+    """The number that a statement returns, up to a minute old; `name` and the values identify it."""
+    counts, key = (
+        _OBSERVATIONS.setdefault(database, _Observations()).passing,
+        f"{name} {tenant_id} {values!r}",
+    )
+    count = counts.get("", key)
+    if count is None:
+        ((count,),) = database.fetch(tenant_id, query, values)
+        counts.put("", key, int(count))
+    return int(count)

@@ -1,4 +1,4 @@
-"""Search indexes, and the chunks that each of them holds: a partition of table `chunk` for each."""
+"""Search indexes and their chunks: each has a partition of the table `chunk`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pipeline.search.words import searchable_with_length
 
 @dataclass(frozen=True, kw_only=True)
 class SearchIndex:
-    """A row of `search_index`: which model's vectors a partition holds."""
+    """A row of `search_index`, with the model whose vectors its partition holds."""
 
     id: int
     provider: str
@@ -30,7 +30,7 @@ class SearchIndex:
     status: str
     chunker: str = ""
     strategy: str = ""
-    """Cuts the documents of every source; empty: as each source is configured."""
+    """Chunking strategy for the documents of all sources; empty: as each source is configured."""
     indexed_rows: int | None = None
     keyword_built: bool = False
 
@@ -45,18 +45,18 @@ def indexes(connection: Connection) -> list[SearchIndex]:
 
 
 def active_index(connection: Connection) -> SearchIndex | None:
-    """The index that searches read; None before the first document."""
+    """The index that searches use; None before the first document."""
     return next((index for index in indexes(connection) if index.status == "active"), None)
 
 
 def open_index(
     connection: Connection, *, provider: str, model: str, dimensions: int, chunker: str, pipeline: str
 ) -> SearchIndex:
-    """The index for a model, made with its partition if there is none yet.
+    """The index for a model; it is created with its partition if there is none yet.
 
-    The first one becomes active at once; a later one is built beside the active one.
+    The first index becomes active at once; a later one is filled beside the active one.
     """
-    given = {
+    values = {
         "provider": provider,
         "model": model,
         "dimensions": dimensions,
@@ -64,8 +64,8 @@ def open_index(
         "pipeline": pipeline,
     }
     opened = text("select open_search_index(:provider, :model, :dimensions, :chunker, :pipeline)")
-    made = connection.execute(opened, given).scalar_one()
-    return next(index for index in indexes(connection) if index.id == made)
+    index_id = connection.execute(opened, values).scalar_one()
+    return next(index for index in indexes(connection) if index.id == index_id)
 
 
 _ROWS = Transfer(
@@ -106,7 +106,7 @@ _KEEP = text("""
 
 
 class PgVectorStore:
-    """One tenant's chunks in one search index; the tenant is set on `connection`, whose transaction is the caller's."""
+    """One tenant's chunks in one search index; the caller sets the tenant on `connection` and owns its transaction."""
 
     def __init__(self, connection: Connection, index: SearchIndex, tenant_id: UUID) -> None:
         self.connection = connection
@@ -114,11 +114,11 @@ class PgVectorStore:
         self.tenant_id = tenant_id
 
     def replace(self, batch: Sequence[Replacement], *, newest: bool = False) -> list[Replaced]:
-        """Make each document's chunks exactly these; unchanged rows keep their vector, a late version is ignored.
+        """Replace all chunks of each document; unchanged rows keep their vector, and a late version is ignored.
 
-        Rows that had none get theirs; without vectors the chunks are found by words alone.
-        A document may stand in the batch once. `newest` is for whoever holds the documents and knows that nothing
-        later can be there: what is, is left over from an earlier document of this name, and goes.
+        Rows without a vector get theirs; without vectors the chunks are found by keywords alone. A document may occur
+        in the batch once. `newest` is for callers that hold the document's lease: stored rows of a later version then
+        belong to an earlier document with this id, and are deleted.
 
         Raises:
             StoreRejected: a vector has the wrong length or is not finite, or counts differ; nothing is written.
@@ -126,8 +126,8 @@ class PgVectorStore:
         for replacement in batch:
             check_vectors(replacement, self.index.dimensions)
         old: dict[UUID, dict[int, Any]] = {}
-        ids = [r.document.id for r in batch]
-        for row in self.connection.execute(_STORED, {"index": self.index.id, "ids": ids}):
+        document_ids = [r.document.id for r in batch]
+        for row in self.connection.execute(_STORED, {"index": self.index.id, "ids": document_ids}):
             old.setdefault(row.document_id, {})[row.ord] = row
         drop: list[tuple[UUID, int]] = []
         keep: list[tuple[UUID, int, int, UUID | None]] = []
@@ -135,31 +135,38 @@ class PgVectorStore:
         rows: list[tuple[Any, ...]] = []
         results = []
         for replacement in batch:
-            of, stored = replacement.document, old.get(replacement.document.id, {})
-            if not newest and any(row.version > of.version for row in stored.values()):
-                results.append(Replaced(written=0, kept=0, removed=0))
+            document, stored = replacement.document, old.get(replacement.document.id, {})
+            if not newest and any(row.version > document.version for row in stored.values()):
+                results.append(Replaced(written=0, unchanged=0, removed=0))
                 continue
             hashes = {ord_: bytes(row.hash).hex() for ord_, row in stored.items()}
-            kept = {chunk.ord for chunk in replacement.chunks if hashes.get(chunk.ord) == chunk.hash}
-            drop += [(of.id, ord_) for ord_ in stored if ord_ not in kept]
-            rows += self._rows(replacement, kept)
-            bare = {o for o in kept if stored[o].bare} if replacement.vectors is not None else set()
+            unchanged = {chunk.ord for chunk in replacement.chunks if hashes.get(chunk.ord) == chunk.hash}
+            drop += [(document.id, ord_) for ord_ in stored if ord_ not in unchanged]
+            rows += self._rows(replacement, unchanged)
+            bare = {o for o in unchanged if stored[o].bare} if replacement.vectors is not None else set()
             vectors += self._vectors(replacement, bare)
-            keep += [(of.id, ord_, of.version, of.project_id) for ord_ in kept - bare]
-            same, removed = len(kept) - len(bare), len(stored) - len(kept)
-            results.append(Replaced(written=len(replacement.chunks) - same, kept=same, removed=removed))
+            keep += [(document.id, ord_, document.version, document.project_id) for ord_ in unchanged - bare]
+            same, removed = len(unchanged) - len(bare), len(stored) - len(unchanged)
+            results.append(Replaced(written=len(replacement.chunks) - same, unchanged=same, removed=removed))
         self._run(_DROP, ("ids", "ords"), drop)
-        # Unchanged rows only learn their document's new version and project; no search index holds these columns.
+        # Unchanged rows only get their document's new version and project; no database index has these columns.
         self._run(_KEEP, ("ids", "ords", "versions", "projects"), keep)
         transfer(self.connection, _VECTORS, vectors)
         transfer(self.connection, _ROWS, rows)
         return results
 
     def _vectors(self, replacement: Replacement, ords: Collection[int]) -> Iterator[tuple[Any, ...]]:
-        of, vectors = replacement.document, replacement.vectors
+        document, vectors = replacement.document, replacement.vectors
         for chunk, vector in zip(replacement.chunks, () if vectors is None else vectors, strict=False):
             if chunk.ord in ords:
-                yield self.index.id, of.id, chunk.ord, of.version, of.project_id, HalfVector(vector)
+                yield (
+                    self.index.id,
+                    document.id,
+                    chunk.ord,
+                    document.version,
+                    document.project_id,
+                    HalfVector(vector),
+                )
 
     def _run(self, statement: TextClause, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
         if rows:
@@ -168,12 +175,12 @@ class PgVectorStore:
                 statement, {"index": self.index.id, **dict(zip(names, columns, strict=True))}
             )
 
-    def _rows(self, replacement: Replacement, kept: Collection[int]) -> Iterator[tuple[Any, ...]]:
+    def _rows(self, replacement: Replacement, unchanged: Collection[int]) -> Iterator[tuple[Any, ...]]:
         document = replacement.document
         language = language_of(document.metadata)
         vectors = repeat(None) if replacement.vectors is None else replacement.vectors
         for chunk, vector in zip(replacement.chunks, vectors, strict=False):
-            if chunk.ord not in kept:
+            if chunk.ord not in unchanged:
                 words, length = searchable_with_length(chunk.content)
                 title_words, title_length = searchable_with_length(chunk.context)
                 yield (
@@ -195,20 +202,20 @@ class PgVectorStore:
 
 
 def check_vectors(replacement: Replacement, dimensions: int) -> None:
-    """Refuse vectors that do not fit their chunks or the index.
+    """Refuse vectors that do not fit the chunks or the index.
 
     Raises:
-        StoreRejected: the counts differ, the width is wrong, a value is not finite, or an ordinal comes twice.
+        StoreRejected: the counts differ, the width is wrong, a value is not finite, or an ordinal occurs twice.
     """
     count = len(replacement.chunks)
     vectors = np.zeros((count, dimensions)) if replacement.vectors is None else replacement.vectors
-    shape, what = np.shape(vectors), f"document {replacement.document.id}"
+    shape, name = np.shape(vectors), f"document {replacement.document.id}"
     if shape != (count, dimensions) and not (count == 0 and 0 in shape):
         raise StoreRejected(
-            f"{what}: vectors of shape {shape} for {count} chunks of {dimensions} dimensions",
+            f"{name}: vectors of shape {shape} for {count} chunks of {dimensions} dimensions",
             fix="embed each chunk once, with the model this index was made for",
         )
     if not np.isfinite(vectors).all():
-        raise StoreRejected(f"{what}: a vector is not finite", fix="embed the document again")
+        raise StoreRejected(f"{name}: a vector is not finite", fix="embed the document again")
     if len({chunk.ord for chunk in replacement.chunks}) != count:
-        raise StoreRejected(f"{what}: two chunks have the same ordinal", fix="number chunks 0, 1, 2, ...")
+        raise StoreRejected(f"{name}: two chunks have the same ordinal", fix="number chunks 0, 1, 2, ...")

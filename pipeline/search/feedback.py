@@ -1,4 +1,4 @@
-"""What people say of documents that answers showed, useful or noise for a question; and what that does to a score."""
+"""Feedback: people mark documents of an answer as useful or noise for a question, which changes their scores."""
 
 from __future__ import annotations
 
@@ -16,70 +16,71 @@ from pipeline.errors import RequestRejected
 
 Verdict = Literal["useful", "noise"]
 
-USEFUL_HERE, NOISE_HERE = 1.0, -3.0
-"""Log-odds that a verdict on the very same question adds."""
-ELSEWHERE, MOST_ELSEWHERE = 0.15, 0.6
-"""The same of each verdict on another question, useful less noise; and of all of them, up or down."""
+USEFUL_FOR_QUERY, NOISE_FOR_QUERY = 1.0, -3.0
+"""Log-odds that a verdict on the same question adds."""
+FOR_OTHERS, MOST_FOR_OTHERS = 0.15, 0.6
+"""Log-odds that each verdict on another question adds (useful minus noise), and their limit up or down."""
 LEAST, MOST = -3.0, 1.0
 SHARE = 0.25
-"""Of its score that a document gains or loses at most."""
+"""Largest share of its score that a document gains or loses."""
 LONGEST_NAME = 200
 LONGEST_QUESTION = 20_000
-"""Characters of each part of a question that is kept."""
+"""Most stored characters of each field of a question."""
 
 MOST_COUNTED = 200
-"""Verdicts on other questions that count, the newest: a document that everybody marks takes a search no longer."""
+"""Most verdicts on other questions that count, the newest first, so that popular documents do not slow searches."""
 
 _MARK = "case b.verdict when 'useful' then 1 else -1 end"
 OF_DOCUMENT = f"""(
-    select array[coalesce((select {_MARK} from feedback b where b.document_id = d.id and b.query_hash = %(asked)s), 0),
-                 coalesce(sum(f.mark) filter (where f.query_hash <> %(asked)s), 0)]
+    select array[coalesce((select {_MARK} from feedback b
+                           where b.document_id = d.id and b.query_hash = %(query_key)s), 0),
+                 coalesce(sum(f.mark) filter (where f.query_hash <> %(query_key)s), 0)]
     from (select b.query_hash, {_MARK} as mark from feedback b where b.document_id = d.id
           order by b.at desc limit {MOST_COUNTED}) f
     having count(*) > 0)"""
-"""The `Marks` of a document `d` for the question of the key `asked`, as an array; null if nobody said anything."""
+"""The `Marks` of a document `d` for the question with the key `query_key`, as an array; null without feedback."""
 
 
 class Marks(NamedTuple):
-    """What was said of one document."""
+    """Feedback on one document."""
 
-    here: int
-    """For this very question: 1 useful, -1 noise, 0 nothing."""
-    elsewhere: int
-    """For all others: how often useful, less how often noise."""
+    for_query: int
+    """Verdict for this question: 1 useful, -1 noise, 0 none."""
+    for_others: int
+    """Verdicts for other questions: number of useful minus number of noise."""
 
     @property
     def shift(self) -> float:
-        """Log-odds that it adds to a document's relevance, from LEAST to MOST."""
-        here = (0.0, USEFUL_HERE, NOISE_HERE)[self.here]
-        elsewhere = max(-MOST_ELSEWHERE, min(MOST_ELSEWHERE, ELSEWHERE * self.elsewhere))
-        return max(LEAST, min(MOST, here + elsewhere))
+        """Log-odds that the marks add to a document's relevance, from LEAST to MOST."""
+        for_query = (0.0, USEFUL_FOR_QUERY, NOISE_FOR_QUERY)[self.for_query]
+        for_others = max(-MOST_FOR_OTHERS, min(MOST_FOR_OTHERS, FOR_OTHERS * self.for_others))
+        return max(LEAST, min(MOST, for_query + for_others))
 
     @property
     def factor(self) -> float:
-        """What it makes of a score, at most SHARE more or less."""
+        """Factor for a score, from 1 - SHARE to 1 + SHARE."""
         return 1.0 + SHARE * math.tanh(self.shift)
 
     @property
     def why(self) -> str:
-        """In words: `marked useful for this question, +1.0`; empty if it changes nothing."""
-        here = f"{('', 'useful', 'noise')[self.here]} for this question" if self.here else ""
-        elsewhere = f"{'useful' if self.elsewhere > 0 else 'noise'} for others (net {self.elsewhere:+d})"
-        said = [part for part in (here, elsewhere if self.elsewhere else "") if part]
-        return f"marked {' and '.join(said)}, {self.shift:+.2f}".removesuffix("0") if said else ""
+        """Description, such as `marked useful for this question, +1.0`; empty without effect."""
+        for_query = f"{('', 'useful', 'noise')[self.for_query]} for this question" if self.for_query else ""
+        for_others = f"{'useful' if self.for_others > 0 else 'noise'} for others (net {self.for_others:+d})"
+        texts = [part for part in (for_query, for_others if self.for_others else "") if part]
+        return f"marked {' and '.join(texts)}, {self.shift:+.2f}".removesuffix("0") if texts else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What documents are judged for."""
+    """A question that documents are marked for."""
 
     key: str
     item: str
-    """As people name it: the id of an item, else the beginning of the text."""
+    """Id of a backlog item, else the beginning of the text."""
     title: str = ""
     project: str = ""
-    """Of the item, as people name it; empty for a plain question."""
-    asked: Mapping[str, Any]
+    """Name of the item's project; empty for a plain question."""
+    content: Mapping[str, Any]
     """`title`, `description` and `acceptance_criteria` of an item, or `text` of a plain question."""
 
 
@@ -104,7 +105,7 @@ def record(
     *,
     by: str = "",
 ) -> Verdict | None:
-    """Say of a document of this tenant what it is for a question; returns what was said before, which ends.
+    """Record a verdict on a document for a question; returns the previous verdict, which it replaces.
 
     Raises:
         RequestRejected: the tenant has no such document.
@@ -118,7 +119,7 @@ def record(
         "title": question.title[:LONGEST_NAME],
         "project": question.project[:LONGEST_NAME],
         "asked": json.dumps(
-            {n: v[:LONGEST_QUESTION] if isinstance(v, str) else v for n, v in question.asked.items()}
+            {n: v[:LONGEST_QUESTION] if isinstance(v, str) else v for n, v in question.content.items()}
         ),
         "by": by,
     }
@@ -130,12 +131,12 @@ def record(
 
 
 def undo(connection: Connection, key: str, document: UUID) -> Verdict | None:
-    """Take back what was said; returns what it was, None if nothing."""
-    found: Verdict | None = connection.execute(
+    """Delete a verdict and return it; None if there is none."""
+    verdict: Verdict | None = connection.execute(
         text("delete from feedback where query_hash = :key and document_id = :document returning verdict"),
         {"key": key, "document": document},
     ).scalar()
-    return found
+    return verdict
 
 
 _LISTED = text("""
@@ -147,6 +148,6 @@ _LISTED = text("""
 
 
 def listed(connection: Connection, item: str | None = None, key: str = "") -> list[Json]:
-    """All that was said, newest first; with `item` of those called so, in any project, and of the question `key`."""
+    """All verdicts, newest first; with `item` only those for items with this id, in any project, or for `key`."""
     rows = connection.execute(_LISTED, {"item": item and item[:LONGEST_NAME], "key": key})
     return [dict(row) for row in rows.mappings()]

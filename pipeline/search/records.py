@@ -1,4 +1,4 @@
-"""Records of search: what is stored and whether it still holds, how to search, what is asked, what comes back."""
+"""Records of search: documents and their validity, options, requests, hits and results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Mode = Literal["hybrid", "vector", "keyword"]
 
 @dataclass(frozen=True, kw_only=True)
 class StoredDocument:
-    """A document as it is indexed and as a hit shows it."""
+    """A document as it is indexed and shown with a hit."""
 
     id: UUID
     version: int
@@ -29,7 +29,7 @@ class StoredDocument:
     source_type: SourceType
     kind: Kind
     source: str = ""
-    """The configured source's name."""
+    """Name of the configured source."""
     url: str = ""
     tags: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -45,49 +45,50 @@ class Replacement:
     document: StoredDocument
     chunks: Sequence[Chunk]
     vectors: Vectors | None
-    """Shape (len(chunks), dimensions), rows of length 1; None while there are none: then it is found by words alone."""
+    """Shape (len(chunks), dimensions), rows of length 1; None without vectors: then only keywords find the document."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replaced:
-    """What `replace` did to one document."""
+    """Numbers of a document's chunks that `replace` wrote, left unchanged and removed."""
 
     written: int
-    kept: int
+    unchanged: int
     removed: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """All conditions hold at once. Applied before ranking, in both arms.
+    """Conditions that all must hold, applied before ranking in both arms of a search.
 
-    Of what a caller may see, ALL lets everything through and an empty one nothing; any other empty one asks nothing.
+    In the fields of `BOUNDS`, which limit what a caller may see, ALL means everything and an empty value nothing; in
+    the others an empty value means no condition.
     """
 
     source_types: tuple[SourceType, ...] = ()
     kinds: tuple[Kind, ...] = ()
     tags: tuple[str, ...] = ()
-    """The document has every one of these."""
+    """Tags that the document has, all of them."""
     since: datetime | None = None
     until: datetime | None = None
-    """On `updated_at`, else `created_at`; `until` is exclusive."""
+    """Range of `updated_at`, else of `created_at`; `until` is exclusive."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     projects: tuple[UUID, ...] | All = ALL
-    """The document is of one of these."""
+    """Projects, one of which the document belongs to."""
     exclude: tuple[UUID, ...] = ()
-    """Documents left out, such as the query's own."""
+    """Documents to leave out, such as the backlog item itself."""
     sources: tuple[str, ...] = ()
-    """Names of configured sources; the document comes from one of them."""
+    """Names of configured sources, one of which the document comes from."""
     texts: tuple[tuple[str, str], ...] = ()
-    """Metadata as a person writes it: the value in words, be it a text, a number or one of a list."""
+    """Metadata as people write it: key, and a text that is the value or one value of a list."""
     only: tuple[UUID, ...] | All = ALL
-    """No other documents than these."""
+    """Documents that may be found, and no others."""
     security_levels: tuple[str, ...] | All = ALL
-    """The document's is one of these: what the caller may see."""
+    """Security levels that the caller may see."""
     readers: tuple[str, ...] | All = ALL
-    """Each layer of the document's `acl` names one of these; ALL: whoever asks sees all."""
+    """Names of the caller, one of which must be in each layer of the document's `acl`."""
     BOUNDS: ClassVar[frozenset[str]] = frozenset({"projects", "only", "security_levels", "readers"})
-    """Parts of which an empty one lets nothing through."""
+    """Fields whose empty value lets nothing through."""
 
 
 MEASURED_THRESHOLDS: Mapping[str, float] = {
@@ -96,117 +97,117 @@ MEASURED_THRESHOLDS: Mapping[str, float] = {
     "all-MiniLM-L6-v2": 0.37,
     "gemini-embedding-001": 0.70,
 }
-"""Model -> the least similarity that `auto` stands for; one that is not listed, such as hashing, has none."""
+"""Model -> minimum similarity for `auto`; unlisted models, such as hashing, have none."""
 
 MEASURED_WEAK: dict[str, tuple[float, float]] = {
-    # tests/benchmarks/quality.py --weak: 98 % of what is relevant lies above; docs/search.md has the table.
+    # tests/benchmarks/quality.py --weak: 98 % of the relevant hits lie above; docs/search.md has the table.
     "all-MiniLM-L6-v2": (0.39, 0.5),
     "hashing": (-1.0, 1.1),  # it counts words: without one, it is chance
 }
-"""Model -> likeness in meaning (0.7 of the chunk's, 0.3 of the document's) below which a hit is weak: one with some
-words of the question, one with none. Of a model that is not listed no hit is."""
+"""Model -> similarity (0.7 of the chunk's, 0.3 of the document's) below which a hit is weak: for hits with some words
+of the question, and for hits with none. With an unlisted model no hit is weak."""
 WEAK_COVERED = 0.63
-"""`Explanation.covered` from which a hit has what was asked for, whatever it means."""
+"""`Explanation.covered` from which a hit is never weak, whatever its similarity."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """What each part adds to a hybrid score; the sum is brought to 1.
+    """Weights of the parts of a hybrid score, scaled to a sum of 1.
 
-    Each part is between 0 and 1 by itself and not scaled among the candidates of a question, so the same two texts
-    have the same score whatever else was found. Chosen by nDCG@10 on three open sets; docs/search.md has the figures
-    and what each weight is worth on a set that had no part in choosing it.
+    Each part is between 0 and 1 by itself and not scaled among the candidates of a query, so a pair of texts always has
+    the same score. Chosen by nDCG@10 on three open sets; docs/search.md has the figures, and the effect of each weight
+    on a set that was not used for the choice.
     """
 
     vector: float = 0.6
-    """Of the similarity in meaning."""
+    """Weight of the vector similarity."""
     keyword: float = 0.3
-    """Of the rare words in common (`overlap` of `Explanation`)."""
+    """Weight of the rare words in common (`overlap` of `Explanation`)."""
     title: float = 0.25
-    """Of those that stand in title or headings."""
+    """Weight of the rare words in common with title or headings."""
     covered: float = 0.05
-    """Of a question all of whose words are there."""
+    """Weight of a chunk that has all words of the query (`covered` of `Explanation`)."""
     centroid: float = 0.4
-    """Share of the whole document in the similarity of meaning, 0 to 1; the rest is the chunk's own."""
+    """Share of the whole document's similarity in the vector similarity, 0 to 1; the rest is the chunk's."""
     outdated: float = 0.75
-    """Share of its score that a replaced decision or abandoned work keeps; 1 ranks it like any other."""
+    """Share of the score that replaced decisions and abandoned work keep; 1 ranks them like other documents."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetrievalOptions:
-    """How documents are found when a request says nothing else."""
+    """Defaults for search requests."""
 
     top_k: int = 5
     max_top_k: int = 50
     candidates: int = 100
-    """Chunks taken from each of the two searches."""
+    """Chunks taken from the vector search and from the keyword search each."""
     min_similarity: float | Literal["auto"] = "auto"
     max_distance: float | None = None
-    """1 - similarity; the stricter of the two holds."""
+    """Maximum of 1 - similarity; the stricter of the two limits applies."""
     weights: Weights = field(default_factory=Weights)
     exact_below: int = 10_000
     synonyms: Synonyms = field(default_factory=Synonyms)
     languages: tuple[str, ...] = (DEFAULT_LANGUAGE,)
-    """Of the documents; each word of a question is stemmed in all of them."""
+    """Languages of the documents; each word of a query is stemmed in all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchRequest:
-    """A question and how to answer it."""
+    """A query and its options."""
 
     text: str
     mode: Mode = "hybrid"
     k: int | None = None
-    """None: the configured number; more than the configured most is cut to that."""
+    """Number of hits, limited by `max_top_k`; None: the configured number."""
     filter: Filter = field(default_factory=Filter)
-    """What is asked for and what the caller may see."""
+    """Conditions of the request, and limits of what the caller may see."""
     explain: bool = False
-    """Each hit tells what its score is made of."""
+    """Whether each hit explains its score."""
     trace: bool = False
-    """The answer also holds what was found and not shown; it is not remembered."""
+    """Whether the result also has the candidates that are not hits; such a result is not cached."""
     min_similarity: float | None = None
-    """Instead of the configured one."""
+    """Minimum similarity instead of the configured one."""
     dedupe: bool = True
     """One hit per document, its best chunk; False gives every chunk its own hit."""
     feedback_key: str = ""
-    """Names the question where people mark documents for it (`feedback.key_of`); empty: its words do."""
+    """Key of the question for feedback (`question.key_of`); empty: the key of its text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """What put a hit where it is; the parts add up to its score, unless those of words are left out (None)."""
+    """Explanation of a hit's score, which is the sum of the parts unless those of keywords are left out (None)."""
 
     similarity: float | None
-    """None if it has no vector yet, and in a search by words alone."""
+    """Cosine similarity of the chunk; None without a vector, and in a keyword search."""
     bm25: float | None
     centroid: float | None
     """Cosine similarity of the whole document."""
     overlap: float | None
-    """How much of what is rare in the question the chunk says, 0 to 1."""
+    """Share of the query's rare words that the chunk has, 0 to 1."""
     title: float | None
-    """The same of its title and headings."""
+    """Share of the query's rare words that title and headings have, 0 to 1."""
     covered: float | None
-    """1 if the chunk holds all words of the question, falling fast to 0 with those it lacks."""
+    """1 if the chunk has all words of the query, falling fast to 0 with missing ones."""
     vector_part: float
     keyword_part: float | None
     title_part: float | None
     covered_part: float | None
     min_similarity: float
     rerank: float | None = None
-    """What the reranker made of it; None if it did not look."""
+    """The reranker's score; None without reranking."""
     rerank_part: float = 0.0
-    """How much that moved the score, up or down."""
+    """Change of the score by the reranker, up or down."""
     outdated_part: float = 0.0
-    """What a document loses that no longer holds."""
+    """Change of the score of an outdated document, down."""
     feedback: float = 0.0
-    """As `Hit.feedback`."""
+    """Shift by feedback in log-odds, as `Hit.feedback`."""
     feedback_part: float = 0.0
-    """How much that moved the score, up or down."""
+    """Change of the score by feedback, up or down."""
     feedback_why: str = ""
-    """The same in words: `marked useful for this question, +1.0`."""
+    """Description of the feedback, such as `marked useful for this question, +1.0`."""
 
     def weak(self, model: str) -> bool:
-        """Whether it hardly answers: not close in meaning, and without the words; by words alone nothing is weak."""
+        """Whether the hit hardly answers: neither similar nor with the words; in a keyword search no hit is weak."""
         bounds = MEASURED_WEAK.get(model_of(model))
         if bounds is None or self.similarity is None or (self.covered or 0.0) >= WEAK_COVERED:
             return False
@@ -214,7 +215,7 @@ class Explanation:
         return 0.7 * self.similarity + 0.3 * whole < bounds[self.bm25 == 0]
 
     def without_statistics(self) -> Explanation:
-        """Without what tells how rare a word is in all documents; for who may not see them all."""
+        """The explanation without values that reveal how rare a word is, for callers who may not see all documents."""
         return replace(
             self,
             bm25=None,
@@ -227,7 +228,7 @@ class Explanation:
         )
 
     def to_json(self) -> Json:
-        """Under the names that commands and the API use."""
+        """The explanation under the names that commands and the API use."""
         return {_IN_JSON.get(name, name): value for name, value in vars(self).items()}
 
 
@@ -250,18 +251,18 @@ class Hit:
     document: StoredDocument
     chunk: Chunk
     score: float
-    """Vector: the cosine similarity. Else the weighted sum of the parts, 0 to 1."""
+    """In a vector search the cosine similarity, otherwise the weighted sum of the parts, 0 to 1."""
     explanation: Explanation | None = None
     outdated: str = ""
-    """Why the document no longer holds, such as `superseded by ADR-12`; empty if it does."""
+    """Why the document is outdated, such as `superseded by ADR-12`; empty if it is not."""
     marks: Marks | None = None
-    """What people said of the document; None if nothing, and in a search by meaning alone."""
+    """Feedback on the document; None if there is none, and in a vector search."""
     weak: bool = False
-    """It is among the nearest and hardly answers the question."""
+    """Whether the hit is among the nearest but hardly answers the question."""
 
     @property
     def feedback(self) -> float:
-        """The same as a shift in log-odds, from -3 to 1."""
+        """Shift by feedback in log-odds, from -3 to 1."""
         return self.marks.shift if self.marks else 0.0
 
     @property
@@ -271,7 +272,7 @@ class Hit:
 
     @classmethod
     def of_row(cls, row: dict[str, Any], least: float, model: str) -> Hit:
-        """A row of `statement.search`."""
+        """Create a hit from a row of `statement.search`."""
         row |= {"id": row["document_id"], "tags": tuple(row["tags"])}
         row |= {"source_type": SourceType(row["source_type"]), "kind": Kind(row["kind"])}
         document = StoredDocument(**{name: row[name] for name in StoredDocument.__dataclass_fields__})
@@ -292,7 +293,7 @@ class Hit:
         )
 
     def rescored(self, score: float, part: str, **parts: Any) -> Hit:
-        """The same with another score; its explanation tells the difference as `part`."""
+        """A copy with another score; its explanation names the difference as `part`."""
         e = self.explanation
         if e is not None:
             parts[part] = getattr(e, part) + score - self.score
@@ -302,11 +303,11 @@ class Hit:
 
 @dataclass(frozen=True, kw_only=True)
 class Partial:
-    """While documents are loaded: how many are not found by meaning yet."""
+    """Number of documents without vectors while documents are loaded."""
 
     without_vectors: int | None = None
     documents: int | None = None
-    """Of all; None for whoever may not see all."""
+    """Number of all documents; None for callers who may not see all."""
 
     def __str__(self) -> str:
         if self.documents is None:
@@ -316,28 +317,28 @@ class Partial:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResults:
-    """The answer to a question."""
+    """Results of a search."""
 
     hits: Sequence[Hit] = ()
     degradation_level: int = 0
     model: str = ""
-    """Whose vectors were compared; empty before the first document."""
+    """Model of the compared vectors; empty before the first document."""
     below: Sequence[Hit] = ()
-    """Found, but less similar than asked for; only if the request says `trace`."""
+    """Candidates below the minimum similarity; only with `trace`."""
     beyond: Sequence[Hit] = ()
-    """Good enough, but ranked after the last hit; only if the request says `trace`."""
+    """Candidates ranked after the last hit; only with `trace`."""
     from_cache: bool = False
-    """The database was not asked: the same question was answered a short while ago."""
+    """Whether the result comes from the cache of recent answers instead of the database."""
     partial: Partial | None = None
-    """None if every document is found by meaning, too."""
+    """Documents without vectors; None if all have vectors."""
 
     @property
     def weak(self) -> bool:
-        """Whether nothing close was found: each hit is weak."""
+        """Whether there are hits and all of them are weak."""
         return bool(self.hits) and all(hit.weak for hit in self.hits)
 
 
-# -- whether a document still holds: replaced decisions, abandoned work, and what to say of them -------
+# -- validity of documents: replaced decisions, abandoned work, duplicates ----------------------------
 
 _NO_LETTERS = re.compile(r"[\W\d_]+")
 _ENDED = re.compile(r"(?:closed|resolved|done)(?:as)?")
@@ -367,31 +368,31 @@ _WORDS: Mapping[Kind, tuple[tuple[str, ...], Mapping[str, str]]] = {
     Kind.WORK: (("resolution", "outcome", "reason", "status", "state"), _WORK),
     Kind.REFERENCE: (("decision_status", "status"), _PAGES),
 }
-"""Kind -> the metadata that tell, the surest first, and what their words mean."""
+"""Kind -> metadata keys for the validity, the most reliable first, and the meanings of their values."""
 _DUPLICATE = "closed as a duplicate"
 
 
 def outdated(document: StoredDocument) -> str:
-    """Why it no longer holds, in a few words (`superseded by ADR-12`); empty if it does.
+    """Short reason why the document is outdated (`superseded by ADR-12`); empty if it is not.
 
-    A duplicate holds: it tells of the same thing as the item it repeats.
+    A duplicate is not outdated, since it describes the same as the item it repeats.
     """
     return "" if repeats(document) else _why(document) or ""
 
 
 def repeats(document: StoredDocument) -> bool:
-    """Whether it is a duplicate, be its master known or not."""
+    """Whether the document is a duplicate, even if the original is unknown."""
     return duplicate_of(document) is not None or _why(document) == _DUPLICATE
 
 
 def duplicate_of(document: StoredDocument) -> str | None:
-    """The item that this one repeats, as its source names it; None if it repeats none, or none is known."""
+    """Id of the item that this one duplicates, as its source names it; None if there is none or it is unknown."""
     master = document.metadata.get("duplicate_of") if document.kind is Kind.WORK else None
     return str(master).strip() or None if isinstance(master, str | int) else None
 
 
 def validity_note(document: StoredDocument) -> str | None:
-    """What a reader should know of how it stands: why it no longer holds, or `closed as duplicate of X`."""
+    """Note on the document's validity for readers: why it is outdated, or `closed as duplicate of X`."""
     why, master = _why(document), duplicate_of(document)
     if master is None:
         return why
@@ -407,13 +408,13 @@ def _why(document: StoredDocument) -> str | None:
         return f"superseded by {successor}"
     for key in keys:
         value = document.metadata.get(key)
-        if isinstance(value, str) and (found := _meaning(value, words)):
-            return found
+        if isinstance(value, str) and (meaning := _meaning(value, words)):
+            return meaning
     return None
 
 
 def _meaning(value: str, words: Mapping[str, str]) -> str | None:
-    """What a state says, be it written alone or behind the state it ended in: `Closed (won't fix)`."""
+    """Meaning of a state, alone or after the final state as in `Closed (won't fix)`."""
     letters = _NO_LETTERS.sub("", value.lower())
     if words is _WORK and _REPEATS.fullmatch(letters):
         return _DUPLICATE
@@ -422,6 +423,6 @@ def _meaning(value: str, words: Mapping[str, str]) -> str | None:
 
 
 def age_days(document: StoredDocument, now: datetime | None = None) -> int | None:
-    """Whole days since it was last changed, or made if that is all that is known."""
+    """Whole days since the document was last changed, or created if no change is known; None if neither is."""
     moment = document.updated_at or document.created_at
     return None if moment is None else max(0, ((now or datetime.now(UTC)) - moment).days)

@@ -22,8 +22,8 @@ _COUNT = text("""
 _LOCK = text("select pg_advisory_xact_lock(hashtext('larder.statistics'), hashtext(:t))")
 _TRY_LOCK = text("select pg_try_advisory_xact_lock(hashtext('larder.statistics'), hashtext(:t))")
 
-# What is being written at this moment is not counted, however early it noted its time: that begins before it. Whoever
-# takes longer removes documents.
+# The beginning of the oldest running transaction that writes counts: rows of that transaction are not counted yet.
+# Transactions of more than 30 seconds only remove documents.
 _SINCE = text("""
     select least(now(), min(a.xact_start)) from pg_locks l join pg_stat_activity a on a.pid = l.pid
     where l.relation = cast('document_count' as regclass) and l.mode = 'RowExclusiveLock'
@@ -38,10 +38,10 @@ _MEASURE = text("""
 
 
 def refresh(connection: Connection, tenant_id: UUID, index: int, *, wait: bool = True) -> None:
-    """Count anew how many chunks hold each lexeme: about 1 s for 94,000 chunks, and only changed rows are written.
+    """Count again how many chunks hold each lexeme: about 1 s for 94,000 chunks, and only changed rows are written.
 
-    Lexemes of a single chunk are listed, too: a question's word that is not listed is then in no chunk, and
-    does not take the place of one that is. Not `wait` leaves it to whoever counts for the tenant at this moment.
+    Lexemes of a single chunk are listed, too: a query's word that is not listed is then in no chunk, and does not
+    displace one that is. With `wait=False` nothing is done while another process counts for the tenant.
     """
     lift_statement_timeout(connection)
     if wait:
@@ -55,7 +55,7 @@ def refresh(connection: Connection, tenant_id: UUID, index: int, *, wait: bool =
 
 
 def ensure(connection: Connection, tenant_id: UUID, index: int) -> None:
-    """Count if that was never done, so that the first search after the first documents ranks as the later ones."""
+    """Count lexemes if they never were, so that the first search after the first documents ranks like later ones."""
     connection.execute(_LOCK, {"t": str(tenant_id)})
     uncounted = text("""
         select not exists (select from index_stat where tenant_id = :t and index_id = :i and chunks > 0)
@@ -67,12 +67,12 @@ def ensure(connection: Connection, tenant_id: UUID, index: int) -> None:
 def build_due(
     connection: Connection, index: SearchIndex, *, exact_below: int, build_at: int
 ) -> tuple[bool, bool]:
-    """Which deferred indexes (keyword, vector) should be built now; on the control role.
+    """Decide which deferred indexes (keyword, vector) should be built now; on the control role.
 
-    Of words all chunks count, of vectors those that have one.
+    The keyword index is for all chunks, the vector index for those with a vector.
 
-    Loading into HNSW is 4 times slower than building it afterwards, so both wait until nothing of the backlog
-    is left, or `build_at` rows are there. Under `exact_below` rows an exact scan is as fast and finds more.
+    Loading into HNSW is 4 times slower than building it afterwards, so both wait until the backlog is empty or
+    there are `build_at` rows. Under `exact_below` rows an exact scan is as fast and more accurate.
     """
     row = connection.execute(
         text("""
@@ -81,7 +81,7 @@ def build_due(
                    exists (select from document_count where state = 'pending'
                            group by source_id having sum(documents) > 0) as busy"""),
     ).one()
-    # One that is filled beside the active one is ready once it is full: nobody searches it before.
+    # An index that is filled beside the active one is built once it is full, since no search uses it before.
     beside = index.status != "active"
     full = not beside or not search_indexes.is_behind(connection, index.id)
     by_words, by_vectors = (
@@ -92,7 +92,7 @@ def build_due(
 
 
 def build(connection: Connection, index: SearchIndex, *, keyword: bool, vector: bool) -> None:
-    """Build deferred indexes; reads go on, writes to the partition wait. On the control role."""
+    """Build deferred indexes; reads continue, writes to the partition wait. On the control role."""
     lift_statement_timeout(connection)
     if keyword:
         connection.execute(text("select build_keyword_index(:i)"), {"i": index.id})

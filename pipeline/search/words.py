@@ -1,4 +1,4 @@
-"""Words as they are indexed and asked for."""
+"""Splitting of texts into words, alike for indexing and for queries."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ import re
 # against .604), hence all that is not a letter or digit becomes a blank before it sees the text.
 _NOT_WORD = re.compile(r"[\W_]+")
 _MOST_SIGNS = 0xFFFF
-"""What is remembered of each sign; of the rare ones beyond nothing."""
+"""Largest code point whose translation is cached; rarer characters are looked up each time."""
 
 
 class _WordSigns(dict[int, str]):
-    """For `str.translate`, which takes a tenth of the time of the pattern: letters and digits, of all else a blank."""
+    """Table for `str.translate`, ten times as fast as a pattern: keeps letters and digits, makes all else a blank."""
 
     def __missing__(self, sign: int) -> str:
-        found = chr(sign) if chr(sign).isalnum() else " "
+        letter = chr(sign) if chr(sign).isalnum() else " "
         if sign <= _MOST_SIGNS:
-            self[sign] = found
-        return found
+            self[sign] = letter
+        return letter
 
 
 _WORD_SIGNS = _WordSigns()
 # HADOOP-123, ns/tool_call.v2, a.b.c: letters or digits joined by one mark. The look-behind keeps a text of one
 # endless word from being tried at each of its characters.
 _COMPOUND = re.compile(r"(?<![^\W_])[^\W_]+(?:[._/:\-][^\W_]+)+")
-# Where HttpServer, XMLHttpRequest and nameNode come apart; a look at both sides only, so nothing to backtrack.
+# Boundaries inside HttpServer, XMLHttpRequest and nameNode; look-arounds only, so there is nothing to backtrack.
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-# Whether a text holds any such word at all. Most hold none, and these tell in a fifth of the time that it takes to find
-# none: they begin with characters that are rare.
+# Quick tests for such words. Most texts have none, and these patterns find that out in a fifth of the time, since they
+# begin with rare characters.
 _ANY_COMPOUND = re.compile(r"[._/:\-](?<=[^\W_].)(?=[^\W_])")
 _ANY_HUMP = re.compile(r"[A-Z](?:(?<=[a-z0-9].)|[A-Z][a-z])")
 _LONGEST = 80
-"""Characters of an identifier that gets extra words; longer ones are data, found by what stands between marks."""
+"""Most characters of an identifier that gets extra words; longer ones are data, found by their parts alone."""
 
 
 def searchable(text: str) -> str:
-    """`text` as words for `to_tsvector`: parts of compounds, then each compound once more as one word.
+    """Convert `text` to words for `to_tsvector`: the parts of compounds, then each compound once more as one word.
 
     `HADOOP-123` gives `HADOOP 123 ... HADOOP123`, `HttpServer` gives `HttpServer ... Http Server`; a query
     treated the same way finds them whole and by part.

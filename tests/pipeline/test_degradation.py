@@ -10,7 +10,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pipeline.enrichment.degradation import LEVELS, PARTS, DegradationLevel, Health, HealthOptions, Part
+from pipeline.enrichment.degradation import (
+    DEPENDENCIES,
+    LEVELS,
+    DegradationLevel,
+    Dependency,
+    Health,
+    HealthOptions,
+)
 from pipeline.errors import (
     ConfigurationError,
     EmbedderUnavailable,
@@ -46,7 +53,7 @@ class Patient:
             clock=self.clock, moved=lambda old, new: self.moves.append((int(old), int(new))), **changes
         )
 
-    def notes(self, part: Part, *, ok: bool, times: int = 1, seconds: float = 0.1) -> None:
+    def notes(self, part: Dependency, *, ok: bool, times: int = 1, seconds: float = 0.1) -> None:
         for _ in range(times):
             self.health.record(part, ok, seconds)
 
@@ -80,7 +87,7 @@ def test_the_six_levels_have_their_numbers_and_each_skips_what_the_one_before_it
 
 
 def test_a_healthy_process_answers_in_full(patient: Patient) -> None:
-    for part in PARTS:
+    for part in DEPENDENCIES:
         patient.notes(part, ok=True, times=10)
     assert patient.level is FULL
     assert patient.moves == []
@@ -121,7 +128,7 @@ def test_slow_calls_hours_apart_are_no_row(patient: Patient) -> None:
 )
 @pytest.mark.req("001-111")
 def test_two_failures_in_a_row_are_a_trouble_and_one_is_not(
-    patient: Patient, part: Part, level: DegradationLevel
+    patient: Patient, part: Dependency, level: DegradationLevel
 ) -> None:
     patient.notes(part, ok=False)
     patient.notes(part, ok=True)
@@ -268,7 +275,7 @@ def test_every_move_is_logged_and_counted_once(patient: Patient, caplog: pytest.
     ],
 )
 def test_an_error_counts_against_a_part_if_it_speaks_of_it(
-    patient: Patient, part: Part, error: LarderError, level: DegradationLevel
+    patient: Patient, part: Dependency, error: LarderError, level: DegradationLevel
 ) -> None:
     for _ in range(2):
         with pytest.raises(type(error)), patient.health.watching(part):
@@ -291,24 +298,26 @@ class Machine(RuleBasedStateMachine):
         self.patient = Patient()
         self.level: DegradationLevel = FULL
         self.worse_at = float("-inf")
-        self.bad_at = dict.fromkeys(PARTS, float("-inf"))
-        self.good_since = dict.fromkeys(PARTS, False)
+        self.bad_at = dict.fromkeys(DEPENDENCIES, float("-inf"))
+        self.good_since = dict.fromkeys(DEPENDENCIES, False)
         self.probed = float("-inf")
 
     @rule(seconds=st.one_of(st.floats(0, 8), st.floats(50, 70), st.floats(0, 4000)))
     def wait(self, seconds: float) -> None:
         self.patient.clock.now += seconds
 
-    @rule(part=st.sampled_from(PARTS), times=st.integers(1, 4), seconds=st.floats(0, 4), ok=st.booleans())
-    def call(self, part: Part, times: int, seconds: float, ok: bool) -> None:
+    @rule(
+        part=st.sampled_from(DEPENDENCIES), times=st.integers(1, 4), seconds=st.floats(0, 4), ok=st.booleans()
+    )
+    def call(self, part: Dependency, times: int, seconds: float, ok: bool) -> None:
         self.patient.notes(part, ok=ok, times=times, seconds=seconds)
         bad = not ok or (part == "store" and seconds > 2)
         if bad:
             self.bad_at[part] = self.patient.clock.now
         self.good_since[part] = not bad
 
-    @rule(part=st.sampled_from(PARTS))
-    def heal(self, part: Part) -> None:
+    @rule(part=st.sampled_from(DEPENDENCIES))
+    def heal(self, part: Dependency) -> None:
         """Tried as often as a probe may, and well for a minute."""
         for _ in range(13):
             self.patient.notes(part, ok=True)
@@ -337,7 +346,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def is_never_degraded_when_all_was_well_for_a_minute(self) -> None:
         now = self.patient.clock.now
-        if all(self.good_since[p] or self.bad_at[p] == float("-inf") for p in PARTS) and all(
+        if all(self.good_since[p] or self.bad_at[p] == float("-inf") for p in DEPENDENCIES) and all(
             now - at >= CALM for at in self.bad_at.values()
         ):
             assert self.patient.level is FULL

@@ -50,7 +50,7 @@ def say(
     project: UUID | None = None,
 ) -> Any:
     """What was said before; `undo` takes it back."""
-    asked = Question(key=key_of(question, item, project), item=item or question, asked={"text": question})
+    asked = Question(key=key_of(question, item, project), item=item or question, content={"text": question})
     with shop.database.tenant(shop.tenant) as connection:
         if verdict == "undo":
             return feedback.undo(connection, asked.key, shop.id(name))
@@ -175,7 +175,7 @@ def test_one_just_behind_the_page_comes_onto_it(shop: Workshop) -> None:
     shown = [hit.document.id for hit in search(shop, "heron shallow water", k=3)]
     (left,) = {shop.id(f"same {n}") for n in range(4)} - set(shown)
     with shop.database.tenant(shop.tenant) as connection:
-        asked = Question(key=key_of("Heron  shallow WATER"), item="heron", asked={})
+        asked = Question(key=key_of("Heron  shallow WATER"), item="heron", content={})
         feedback.record(connection, shop.tenant, asked, left, "useful")
     for changes in ({}, {"mode": "keyword"}, {"trace": True}):
         assert search(shop, "heron shallow water", k=3, **changes)[0].document.id == left
@@ -243,7 +243,7 @@ def test_all_chunks_of_a_document_are_moved(shared_database: Database) -> None:
     long = depot.put("a kestrel hovers", "a kestrel rests", "a kestrel eats", title="long")
     depot.put("a kestrel sleeps", title="short")
     depot.count()
-    asked = Question(key=key_of("kestrel"), item="kestrel", asked={})
+    asked = Question(key=key_of("kestrel"), item="kestrel", content={})
     with shared_database.tenant(depot.tenant) as connection:
         feedback.record(connection, depot.tenant, asked, long, "noise")
     made = Retriever(shared_database, depot.tenant, lambda _index: depot.embedder)
@@ -320,7 +320,7 @@ def test_a_removal_stamps_once_and_not_for_what_hangs_on_it(shop: Workshop) -> N
 
 def test_another_tenants_document_is_not_marked(shop: Workshop, shared_database: Database) -> None:
     other = Workshop(shared_database, uuid4(), uuid4())
-    asked = Question(key=key_of(ASKED), item=ASKED, asked={})
+    asked = Question(key=key_of(ASKED), item=ASKED, content={})
     with other.database.tenant(other.tenant) as connection:
         before = connection.execute(text("select count(*) from feedback")).scalar()
         with pytest.raises(RequestRejected, match="no document"):

@@ -312,7 +312,7 @@ def test_a_filter_on_documents_is_counted_once_a_minute(
     assert counted() == counts
     made.search(replace(question, filter=replace(wanted, exclude=(UUID(int=9),))))
     assert counted() == 0, "whatever is left out besides"
-    later = time.monotonic() + cache.KEPT_SECONDS
+    later = time.monotonic() + cache.SNAPSHOT_SECONDS
     monkeypatch.setattr(time, "monotonic", lambda: later)
     made.search(question)
     assert counted() == counts

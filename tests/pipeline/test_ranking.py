@@ -251,7 +251,7 @@ def test_synonyms_find_what_is_called_otherwise(shared_database: Database) -> No
     depot = Depot(shared_database, exact_below=10_000)
     depot.put("the kubernetes cluster", title="k")
     depot.count()
-    options = RetrievalOptions(synonyms=Synonyms.of([["k8s", "kubernetes"]]))
+    options = RetrievalOptions(synonyms=Synonyms.from_groups([["k8s", "kubernetes"]]))
     assert ask(depot, RetrievalOptions(), "k8s", mode="keyword") == []
     assert ask(depot, options, "k8s", mode="keyword") == ["k"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.access import PERMISSIONS, UNNAMED, Caller
 from pipeline.documents import ADMINS_ALONE
-from pipeline.enrichment.found import DocumentTexts
+from pipeline.enrichment.references import DocumentTexts
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.ledger import ALL, All, admission
 from pipeline.search import RetrievalOptions, Retriever, SearchRequest, cache
@@ -150,7 +150,7 @@ def test_an_empty_bound_lets_nothing_through_and_all_lets_everything(
     assert (hits(ALL), hits(())) == (1, 0)
     texts = DocumentTexts(shop.database, shop.tenant)
     if bound in ("security_levels", "readers"):
-        assert texts.of([shop.id("a")], bounded(bound, ())) == {}
+        assert texts.read([shop.id("a")], bounded(bound, ())) == {}
     assert read_document(shop.database, shop.tenant, bounded(bound, ())) is None
     assert read_document(shop.database, shop.tenant, bounded(bound, ALL)) is not None
 

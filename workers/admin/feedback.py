@@ -141,7 +141,7 @@ def _question(
     if item and (question := _looked_up(connection, item, key, visible)):
         return question
     if text and key is None and (text != item or len(text.split()) > 1):
-        return Question(key=key_of(text), item=text, asked={"text": text})
+        return Question(key=key_of(text), item=text, content={"text": text})
     of_project = f" of project {truncated(project)!r}" if project else ""
     raise ConfigurationError(
         f"{truncated(item)!r} is no PBI{of_project} that Step 4 was asked about, and no indexed document"
@@ -174,7 +174,7 @@ def _questions_of_item(
 
     def about(title: str, content: Json, project: UUID, name: str | None) -> Question:
         key, named = key_of("", item, project), name or str(project)
-        return Question(key=key, item=item, title=title, project=named, asked={**content, "title": title})
+        return Question(key=key, item=item, title=title, project=named, content={**content, "title": title})
 
     submitted = []
     for row in reversed(jobs.requests_naming(connection, item)):  # of the same item the newest holds
@@ -191,7 +191,11 @@ def _questions_of_item(
     unseen = {key_of("", item, row.project_id) for row in rows if row not in visible_rows}
     yield [
         Question(
-            key=row["key"], item=item, title=row["item_title"], project=row["project"], asked=row["question"]
+            key=row["key"],
+            item=item,
+            title=row["item_title"],
+            project=row["project"],
+            content=row["question"],
         )
         for row in feedback.listed(connection, item)
         if "text" not in row["question"] and row["key"] not in unseen

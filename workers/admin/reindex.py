@@ -15,7 +15,7 @@ from pipeline.chunking.strategies import STRATEGIES
 from pipeline.documents import Json
 from pipeline.documents.plain_text import plural
 from pipeline.embedding import EmbeddingOptions
-from pipeline.embedding.known_models import KNOWN, vector_key
+from pipeline.embedding.known_models import PROVIDER_FACTS, vector_key
 from pipeline.errors import ConfigurationError, EmbedderRefused, LarderError, StoreUnavailable
 from pipeline.ledger import audit, embedding_use, search_indexes
 from pipeline.ledger.search_indexes import WantedIndex, made_with
@@ -162,10 +162,10 @@ def _target(
         _ = runtime.embedder
         return configured
     provider = provider or configured.provider
-    if provider not in KNOWN:
-        raise ConfigurationError(f"--provider {provider!r}", fix=f"use one of {', '.join(KNOWN)}")
+    if provider not in PROVIDER_FACTS:
+        raise ConfigurationError(f"--provider {provider!r}", fix=f"use one of {', '.join(PROVIDER_FACTS)}")
     model = model or (runtime.rag.embedding.model if provider == configured.provider else "")
-    length = KNOWN[provider].dimensions_of(model, dimensions)
+    length = PROVIDER_FACTS[provider].dimensions_of(model, dimensions)
     if length is None:
         raise ConfigurationError(
             f"the length of the vectors of {model} is not known", fix="give --dimensions"

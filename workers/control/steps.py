@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from pipeline.chunking.strategies import Chunker, open_chunker
 from pipeline.documents import SourceType
-from pipeline.embedding.known_models import KNOWN
+from pipeline.embedding.known_models import PROVIDER_FACTS
 from pipeline.errors import LarderError, pause_after
 from pipeline.ingest.steps import Decision, Indexer
 from pipeline.ingest.sync import Syncer
@@ -175,6 +175,6 @@ def weights(rag: Configuration) -> Mapping[Stage, int]:
     e = rag.embedding
     # What is embedded at once is written at once, too.
     texts = rag.queue.upsert_rows if e.provider in INSTANT else 64
-    if KNOWN[e.provider].remote:
+    if PROVIDER_FACTS[e.provider].remote:
         texts = max(texts, e.batch_size)  # what one call may carry should come in one message
     return {Stage.CHUNKED: texts, Stage.EMBEDDED: rag.queue.upsert_rows}

@@ -133,7 +133,7 @@ def enricher(runtime: Runtime, tenant: UUID, project: UUID | None = None) -> Enr
     """
     from pipeline.enrichment.context import static_context
     from pipeline.enrichment.enricher import Enricher
-    from pipeline.enrichment.found import DocumentTexts
+    from pipeline.enrichment.references import DocumentTexts
     from pipeline.enrichment.request import EnrichmentRequest
     from workers.search import retriever
 
@@ -157,7 +157,7 @@ def enricher(runtime: Runtime, tenant: UUID, project: UUID | None = None) -> Enr
 
         def at(level: DegradationLevel) -> EnrichedContext | None:
             context = enrichers[level].enrich(
-                parsed, projects=projects, project=main_project, own=item_projects
+                parsed, projects=projects, project=main_project, item_projects=item_projects
             )
             return None if level is CACHED and context.is_empty else context
 

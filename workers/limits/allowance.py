@@ -18,7 +18,7 @@ from pipeline.database.engine import Database
 from pipeline.documents import Json
 from pipeline.embedding import Embedder
 from pipeline.embedding.budget import BudgetedEmbedder, Cost, Grant
-from pipeline.embedding.known_models import KNOWN
+from pipeline.embedding.known_models import PROVIDER_FACTS
 from pipeline.errors import BudgetSpent, EmbedderUnavailable
 from pipeline.ingest.text_embedding import EmbeddingTerms
 from pipeline.ledger import embedding_use
@@ -154,7 +154,7 @@ class Allowance:
     def metered(self) -> bool:
         """True if calls are paid or limited; False for models in our own processes."""
         e = self.rag.embedding
-        return KNOWN[e.provider].remote or e.limited
+        return PROVIDER_FACTS[e.provider].remote or e.limited
 
     @cached_property
     def fingerprint(self) -> str:

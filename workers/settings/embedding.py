@@ -25,9 +25,9 @@ from connectors.sections import (
     secret_value,
 )
 from pipeline.embedding import EmbeddingOptions
-from pipeline.embedding.known_models import KNOWN, misfits
+from pipeline.embedding.known_models import PROVIDER_FACTS, misfits
 
-EMBEDDING_PROVIDERS: Mapping[str, str] = {name: f.about for name, f in KNOWN.items()}
+EMBEDDING_PROVIDERS: Mapping[str, str] = {name: f.about for name, f in PROVIDER_FACTS.items()}
 """One line per embedder that this version knows."""
 
 _PROVIDERS_DEFAULT = "Left out: the provider's own."
@@ -72,7 +72,7 @@ class EmbeddingModel(ConfigSection):
         """Fill in the provider's values for keys that are left out."""
         section = {} if value is None else value
         provider = cls.provider_of(section) if isinstance(section, dict) else ""
-        facts = KNOWN.get(provider)
+        facts = PROVIDER_FACTS.get(provider)
         if facts is None:
             return section
         defaults = {
@@ -81,7 +81,7 @@ class EmbeddingModel(ConfigSection):
             "batch_size": facts.batch,
             "timeout": facts.timeout,
         }
-        if model_facts := facts.of(str(section.get("model", ""))):
+        if model_facts := facts.model_facts(str(section.get("model", ""))):
             defaults["dimensions"] = model_facts.dimensions
         return {
             k: v for k, v in defaults.items() if k in cls.model_fields and to_camel(k) not in section
@@ -144,7 +144,7 @@ class StoryEmbedding(EmbeddingModel):
     @classmethod
     def provider_of(cls, section: Mapping[str, Any]) -> str:
         """The provider of a section; one that names its model only means the first provider that has it."""
-        having = (name for name, facts in KNOWN.items() if section.get("model") in facts.models)
+        having = (name for name, facts in PROVIDER_FACTS.items() if section.get("model") in facts.models)
         return str(section.get("provider") or next(having, "gemini")).lower()
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pydantic.alias_generators import to_camel
 
-from pipeline.embedding.known_models import KNOWN
+from pipeline.embedding.known_models import PROVIDER_FACTS
 from workers.settings.embedding import EmbeddingModel, StoryEmbedding
 from workers.settings.yamlfile import (
     ROOT,
@@ -73,7 +73,7 @@ OVERRIDES = (
     *(
         Override(facts.variable, key, provider)
         for key in ("embedding.apiKey", "embedding.previous.apiKey", "stories.embedding.apiKey")
-        for provider, facts in KNOWN.items()
+        for provider, facts in PROVIDER_FACTS.items()
         if facts.variable
     ),
 )

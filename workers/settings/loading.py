@@ -18,7 +18,7 @@ from pydantic.alias_generators import to_camel
 from connectors import SourceContext
 from connectors.sections import host_of, secret_value
 from pipeline.documents import language_metadata
-from pipeline.embedding.known_models import KNOWN
+from pipeline.embedding.known_models import PROVIDER_FACTS
 from pipeline.ledger import project_id, tenant_id
 from workers.settings.diagnosis import explain, is_secret
 from workers.settings.embedding import EmbeddingModel
@@ -233,7 +233,7 @@ def _services(rag: Configuration) -> Iterator[tuple[KeyPath, Any, str]]:
         ("stories", "embedding"): rag.stories.embedding,
     }
     for path, model in models.items():
-        if model and (url := str(model.base_url or KNOWN[model.provider].base_url)):
+        if model and (url := str(model.base_url or PROVIDER_FACTS[model.provider].base_url)):
             yield (ROOT, *path), model, url
     for n, source in enumerate(rag.sources):
         if (url := str(getattr(source, "place", ""))).startswith(("http://", "https://")):

@@ -1,1 +1,1 @@
-"""One module per embedding provider, and what their HTTP services share."""
+"""One module per kind of embedding provider, and shared HTTP code."""

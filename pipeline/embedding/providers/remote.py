@@ -1,4 +1,4 @@
-"""Models of services over HTTP: OpenAI and all that speak its language, Ollama, HuggingFace."""
+"""Embedding services over HTTP: OpenAI and compatible servers, Ollama, Hugging Face."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ import numpy as np
 
 from pipeline.embedding import Embedder, EmbedderLimits, EmbeddingOptions, Vectors
 from pipeline.embedding.calls import normalised
-from pipeline.embedding.known_models import KNOWN, refuse_misfits
+from pipeline.embedding.known_models import PROVIDER_FACTS, refuse_misfits
 from pipeline.embedding.providers.http_service import LASTS, HttpService
 from pipeline.embedding.token_bound import MARKS, token_counter
 from pipeline.errors import AnswerMalformed, EmbedderRefused
 
 
 class RemoteEmbedder:
-    """Puts a model's prefixes before the texts, asks the service, and brings its vectors to length 1."""
+    """Embedder that adds the model's prefixes to texts, calls the service and scales its vectors to length 1."""
 
     def __init__(self, options: EmbeddingOptions) -> None:
-        """Nothing is sent yet.
+        """Check the options; nothing is sent yet.
 
         Raises:
             ConfigurationError: dimensions, batch size or key do not fit the model.
         """
         refuse_misfits(options)
-        provider = KNOWN[options.provider]
+        provider = PROVIDER_FACTS[options.provider]
         self.model = provider.named(options.model)
         self.dimensions = provider.dimensions_of(options.model, options.dimensions) or 0
         self.facts = provider.facts_of(options)
         self.count_tokens = token_counter(english=self.facts.english)
         prefixes = (self.facts.document_prefix, self.facts.query_prefix)
-        own = max(map(self.count_tokens, prefixes)) + MARKS
+        reserved_tokens = max(map(self.count_tokens, prefixes)) + MARKS
         self.limits = EmbedderLimits(
             texts=options.batch_size or provider.batch,
-            tokens_per_text=max(1, (options.max_tokens or self.facts.tokens) - own),
+            tokens_per_text=max(1, (options.max_tokens or self.facts.tokens) - reserved_tokens),
             tokens=provider.most_tokens,
             empty=False,
         )
@@ -54,7 +54,7 @@ class RemoteEmbedder:
 
     @property
     def used_tokens(self) -> int | None:
-        """What the service charged for the last call of this thread; None if it did not tell."""
+        """Tokens that the service charged for the last call of this thread; None if it did not report them."""
         tokens = getattr(self._charged, "tokens", None)
         return tokens if isinstance(tokens, int) and tokens > 0 else None
 
@@ -63,12 +63,12 @@ class RemoteEmbedder:
 
         Raises:
             EmbedderUnavailable: may work later.
-            EmbedderRefused: key, model, plan or address are refused, or the model is none for whole texts.
+            EmbedderRefused: key, model, plan or address are refused, or the model has no vectors for whole texts.
             TextTooLong, TextRejected: one of these texts is refused; smaller calls tell which.
         """
         if not texts:
             return np.zeros((0, self.dimensions), dtype=np.float32)
-        # Servers written in C would end a text at a NUL and say nothing.
+        # Servers written in C would silently end a text at a NUL.
         return self._embedded([self.facts.document_prefix + text.replace("\0", " ") for text in texts])
 
     def embed_query(self, text: str) -> Vectors:
@@ -86,10 +86,10 @@ class RemoteEmbedder:
         try:
             rows = self._language.rows(answer)
             if isinstance(rows[0][0], list):
-                # How vectors of tokens become one (their mean, the first, the last) is part of a model: no guessing.
+                # The pooling of token vectors (mean, first, last) is part of a model and must not be guessed.
                 raise EmbedderRefused(
-                    f"{self._service} answers with a vector per token: {self.model} is no model for whole texts",
-                    fix="use a model of sentence-transformers, whose card names a pooling",
+                    f"{self._service} answers with a vector per token: {self.model} has no vectors for whole texts",
+                    fix="use a model of sentence-transformers whose card names a pooling",
                 )
             numbers = np.asarray(rows, dtype=np.float64)
             if numbers.ndim != 2:  # noqa: PLR2004 - rows and columns
@@ -111,7 +111,7 @@ def _openai_body(embedder: RemoteEmbedder, texts: list[str]) -> dict[str, Any]:
     body: dict[str, Any] = {"model": embedder.model, "input": texts}
     if embedder.dimensions != embedder.facts.dimensions:  # most servers refuse the key
         body["dimensions"] = embedder.dimensions
-    if embedder.public:  # a quarter of the bytes; not every compatible server knows it
+    if embedder.public:  # a quarter of the bytes; not every compatible server supports it
         body["encoding_format"] = "base64"
     return body
 
@@ -119,19 +119,21 @@ def _openai_body(embedder: RemoteEmbedder, texts: list[str]) -> dict[str, Any]:
 def _openai_rows(answer: Any) -> list[Any]:
     items = answer["data"]
     if any("index" in item for item in items):
-        # Each place must be named once: a text must not get its neighbour's vector.
+        # Each index must occur once: a text must not get its neighbour's vector.
         by_index = {item["index"]: item for item in items}
         items = [by_index[n] for n in range(len(items))]
-    found = [item["embedding"] for item in items]
+    embeddings = [item["embedding"] for item in items]
     return [
-        np.frombuffer(base64.b64decode(one, validate=True), dtype="<f4") if isinstance(one, str) else one
-        for one in found
+        np.frombuffer(base64.b64decode(embedding, validate=True), dtype="<f4")
+        if isinstance(embedding, str)
+        else embedding
+        for embedding in embeddings
     ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Language:
-    """How a service is asked, and what is where in its answer."""
+    """The protocol of a service: path, request body, and readers of the answer."""
 
     path: str
     body: Callable[[RemoteEmbedder, list[str]], dict[str, Any]]
@@ -140,7 +142,7 @@ class _Language:
     """The tokens that a call cost."""
 
 
-# Without `truncate: false` Ollama, and a server of HuggingFace with automatic cutting, would cut long texts in silence.
+# Without `truncate: false` Ollama, and Hugging Face servers with automatic truncation, would cut long texts silently.
 _LANGUAGES: Mapping[str, _Language] = {
     "openai": _Language(  # also of vLLM, LocalAI, LM Studio, TEI
         path="embeddings",
@@ -154,7 +156,7 @@ _LANGUAGES: Mapping[str, _Language] = {
         rows=lambda answer: answer["embeddings"],
         charged=lambda answer: answer.get("prompt_eval_count"),
     ),
-    "huggingface": _Language(  # at the router or at an endpoint of one's own
+    "huggingface": _Language(  # at the router or at a private endpoint
         path="models/{model}/pipeline/feature-extraction",
         body=lambda _, texts: {"inputs": texts, "normalize": True, "truncate": False},
         rows=lambda answer: answer,

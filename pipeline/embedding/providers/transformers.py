@@ -1,4 +1,4 @@
-"""Any model of the package sentence-transformers, which is an extra, on this machine."""
+"""Local models of the package sentence-transformers, which is an optional extra."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 import numpy as np
 
 from pipeline.embedding import Embedder, EmbedderLimits, EmbeddingOptions, Vectors, readable
-from pipeline.embedding.known_models import KNOWN, refuse_misfits
+from pipeline.embedding.known_models import PROVIDER_FACTS, refuse_misfits
 from pipeline.embedding.token_bound import MARKS
 from pipeline.errors import ConfigurationError, EmbedderUnavailable, ModelMissing
 
 PACKAGE = "sentence-transformers"
 _UNLIMITED = 8192
-"""Taken for a model without a limit of its own."""
+"""Most tokens of a text for a model without a limit of its own."""
 
 
 def open_provider(options: EmbeddingOptions) -> Embedder:
-    """The model the options name, loaded; one that is not on this machine yet is downloaded by the package.
+    """Load the model that the options name; the package downloads a model that is not on this machine yet.
 
     Raises:
         ConfigurationError: the package is not installed, or dimensions or batch size do not fit the model.
         ModelMissing: there is no such model, or the device cannot run it.
     """
-    facts = KNOWN["transformers"]
+    facts = PROVIDER_FACTS["transformers"]
     refuse_misfits(options)
     name = facts.named(options.model)
     return TransformersEmbedder(
@@ -42,7 +42,7 @@ def open_provider(options: EmbeddingOptions) -> Embedder:
 
 
 class TransformersEmbedder:
-    """A `sentence_transformers.SentenceTransformer`; what it puts before texts comes from the model itself."""
+    """An embedder for a `sentence_transformers.SentenceTransformer`, with the prefixes that the model defines."""
 
     def __init__(self, encoder: Any, *, name: str, batch_size: int = 32) -> None:
         dimensions = encoder.get_sentence_embedding_dimension()
@@ -51,15 +51,15 @@ class TransformersEmbedder:
         self.model = name
         self.dimensions = dimensions
         self._encoder = encoder
-        # What the model's own settings put before a text, else what its card says.
-        known = KNOWN["transformers"].of(name)
+        # Prefixes of the model's own settings, else those of its card.
+        facts = PROVIDER_FACTS["transformers"].model_facts(name)
         prompts: Mapping[str, str] = encoder.prompts
         document = prompts.get("document") or prompts.get("passage")
-        self._document_prefix = document or (known.document_prefix if known else "")
-        self._query_prefix = prompts.get("query") or (known.query_prefix if known else "")
-        own = max(self.count_tokens(prefix) for prefix in (self._document_prefix, self._query_prefix)) + MARKS
+        self._document_prefix = document or (facts.document_prefix if facts else "")
+        self._query_prefix = prompts.get("query") or (facts.query_prefix if facts else "")
+        reserved_tokens = MARKS + max(map(self.count_tokens, (self._document_prefix, self._query_prefix)))
         self.limits = EmbedderLimits(
-            texts=batch_size, tokens_per_text=(encoder.max_seq_length or _UNLIMITED) - own
+            texts=batch_size, tokens_per_text=(encoder.max_seq_length or _UNLIMITED) - reserved_tokens
         )
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
@@ -78,12 +78,12 @@ class TransformersEmbedder:
         return vector
 
     def count_tokens(self, text: str) -> int:
-        """How many tokens the text has, nothing cut off, without the marks the model adds."""
-        # `verbose`: the tokenizer would warn of texts longer than the model takes, which is why we count.
-        found = self._encoder.tokenizer(
+        """Number of tokens of the whole text, without the special tokens that the model adds."""
+        # `verbose`: the tokenizer would warn of texts longer than the model takes, which the count is meant to find.
+        encoding = self._encoder.tokenizer(
             readable(text), add_special_tokens=False, truncation=False, verbose=False
         )
-        return len(found["input_ids"])
+        return len(encoding["input_ids"])
 
     def _encoded(self, texts: list[str]) -> Vectors:
         try:
@@ -100,9 +100,9 @@ class TransformersEmbedder:
 
 
 def load(kind: str, name: str, *, device: str | None = None, setting: str, instead: str) -> Any:
-    """The package's model of this kind, by name or folder; one that is not on this machine yet is downloaded by it.
+    """Load a model by class (`kind`) and name or folder; the package downloads one that is not on this machine yet.
 
-    `setting` is what asks for the package, `instead` what needs none, both for messages.
+    `setting` is the setting that requires the package, `instead` the alternative without it, both for messages.
 
     Raises:
         ConfigurationError: the package is not installed.
@@ -118,9 +118,9 @@ def load(kind: str, name: str, *, device: str | None = None, setting: str, inste
     try:
         return getattr(package, kind)(name, device=device)
     except Exception as error:
-        where = f" on {device}" if device else ""
+        on_device = f" on {device}" if device else ""
         raise ModelMissing(
-            f"{PACKAGE} cannot load {name}{where}: {type(error).__name__}",
+            f"{PACKAGE} cannot load {name}{on_device}: {type(error).__name__}",
             fix="check the name and the device, or download the model to a folder first",
             cause=error,
         ) from error

@@ -63,15 +63,15 @@ def test_what_is_stored_comes_back_whole(store: InLedger) -> None:
 def test_counts_are_per_document_and_in_order(store: InLedger) -> None:
     batch = [replacement(document(), "alpha", "beta"), replacement(document(), "gamma")]
     assert store.replace(batch) == [
-        Replaced(written=2, kept=0, removed=0),
-        Replaced(written=1, kept=0, removed=0),
+        Replaced(written=2, unchanged=0, removed=0),
+        Replaced(written=1, unchanged=0, removed=0),
     ]
     assert store.counts() == (2, 3)
 
 
 def test_the_same_again_writes_nothing(store: InLedger) -> None:
     of = put(store, "alpha", "beta")
-    assert store.replace([replacement(of, "alpha", "beta")]) == [Replaced(written=0, kept=2, removed=0)]
+    assert store.replace([replacement(of, "alpha", "beta")]) == [Replaced(written=0, unchanged=2, removed=0)]
     assert store.counts() == (1, 2)
 
 
@@ -79,7 +79,7 @@ def test_the_same_again_writes_nothing(store: InLedger) -> None:
 def test_only_changed_chunks_are_written(store: InLedger) -> None:
     of = put(store, "alpha", "beta", "gamma")
     done = store.replace([replacement(replace(of, version=2), "alpha", "kestrel", "gamma")])[0]
-    assert (done.written, done.kept) == (1, 2)
+    assert (done.written, done.unchanged) == (1, 2)
     assert all_of(store, of) == [(0, "alpha"), (1, "kestrel"), (2, "gamma")]
     assert contents(by_words(store, "kestrel")) == ["kestrel"]
     assert by_words(store, "beta") == []
@@ -115,11 +115,11 @@ def test_a_new_context_is_a_new_chunk(store: InLedger) -> None:
 def test_a_document_shrinks_and_grows(store: InLedger) -> None:
     of = put(store, "alpha", "beta", "gamma")
     shrunk = store.replace([replacement(replace(of, version=2), "alpha")])
-    assert shrunk == [Replaced(written=0, kept=1, removed=2)]
+    assert shrunk == [Replaced(written=0, unchanged=1, removed=2)]
     assert all_of(store, of) == [(0, "alpha")]
     assert by_words(store, "gamma") == []
     grown = store.replace([replacement(replace(of, version=3), "alpha", "delta", "kestrel", "falcon")])
-    assert grown == [Replaced(written=3, kept=1, removed=0)]
+    assert grown == [Replaced(written=3, unchanged=1, removed=0)]
     assert len(all_of(store, of)) == 4
 
 
@@ -140,11 +140,13 @@ def test_repeated_chunks_of_one_document_all_stay(store: InLedger) -> None:
 
 def test_no_chunks_remove_the_document(store: InLedger) -> None:
     of, other = put(store, "alpha", "beta"), put(store, "gamma")
-    assert store.replace([replacement(replace(of, version=2))]) == [Replaced(written=0, kept=0, removed=2)]
+    assert store.replace([replacement(replace(of, version=2))]) == [
+        Replaced(written=0, unchanged=0, removed=2)
+    ]
     assert store.counts() == (1, 1)
     assert all_of(store, of) == []
     assert all_of(store, other) == [(0, "gamma")]
-    assert store.replace([replacement(document())]) == [Replaced(written=0, kept=0, removed=0)]
+    assert store.replace([replacement(document())]) == [Replaced(written=0, unchanged=0, removed=0)]
 
 
 def test_documents_with_the_same_text_do_not_touch_each_other(store: InLedger) -> None:
@@ -159,8 +161,10 @@ def test_documents_with_the_same_text_do_not_touch_each_other(store: InLedger) -
 def test_an_older_version_that_comes_late_is_ignored(store: InLedger) -> None:
     of = put(store, "newest", version=5, title="Newest")
     late = replacement(replace(of, version=4, title="Late"), "stale", "stale too")
-    assert store.replace([late]) == [Replaced(written=0, kept=0, removed=0)]
-    assert store.replace([replacement(replace(of, version=3))]) == [Replaced(written=0, kept=0, removed=0)]
+    assert store.replace([late]) == [Replaced(written=0, unchanged=0, removed=0)]
+    assert store.replace([replacement(replace(of, version=3))]) == [
+        Replaced(written=0, unchanged=0, removed=0)
+    ]
     assert all_of(store, of) == [(0, "newest")]
     assert ask(store, "newest")[0].document.title == "Newest"
     assert by_words(store, "stale") == []

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from requests.structures import CaseInsensitiveDict
 
-from pipeline.embedding.known_models import KNOWN
+from pipeline.embedding.known_models import PROVIDER_FACTS
 from pipeline.embedding.providers.http_service import HttpAnswer, HttpService, checked_json
 from pipeline.errors import EmbedderRefused, EmbedderUnavailable, LarderError, TextRejected, TextTooLong
 
 SECRET = "sk-0123456789 and a text of a customer"
 
 
-SERVICE = HttpService(KNOWN["openai"], model="m-1", base_url="http://here")
+SERVICE = HttpService(PROVIDER_FACTS["openai"], model="m-1", base_url="http://here")
 
 
 def answer(status: int, body: Any, *, headers: dict[str, str] | None = None) -> HttpAnswer:
@@ -53,12 +53,18 @@ CASES: list[tuple[str, int, Any, type[LarderError], str]] = [
         "no embedding model",
     ),
     ("chat model", 501, {"error": "this model does not support embeddings"}, EmbedderRefused, "no embedding"),
-    ("not made for it", 501, {"error": "start the server with --embeddings"}, EmbedderRefused, "no place"),
-    ("no path", 404, b"404 page not found", EmbedderRefused, "no place that makes embeddings"),
-    ("page for 404", 404, PAGE, EmbedderRefused, "no place that makes embeddings"),
-    ("redirect", 302, b"", EmbedderRefused, "no place that makes embeddings"),
-    ("method", 405, b"", EmbedderRefused, "no place that makes embeddings"),
-    ("dimensions", 400, openai(param="dimensions"), EmbedderRefused, "does not take dimensions"),
+    (
+        "not made for it",
+        501,
+        {"error": "start the server with --embeddings"},
+        EmbedderRefused,
+        "no embedding API",
+    ),
+    ("no path", 404, b"404 page not found", EmbedderRefused, "there is no embedding API"),
+    ("page for 404", 404, PAGE, EmbedderRefused, "there is no embedding API"),
+    ("redirect", 302, b"", EmbedderRefused, "there is no embedding API"),
+    ("method", 405, b"", EmbedderRefused, "there is no embedding API"),
+    ("dimensions", 400, openai(param="dimensions"), EmbedderRefused, "does not accept dimensions"),
     ("too long", 400, openai("maximum context length is 8192 tokens"), TextTooLong, "too long for m-1"),
     ("too long by code", 400, openai(code="context_length_exceeded"), TextTooLong, "too long"),
     ("too long, Ollama", 400, {"error": "the input length exceeds the context length"}, TextTooLong, "long"),
@@ -80,15 +86,15 @@ CASES: list[tuple[str, int, Any, type[LarderError], str]] = [
         TextRejected,
         "refuses a text",
     ),
-    ("a page for 400", 400, PAGE, EmbedderRefused, "no place"),
+    ("a page for 400", 400, PAGE, EmbedderRefused, "no embedding API"),
     ("timeout", 408, b"", EmbedderUnavailable, "answered 408"),
     ("crash", 500, {"error": "llama runner process has terminated"}, EmbedderUnavailable, "answered 500"),
     ("gateway", 502, PAGE, EmbedderUnavailable, "answered 502"),
     ("busy", 503, {"error": "server busy, please try again"}, EmbedderUnavailable, "answered 503"),
     ("page", 200, PAGE, EmbedderUnavailable, "web page"),
-    ("half of a JSON", 200, b'{"data": [', EmbedderUnavailable, "no JSON"),
-    ("nothing", 200, b"", EmbedderUnavailable, "no JSON"),
-    ("endless nesting", 200, b"[" * 100_000, EmbedderUnavailable, "no JSON"),
+    ("half of a JSON", 200, b'{"data": [', EmbedderUnavailable, "not JSON"),
+    ("nothing", 200, b"", EmbedderUnavailable, "not JSON"),
+    ("endless nesting", 200, b"[" * 100_000, EmbedderUnavailable, "not JSON"),
 ]
 
 

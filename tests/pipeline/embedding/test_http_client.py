@@ -83,6 +83,6 @@ def test_a_name_that_leads_to_where_clouds_hand_out_keys_is_not_followed(name: s
     """As the resolver of this machine reads these names."""
     with (
         httpx2.Client(transport=DeadlineTransport(), timeout=0.2) as client,
-        pytest.raises(EmbedderRefused, match="hand out the keys"),
+        pytest.raises(EmbedderRefused, match="hands out keys"),
     ):
         client.get(f"http://{name}/latest/meta-data/")

@@ -91,7 +91,7 @@ def test_every_exception_of_the_library_is_translated() -> None:
         (Fault.reset(), "broke the connection"),
         (Fault.reset_in_body(), "broke the connection"),
         (Fault.cut_body(), "broke the connection"),
-        (Fault.truncated(), "no JSON"),
+        (Fault.truncated(), "not JSON"),
         (Fault.html(), "web page"),
         (Fault.status(500), "answered 500"),
         (Fault.with_headers({"Content-Encoding": "gzip"}), "damaged"),

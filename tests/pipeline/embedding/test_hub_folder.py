@@ -224,7 +224,7 @@ def test_a_cross_encoder(tmp_path: Path, names: tuple[str, str]) -> None:
 
 
 def test_an_encoder_is_no_cross_encoder(tmp_path: Path) -> None:
-    with pytest.raises(ModelMissing, match="no cross-encoder"):
+    with pytest.raises(ModelMissing, match="not a cross-encoder"):
         FolderReranker(write(tmp_path / "m"))
 
 
@@ -247,10 +247,10 @@ def test_a_token_the_model_does_not_have_is_a_refused_text(tmp_path: Path) -> No
         ({"config.json": {"model_type": "bert"}}, "no hidden_size"),
         ({"config.json": CONFIG | {"num_hidden_layers": 3}}, r"no encoder\.layer\.2"),
         ({"config.json": CONFIG | {"hidden_size": 32}}, "do not fit"),
-        ({"config.json": []}, r"config\.json is no JSON object"),
+        ({"config.json": []}, r"config\.json is not a JSON object"),
         ({"1_Pooling/config.json": {"pooling_mode_max_tokens": True}}, "pooling_mode_max_tokens"),
         ({"modules.json": [{"type": "sentence_transformers.models.Dense"}]}, "module Dense"),
-        ({"config_sentence_transformers.json": 3}, "no JSON object"),
+        ({"config_sentence_transformers.json": 3}, "not a JSON object"),
     ],
 )
 def test_what_would_be_computed_wrongly_is_refused(tmp_path: Path, files: dict[str, Any], words: str) -> None:
@@ -263,7 +263,7 @@ def test_what_would_be_computed_wrongly_is_refused(tmp_path: Path, files: dict[s
 def test_damaged_weights_are_refused(tmp_path: Path, content: bytes) -> None:
     folder = write(tmp_path / "m")
     (folder / "model.safetensors").write_bytes(content)
-    with pytest.raises(ModelMissing, match="no whole safetensors file"):
+    with pytest.raises(ModelMissing, match="not a complete safetensors file"):
         MiniLmEmbedder(model_path=folder)
 
 

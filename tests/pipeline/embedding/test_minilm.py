@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.embedding import EmbeddingOptions
-from pipeline.embedding.calls import embed_checked, embed_query_checked, in_parts, open_embedder
+from pipeline.embedding.calls import embed_checked, embed_query_checked, open_embedder, split_text
 from pipeline.embedding.providers import minilm
 from pipeline.embedding.providers.minilm import MODEL_FILE, TOKENIZER_FILE, MiniLmEmbedder, ShippedFile
 from pipeline.errors import EmbedderUnavailable, ModelMissing, TextRejected, TextTooLong
@@ -67,7 +67,7 @@ def test_a_longer_text_is_embedded_in_parts_if_asked_for() -> None:
     with pytest.raises(TextTooLong) as caught:
         embedder.embed_documents([text])
     assert "giraffe" not in str(caught.value)
-    parts = in_parts(text, lambda part: embedder.count_tokens(part) / 254)
+    parts = split_text(text, lambda part: embedder.count_tokens(part) / 254)
     counts = [embedder.count_tokens(part) for part in parts]
     assert sum(counts) == embedder.count_tokens(text)
     assert counts[0] > 240
@@ -297,7 +297,7 @@ def test_vectors_nobody_can_compare_are_refused(tmp_path: Path, value: float) ->
     table = TABLE.copy()
     table[4] = value
     embedder = MiniLmEmbedder(model_path=folder(tmp_path / "m", onnx_model(table)))
-    with pytest.raises(TextRejected, match="no finite length"):
+    with pytest.raises(TextRejected, match="without a finite length"):
         embedder.embed_documents(["red", "blue"])
 
 
@@ -329,7 +329,7 @@ def test_a_damaged_model_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_tokenizer_is_refused(tmp_path: Path, content: str) -> None:
     path = folder(tmp_path / "m", onnx_model(TABLE))
     (path / "tokenizer.json").write_text(content)
-    with pytest.raises(ModelMissing, match="no tokenizer"):
+    with pytest.raises(ModelMissing, match="not a tokenizer"):
         MiniLmEmbedder(model_path=path)
 
 

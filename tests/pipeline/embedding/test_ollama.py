@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.embedding import Embedder, EmbeddingOptions
 from pipeline.embedding.calls import open_embedder
-from pipeline.embedding.known_models import KNOWN
+from pipeline.embedding.known_models import PROVIDER_FACTS
 from pipeline.errors import (
     ConfigurationError,
     EmbedderRefused,
@@ -56,7 +56,7 @@ def test_the_documented_models(server: FakeOllama, model: str, dimensions: int, 
 
 @pytest.mark.req("003-012")
 def test_the_documented_address_and_timeout() -> None:
-    facts = KNOWN["ollama"]
+    facts = PROVIDER_FACTS["ollama"]
     assert (facts.base_url, facts.timeout, facts.model) == (
         "http://localhost:11434",
         60.0,
@@ -119,7 +119,7 @@ def test_a_model_that_is_not_known_here_needs_its_length(server: FakeOllama) -> 
 def test_an_address_that_is_no_ollama_is_refused() -> None:
     with (
         ScriptedServer(lambda _: Answer(status=404, body="404 page not found")) as other,
-        pytest.raises(EmbedderRefused, match="no place that makes embeddings") as caught,
+        pytest.raises(EmbedderRefused, match="there is no embedding API") as caught,
     ):
         opened(other).embed_query("one")
     assert "baseUrl" in caught.value.fix

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.embedding import Embedder, EmbeddingOptions
 from pipeline.embedding.calls import ATTEMPTS, embed_checked, open_embedder
-from pipeline.embedding.known_models import KNOWN
+from pipeline.embedding.known_models import PROVIDER_FACTS
 from pipeline.embedding.providers import remote
 from pipeline.errors import (
     AnswerMalformed,
@@ -150,8 +150,8 @@ def test_without_indexes_the_order_is_the_order() -> None:
 def test_packed_numbers_are_read_and_plain_ones_too(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The public service is asked for base64, a server of one's own for numbers."""
     with FakeOpenAI(base64_known=known) as server:
-        public = replace(KNOWN["openai"], base_url=f"{server.address}/v1")
-        monkeypatch.setattr(remote, "KNOWN", {**KNOWN, "openai": public})
+        public = replace(PROVIDER_FACTS["openai"], base_url=f"{server.address}/v1")
+        monkeypatch.setattr(remote, "PROVIDER_FACTS", {**PROVIDER_FACTS, "openai": public})
         packed = open_embedder(EmbeddingOptions(provider="openai", api_key=KEY)).embed_documents(
             ["one", "two"]
         )

@@ -94,7 +94,7 @@ def test_the_table_imports_nothing_heavy() -> None:
 
 @pytest.mark.parametrize("provider", ["hashing", "ollama"])
 def test_only_a_model_of_this_machine_cuts(provider: str) -> None:
-    with pytest.raises(ConfigurationError, match="half a text") as caught:
+    with pytest.raises(ConfigurationError, match="which the provider") as caught:
         open_embedder(EmbeddingOptions(provider=provider, oversize="cut"))
     assert "split" in caught.value.fix
 

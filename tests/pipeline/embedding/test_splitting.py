@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.embedding.calls import halves, in_parts
+from pipeline.embedding.calls import halves, split_text
 from tests.complexity import assert_linear
 
 PIECES = st.sampled_from(["word", " ", "\n", "\n\n", ". ", "é", "12-34", "x" * 30])
@@ -16,7 +16,7 @@ PIECES = st.sampled_from(["word", " ", "\n", "\n\n", ". ", "é", "12-34", "x" * 
 
 @given(st.lists(PIECES, max_size=120).map("".join), st.integers(1, 60))
 def test_parts_fit_and_only_white_space_is_lost(text: str, most: int) -> None:
-    parts = in_parts(text, lambda part: len(part) / most)
+    parts = split_text(text, lambda part: len(part) / most)
     assert all(0 < len(part) <= most for part in parts) or not text
     assert "".join("".join(parts).split()) == "".join(text.split())
     at = 0
@@ -27,13 +27,13 @@ def test_parts_fit_and_only_white_space_is_lost(text: str, most: int) -> None:
 @given(st.lists(PIECES, min_size=1, max_size=200).map("".join))
 def test_parts_are_full(text: str) -> None:
     """Half-empty parts would cost calls: none can be joined with its neighbour's half."""
-    parts = in_parts(text, lambda part: len(part) / 40)
+    parts = split_text(text, lambda part: len(part) / 40)
     assert len(parts) <= max(1, math.ceil(len(text) / (40 - 40 // 8)))
 
 
 def test_a_text_that_fits_is_left_alone() -> None:
-    assert in_parts("one two", lambda text: len(text) / 7) == ["one two"]
-    assert in_parts("", lambda _text: 0.0) == []
+    assert split_text("one two", lambda text: len(text) / 7) == ["one two"]
+    assert split_text("", lambda _text: 0.0) == []
 
 
 @pytest.mark.parametrize(
@@ -49,15 +49,15 @@ def test_a_text_that_fits_is_left_alone() -> None:
     ids=["paragraph", "line", "sentence", "word", "sign", "anywhere"],
 )
 def test_a_cut_is_made_where_it_does_least_harm(text: str, first: str) -> None:
-    assert in_parts(text, lambda part: len(part) / 40)[0] == first
+    assert split_text(text, lambda part: len(part) / 40)[0] == first
 
 
 def test_a_character_that_does_not_fit_is_a_part_all_the_same() -> None:
-    assert in_parts("ab", lambda text: 5.0 if text else 0.0) == ["a", "b"]
+    assert split_text("ab", lambda text: 5.0 if text else 0.0) == ["a", "b"]
 
 
 def test_nothing_but_white_space_is_one_part() -> None:
-    assert len(in_parts(" " * 100, lambda text: len(text) / 9)) == 1
+    assert len(split_text(" " * 100, lambda text: len(text) / 9)) == 1
 
 
 def test_the_work_grows_with_the_text_and_not_with_its_square() -> None:
@@ -68,7 +68,7 @@ def test_the_work_grows_with_the_text_and_not_with_its_square() -> None:
         looked_at += len(text)
         return len(text) / 100
 
-    assert len(in_parts("some words and more. " * 20_000, excess)) > 4000
+    assert len(split_text("some words and more. " * 20_000, excess)) > 4000
     assert looked_at < 10 * 420_000
 
 
@@ -76,7 +76,7 @@ def test_the_time_grows_with_the_text_and_no_faster() -> None:
     assert_linear(
         lambda n: "some words and more. " * n,
         20_000,
-        lambda text: in_parts(text, lambda part: len(part) / 100),
+        lambda text: split_text(text, lambda part: len(part) / 100),
     )
 
 

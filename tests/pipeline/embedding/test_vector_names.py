@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.embedding import EmbeddingOptions
-from pipeline.embedding.known_models import KNOWN, model_of, options_for, vector_key
+from pipeline.embedding.known_models import PROVIDER_FACTS, model_of, options_for, vector_key
 from pipeline.errors import EmbedderRefused
 
 
@@ -45,7 +45,7 @@ def test_the_names_of_vectors(given: EmbeddingOptions, key: str) -> None:
 def test_no_two_models_share_a_name() -> None:
     every = [
         (provider, model, dimensions)
-        for provider, facts in KNOWN.items()
+        for provider, facts in PROVIDER_FACTS.items()
         for model, known in facts.models.items()
         for dimensions in {
             known.dimensions,
@@ -57,16 +57,16 @@ def test_no_two_models_share_a_name() -> None:
     assert len(set(keys)) == len(keys) > 30
 
 
-@pytest.mark.parametrize("provider", sorted(KNOWN))
+@pytest.mark.parametrize("provider", sorted(PROVIDER_FACTS))
 def test_a_name_leads_back_to_the_model(provider: str) -> None:
-    facts = KNOWN[provider]
+    facts = PROVIDER_FACTS[provider]
     for model, known in facts.models.items():
         lengths = {known.dimensions, known.shortest or known.dimensions, known.longest or known.dimensions}
         for dimensions in lengths:
             key = vector_key(options(provider, model, dimensions))
             found = options_for([options(provider)], provider=provider, key=key, dimensions=dimensions)
             assert vector_key(found) == key
-            assert KNOWN[provider].dimensions_of(found.model, found.dimensions) == dimensions
+            assert PROVIDER_FACTS[provider].dimensions_of(found.model, found.dimensions) == dimensions
 
 
 @pytest.mark.parametrize(
@@ -136,6 +136,6 @@ class TestTheModelOfAnIndex:
 
 
 def test_keys_are_ordered_pairs_of_all_providers() -> None:
-    firsts = {vector_key(options(name)) for name in KNOWN}
-    assert len(firsts) == len(KNOWN)
+    firsts = {vector_key(options(name)) for name in PROVIDER_FACTS}
+    assert len(firsts) == len(PROVIDER_FACTS)
     assert all(a == b or not a.startswith(f"{b}-") for a, b in itertools.product(firsts, firsts))

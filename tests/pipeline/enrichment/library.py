@@ -12,7 +12,7 @@ from pipeline.chunking.strategies import open_chunker
 from pipeline.documents import Document, Json, Kind, SourceType
 from pipeline.enrichment.context import IN_FORCE, EnrichedContext
 from pipeline.enrichment.enricher import Enricher
-from pipeline.enrichment.found import DocumentTexts
+from pipeline.enrichment.references import DocumentTexts
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.search import RetrievalOptions, Retriever
 from tests.pipeline.workshop import Workshop, document

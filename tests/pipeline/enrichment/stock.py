@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pipeline.documents import Chunk, Json, Kind, SourceType
 from pipeline.enrichment.enricher import Enricher
-from pipeline.enrichment.found import DocumentText, DocumentTexts
+from pipeline.enrichment.references import DocumentText, DocumentTexts
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.text import without_marks
 from pipeline.errors import StoreUnavailable
@@ -86,7 +86,7 @@ class Stock(DocumentTexts):
         ]
         return SearchResults(hits=hits, model=self.model, degradation_level=self.level)
 
-    def of(self, document_ids: Collection[UUID], wanted: Filter) -> Mapping[UUID, DocumentText]:  # noqa: ARG002 (all are seen here)
+    def read(self, document_ids: Collection[UUID], query_filter: Filter) -> Mapping[UUID, DocumentText]:  # noqa: ARG002 (all are seen here)
         if self.away:
             raise StoreUnavailable("no answer")
         return {
@@ -95,7 +95,7 @@ class Stock(DocumentTexts):
             if one.document.id in document_ids
         }
 
-    def kin(self, likest: Sequence[Hit], hits: Iterable[Hit]) -> Mapping[UUID, float]:  # noqa: ARG002 (no vectors here)
+    def kinship(self, likest: Sequence[Hit], hits: Iterable[Hit]) -> Mapping[UUID, float]:  # noqa: ARG002 (no vectors here)
         if self.away:
             raise StoreUnavailable("no answer")
         return {}

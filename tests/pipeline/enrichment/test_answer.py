@@ -14,8 +14,8 @@ from connectors import open_source
 from connectors.documents.options import DecisionRules, SourceContext
 from connectors.files.options import MarkdownOptions
 from pipeline.documents import Json, Kind
-from pipeline.enrichment.found import DocumentText, DocumentTexts, FoundDocument, LikelyDocument
 from pipeline.enrichment.prompt import prompt_block
+from pipeline.enrichment.references import DocumentText, DocumentTexts, FoundDocument, LikelyDocument
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.errors import StoreUnavailable
 from pipeline.search import Hit
@@ -205,18 +205,20 @@ def test_an_empty_store_gives_an_empty_answer(shop: Workshop) -> None:
 
 def test_documents_are_read_with_one_statement_and_only_those_of_the_tenant(shop: Workshop) -> None:
     stocked(shop)
-    texts = DocumentTexts(shop.database, shop.tenant).of([shop.id("PBI-7"), shop.id("adr/0003.md")], Filter())
+    texts = DocumentTexts(shop.database, shop.tenant).read(
+        [shop.id("PBI-7"), shop.id("adr/0003.md")], Filter()
+    )
     assert {t.external_id for t in texts.values()} == {"PBI-7", "adr/0003.md"}
     assert [c.content for c in texts[shop.id("PBI-7")].chunks] == shop.contents("PBI-7")
     stranger = DocumentTexts(shop.database, UUID(int=1))
-    assert stranger.of([shop.id("PBI-7")], Filter()) == {}
+    assert stranger.read([shop.id("PBI-7")], Filter()) == {}
     shop.set("PBI-7", "hidden = true")
-    assert list(DocumentTexts(shop.database, shop.tenant).of([shop.id("PBI-7")], Filter())) == []
+    assert list(DocumentTexts(shop.database, shop.tenant).read([shop.id("PBI-7")], Filter())) == []
 
 
 def test_only_the_index_that_serves_is_read_while_another_is_filled(shop: Workshop) -> None:
     stocked(shop)
-    before = DocumentTexts(shop.database, shop.tenant).of([shop.id("PBI-7")], Filter())
+    before = DocumentTexts(shop.database, shop.tenant).read([shop.id("PBI-7")], Filter())
 
     def beside(connection: Connection) -> SearchIndex:
         return open_index(
@@ -234,20 +236,20 @@ def test_only_the_index_that_serves_is_read_while_another_is_filled(shop: Worksh
         shop.value("select count(distinct index_id) from chunk where document_id = :id", id=shop.id("PBI-7"))
         == 2
     )
-    assert DocumentTexts(shop.database, shop.tenant).of([shop.id("PBI-7")], Filter()) == before
+    assert DocumentTexts(shop.database, shop.tenant).read([shop.id("PBI-7")], Filter()) == before
 
 
 def test_when_the_whole_texts_cannot_be_read_the_chunks_found_have_to_do(shop: Workshop) -> None:
     stocked(shop)
 
     class Away:
-        def of(self, document_ids: Collection[UUID], wanted: Filter) -> Mapping[UUID, DocumentText]:  # noqa: ARG002 (nothing is there)
+        def read(self, document_ids: Collection[UUID], query_filter: Filter) -> Mapping[UUID, DocumentText]:  # noqa: ARG002 (nothing is there)
             raise StoreUnavailable(f"no answer for {len(document_ids)} documents")
 
         def ids(self, refs: Collection[str], projects: Collection[UUID] = ()) -> Sequence[UUID]:
             raise StoreUnavailable(f"no answer for {len(refs)} ids of {len(projects)} projects")
 
-        def kin(self, likest: Sequence[Hit], hits: Iterable[Hit]) -> Mapping[UUID, float]:
+        def kinship(self, likest: Sequence[Hit], hits: Iterable[Hit]) -> Mapping[UUID, float]:
             raise StoreUnavailable(f"no answer for {len(likest)} of {len([*hits])} hits")
 
     found = checked(shop, enricher(shop, texts=Away()).enrich(EnrichmentRequest.from_json(PBI)))

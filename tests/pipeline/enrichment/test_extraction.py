@@ -23,7 +23,7 @@ from pipeline.enrichment.extraction import (
     rule_of,
     status_of_decision,
 )
-from pipeline.enrichment.found import DocumentText, FoundDocument, LikelyDocument
+from pipeline.enrichment.references import DocumentText, FoundDocument, LikelyDocument
 from pipeline.enrichment.text import QUOTED, stems
 from pipeline.search import Hit
 from pipeline.search.records import StoredDocument
@@ -341,31 +341,31 @@ def test_only_what_is_known_to_hold_is_in_force(
 def test_passages_prefer_the_chunk_that_the_search_chose_and_leave_out_the_weak() -> None:
     chunks = ("Export as mail here.", "Export as mail there.", "Mail is nice. Nothing else.")
     best = best_passages(found(*chunks, question="export mail", hit=1), most=2)
-    assert [b.shown for b in best] == ["Export as mail there.", "Export as mail here."]
+    assert [b.display for b in best] == ["Export as mail there.", "Export as mail here."]
     (only,) = best_passages(
         found("Export by mail to tax office.\n\nMail.", question="export mail tax office"), most=2
     )
-    assert only.shown == "Export by mail to tax office."
+    assert only.display == "Export by mail to tax office."
 
 
 def test_the_words_of_a_link_s_target_and_mere_pointers_do_not_make_a_passage() -> None:
     text = "Read [this](/docs/export/mail-tax-office).\n\nAn export goes by mail."
     (best,) = best_passages(found(text, question="export mail tax office docs"), most=1)
-    assert best.shown == "An export goes by mail."
+    assert best.display == "An export goes by mail."
     text = "The export goes by mail.\n\n## What's next\n\nLearn about export, mail and tax."
     (best,) = best_passages(found(text, question="export mail tax"), most=1)
-    assert best.shown == "The export goes by mail."
+    assert best.display == "The export goes by mail."
 
 
 def test_passages_of_one_document_do_not_overlap() -> None:
     text = "Export one by mail. Export two by mail. Export three by mail."
-    shown = [b.shown for b in best_passages(found(text, question="export mail one two three"), most=2)]
+    shown = [b.display for b in best_passages(found(text, question="export mail one two three"), most=2)]
     assert len(" ".join(shown)) <= len(text)
 
 
 def test_a_heading_stands_before_a_passage_only_if_there_is_room_and_it_is_not_the_title() -> None:
     def shown(heading: str, text: str) -> str:
-        return best_passages(found(f"## {heading}\n\n{text}", question="export"), most=1)[0].shown
+        return best_passages(found(f"## {heading}\n\n{text}", question="export"), most=1)[0].display
 
     assert shown("Encoding", "The export is UTF-8.") == "Encoding: The export is UTF-8."
     assert shown("ITEM", "The export is UTF-8.") == "The export is UTF-8."
@@ -453,7 +453,7 @@ def test_whatever_the_text_all_that_is_lifted_stands_in_the_chunk_it_names(conte
 
 def test_with_no_word_in_common_the_chunk_that_the_search_chose_is_shown() -> None:
     (best,) = best_passages(found("Nothing here.", "The bill. More.", question="invoice", hit=1), most=2)
-    assert best.shown == "The bill."
+    assert best.display == "The bill."
 
 
 def test_the_same_words_of_the_same_chunk_have_one_number() -> None:

@@ -61,7 +61,7 @@ def test_a_page_tells_all_that_an_answer_has() -> None:
     seen = Seen(document([ITEM], "html"))
     for words in (
         "PBI-99 Export invoices as CSV for the tax office",
-        "Level 1: without a closer look",
+        "Level 1: without reranking",
         "As a billing clerk I want",
         "The file opens in a spreadsheet",
         "already covers this: 84 % alike. [1]",

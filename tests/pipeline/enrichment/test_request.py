@@ -207,13 +207,13 @@ def test_a_part_is_cut_between_words() -> None:
 )
 def test_own_are_the_items_id_and_those_that_the_request_names(exclude: Any, own: tuple[str, ...]) -> None:
     request = EnrichmentRequest.from_json({"pbi": SNAKE, "exclude": exclude})
-    assert request.own == own
-    assert EnrichmentRequest.from_json(request.to_json()).own == own
-    assert set(own) <= set(request.own)
-    assert "Export invoices" not in request.own
+    assert request.own_ids == own
+    assert EnrichmentRequest.from_json(request.to_json()).own_ids == own
+    assert set(own) <= set(request.own_ids)
+    assert "Export invoices" not in request.own_ids
 
 
 def test_an_item_without_an_id_has_nothing_of_its_own() -> None:
     request = EnrichmentRequest.from_json({"title": "t"})
-    assert request.own == ()
-    assert "" not in request.own
+    assert request.own_ids == ()
+    assert "" not in request.own_ids

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from pipeline.documents import Json, Kind
 from pipeline.enrichment.enricher import Enricher
-from pipeline.enrichment.found import CANDIDATES, LikelyDocument, likely_documents, likely_duplicates, likest
+from pipeline.enrichment.references import (
+    CANDIDATES,
+    LikelyDocument,
+    likely_documents,
+    likely_duplicates,
+    likest,
+)
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.text import stems
 from pipeline.search import Hit, SearchRequest, SearchResults
@@ -227,12 +233,12 @@ def test_likeness_to_others_is_read_of_the_store(shop: Workshop) -> None:
     request = SearchRequest(text="export invoices", k=CANDIDATES, explain=True)
     hits = enricher(stocked(shop)).search(request).hits
     two = likest(hits, stems("export invoices"))
-    kin = enricher(shop).texts.kin(two, hits)
+    kin = enricher(shop).texts.kinship(two, hits)
     assert kin[two[0].document.id] == kin[two[1].document.id] == max(kin[one.document.id] for one in two)
     assert {*kin} == {one.document.id for one in hits}
     assert len({*kin.values()}) > 1
     assert all(-1 <= value < 0.9999 for value in kin.values()), "none is compared with itself"
-    assert enricher(shop).texts.kin(two[:1], hits) == {}
+    assert enricher(shop).texts.kinship(two[:1], hits) == {}
 
 
 @KINDS

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pipeline.documents import Json, Kind
 from pipeline.enrichment.enricher import CLOSE, SURE, Citations, risks_of, suggestions_of
-from pipeline.enrichment.found import FoundDocument, LikelyDocument
 from pipeline.enrichment.prompt import prompt_block
+from pipeline.enrichment.references import FoundDocument, LikelyDocument
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.text import stems
 from pipeline.search import Hit

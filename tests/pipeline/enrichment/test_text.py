@@ -11,10 +11,10 @@ from pipeline.enrichment.text import (
     CUT,
     HEADINGS,
     QUOTED,
-    Part,
-    by_part,
+    Section,
+    by_section,
     is_prose,
-    part_of,
+    section_of,
     sentences_of,
     shared_words,
     split_sentences,
@@ -206,7 +206,7 @@ def test_a_sentence_knows_the_headings_above_it_across_chunks() -> None:
         ("Item", "Notes"),
     ]
     assert [s.ord for s in found] == [0, 1, 2, 3]
-    assert [s.text for s in by_part(found)[Part.OUTCOME]] == ["It works.", "It is fast.", "Still."]
+    assert [s.text for s in by_section(found)[Section.OUTCOME]] == ["It works.", "It is fast.", "Still."]
 
 
 def test_what_overlapping_chunks_repeat_is_there_once_and_whole() -> None:
@@ -234,42 +234,42 @@ def test_items_of_a_list_are_told_without_their_marks_and_boxes() -> None:
 @pytest.mark.parametrize(
     ("heading", "part"),
     [
-        ("Decision", Part.DECISION),
-        ("3. Decision outcome:", Part.DECISION),
-        ("**Entscheidung**", Part.DECISION),
-        ("Critères d’acceptation", Part.CRITERIA),
-        ("LESSONS LEARNED", Part.LESSONS),
-        ("Decision drivers", Part.RATIONALE),
-        ("Context and Problem Statement", Part.CONTEXT),
-        ("Konsequenzen", Part.CONSEQUENCES),
-        ("Decision/Consequence", Part.DECISION),
-        ("Context & Motivation", Part.CONTEXT),
+        ("Decision", Section.DECISION),
+        ("3. Decision outcome:", Section.DECISION),
+        ("**Entscheidung**", Section.DECISION),
+        ("Critères d’acceptation", Section.CRITERIA),
+        ("LESSONS LEARNED", Section.LESSONS),
+        ("Decision drivers", Section.RATIONALE),
+        ("Context and Problem Statement", Section.CONTEXT),
+        ("Konsequenzen", Section.CONSEQUENCES),
+        ("Decision/Consequence", Section.DECISION),
+        ("Context & Motivation", Section.CONTEXT),
         ("Decision and log", None),
-        ("Abstract", Part.SUMMARY),
+        ("Abstract", Section.SUMMARY),
         ("Decision log", None),
         ("", None),
     ],
 )
-def test_a_heading_announces_its_part_in_several_languages(heading: str, part: Part | None) -> None:
-    assert part_of((heading,)) is part
+def test_a_heading_announces_its_part_in_several_languages(heading: str, part: Section | None) -> None:
+    assert section_of((heading,)) is part
 
 
 def test_the_time_for_sentences_and_parts_grows_with_the_text_and_no_faster() -> None:
     assert_linear(lambda n: "A. " * n, 6_000, lambda text: list(split_sentences(text)))
-    assert_linear(lambda n: f"a{'(' * n}b", 4_000, lambda heading: part_of((heading,)))
+    assert_linear(lambda n: f"a{'(' * n}b", 4_000, lambda heading: section_of((heading,)))
 
 
 def test_no_heading_announces_two_parts() -> None:
     names = [name for names in HEADINGS.values() for name in names]
     assert len(names) == len(set(names))
-    assert all(part_of((name.title(),)) is part for part, own in HEADINGS.items() for name in own)
+    assert all(section_of((name.title(),)) is part for part, own in HEADINGS.items() for name in own)
 
 
 def test_a_summary_is_that_of_the_part_above_it() -> None:
-    assert part_of(("Decision", "Summary")) is Part.DECISION
-    assert part_of(("Use one clock", "Summary", "Details")) is Part.SUMMARY
+    assert section_of(("Decision", "Summary")) is Section.DECISION
+    assert section_of(("Use one clock", "Summary", "Details")) is Section.SUMMARY
     (said,) = sentences_of([Chunk(ord=0, content="## Fix\n\nSummary: the clock was reset.")])
-    assert by_part([said])[Part.RESOLUTION] == [said]
+    assert by_section([said])[Section.RESOLUTION] == [said]
 
 
 def test_words_of_any_item_are_no_reason_to_show_a_document() -> None:
@@ -286,9 +286,9 @@ def test_the_nearest_telling_heading_counts_and_a_label_counts_more() -> None:
             )
         ]
     )
-    assert [s.text for s in by_part(found)[Part.STATUS]] == ["Open."]
-    assert [s.text for s in by_part(found)[Part.DECISION]] == ["We wait."]
-    assert [s.text for s in by_part(found)[Part.RESOLUTION]] == ["Resolution: none.", "Yet."]
+    assert [s.text for s in by_section(found)[Section.STATUS]] == ["Open."]
+    assert [s.text for s in by_section(found)[Section.DECISION]] == ["We wait."]
+    assert [s.text for s in by_section(found)[Section.RESOLUTION]] == ["Resolution: none.", "Yet."]
 
 
 def test_a_long_text_is_cut_at_a_sentence_or_a_word() -> None:

@@ -272,7 +272,7 @@ class TestPublicKeys:
 
     def test_keys_are_not_fetched_from_where_clouds_hand_out_theirs(self) -> None:
         name = "http://2852039166/keys"  # of it, that the resolver knows
-        with pytest.raises(LarderError, match="hand out the keys"):
+        with pytest.raises(LarderError, match="hands out keys"):
             _fetch(name)
         with pytest.raises(TokenRefused):
             PublicKeys(lambda: _fetch(name)).find("r")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from pipeline.embedding.known_models import KNOWN
+from pipeline.embedding.known_models import PROVIDER_FACTS
 from workers.settings import Settings, SettingsProblem
 from workers.settings.rendering import effective, show
 
@@ -75,7 +75,7 @@ def test_what_is_said_holds_in_either_spelling(loaded: Loaded) -> None:
     )
 
 
-@pytest.mark.parametrize("provider", sorted(KNOWN))
+@pytest.mark.parametrize("provider", sorted(PROVIDER_FACTS))
 def test_what_is_shown_loads_to_the_same(loaded: Loaded, provider: str) -> None:
     settings = loaded(embedding(provider), KEYS)
     again = loaded(show(settings), KEYS).rag.embedding
@@ -123,7 +123,7 @@ class TestKeys:
     def test_a_missing_key_names_the_variable(self, problems: Problems, provider: str, variable: str) -> None:
         (problem,) = problems(embedding(provider))
         assert (problem.key, problem.actual, problem.at.line) == ("embedding.apiKey", "nothing", 2)
-        assert problem.allowed == f"the key of {KNOWN[provider].title}"
+        assert problem.allowed == f"the key of {PROVIDER_FACTS[provider].title}"
         assert variable in problem.fix
 
     @pytest.mark.parametrize("provider", ["openai", "huggingface", "ollama"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.embedding.known_models import KNOWN
+from pipeline.embedding.known_models import PROVIDER_FACTS
 from pipeline.errors import ConfigurationError
 from workers.runtime import Addresses, Runtime
 from workers.settings import Settings
@@ -35,31 +35,31 @@ def test_each_example_is_accepted(loaded: Loaded, example: str) -> None:
     parts = Runtime(settings, Addresses())
     provider = settings.rag.embedding.provider
     assert parts.model
-    if KNOWN[provider].remote:
+    if PROVIDER_FACTS[provider].remote:
         assert parts.embedder.dimensions == settings.rag.embedding.dimensions
 
 
 def test_there_is_an_example_of_each_provider_that_needs_one(loaded: Loaded) -> None:
     shown = {loaded(example, KEYS).rag.embedding.provider for example in EXAMPLES}
-    assert shown == set(KNOWN) - {"hashing"}
+    assert shown == set(PROVIDER_FACTS) - {"hashing"}
 
 
 def test_the_first_table_names_every_provider_with_its_model_and_variable() -> None:
     table = rows("# Embedding")
-    assert set(table) == set(KNOWN)
+    assert set(table) == set(PROVIDER_FACTS)
     for name, (_, model, _, key) in table.items():
-        facts = KNOWN[name]
+        facts = PROVIDER_FACTS[name]
         assert model == ("" if name == "hashing" else facts.model)
         assert key.strip("`") == facts.variable
 
 
 def test_the_limits_are_those_of_the_table() -> None:
     table = rows("## Limits")
-    assert set(table) == set(KNOWN) - {"hashing"}
+    assert set(table) == set(PROVIDER_FACTS) - {"hashing"}
     for name, (most, batch, tokens, _) in table.items():
-        facts = KNOWN[name]
+        facts = PROVIDER_FACTS[name]
         assert (int(most), int(batch)) == (facts.most_texts, facts.batch)
-        known = facts.of("")
+        known = facts.model_facts("")
         assert known is not None
         assert name == "transformers" or str(known.tokens) in tokens
 

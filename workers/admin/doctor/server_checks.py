@@ -16,7 +16,7 @@ from pipeline.database import migrations
 from pipeline.database.engine import APP_ROLE, CONTROL_ROLE, translated
 from pipeline.documents.plain_text import plural
 from pipeline.embedding.calls import open_embedder
-from pipeline.embedding.known_models import KNOWN
+from pipeline.embedding.known_models import PROVIDER_FACTS
 from pipeline.enrichment.degradation import HealthOptions
 from pipeline.errors import LarderError, StoreHindered, StoreRefused, StoreSilent, StoreUnavailable
 from pipeline.ledger import overview, upkeep
@@ -253,7 +253,7 @@ def model(runtime: Runtime) -> Diagnosis:
     """The model's files are there and have the expected content, or its service has an address."""
     options = runtime.embedding_options
     embedder = open_embedder(options)
-    provider = KNOWN.get(options.provider)
+    provider = PROVIDER_FACTS.get(options.provider)
     host = urlsplit(options.base_url or (provider.base_url if provider else "")).hostname
     try:
         # A proxy knows hosts that this machine need not know.
