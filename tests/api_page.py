@@ -12,9 +12,9 @@ from pipeline.access import READ
 from pipeline.documents import Json
 from workers.api import app as application
 from workers.api import callers, enrichment, knowledge, stories
-from workers.control import upload
+from workers.app.ingestion import upload
+from workers.app.search import LONGEST_QUERY
 from workers.runtime import Addresses, Runtime
-from workers.search import LONGEST_QUERY
 from workers.settings import load
 from workers.settings.api import ApiSettings
 

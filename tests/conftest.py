@@ -23,8 +23,7 @@ from hypothesis import HealthCheck, settings
 from pipeline.database.engine import Database
 from pipeline.ledger import project_id, sources, tenant_id
 from tests import forked, template
-from workers import embedded
-from workers.processes import supervisor
+from workers.local import embedded, supervisor
 
 # A busy machine is no bug: no example has a deadline of its own, and none is drawn too slowly.
 settings.register_profile("home", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -24,8 +24,8 @@ LOADED = [
     *("celery.apps.worker", "celery.concurrency.prefork", "kombu.transport.redis", "opentelemetry.sdk.trace"),
     *("rich.live", "rich.markdown", "rich.progress", "rich.table", "sqlalchemy.dialects.postgresql"),
     *("pipeline.actions", "pipeline.enrichment.text", "pipeline.ingest.sync"),
-    *("pipeline.stories.store", "workers.cli.processes", "workers.cli.search", "workers.search"),
-    *("workers.admin.explain", "workers.admin.status", "workers.limits.allowance"),
+    *("pipeline.stories.store", "workers.cli.processes", "workers.cli.search", "workers.app.search"),
+    *("workers.app.explain", "workers.app.status", "workers.limits.allowance"),
 ]
 """What takes nine tenths of the time in which a command is loaded, and most of a worker's. Nothing that has the queue."""
 FORKS.set_forkserver_preload(LOADED)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from tests.workers.indexed import index
-from workers.control import sync
-from workers.embedded.locating import open_runtime
+from workers.app.ingestion import sync
+from workers.local.embedded.locating import open_runtime
 from workers.queue.app import configure
 from workers.settings import load
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from pipeline.database import migrations
-from workers import embedded
+from workers.local import embedded
 
 FOLDER = "TESTS_TEMPLATE"
 """Names the template's folder in this run, for all processes that run its tests."""

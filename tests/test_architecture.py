@@ -25,6 +25,8 @@ NO_ENTRIES = {"__pycache__", "__init__.py", "py.typed", "README.md"}
 FORBIDDEN = {
     "pipeline": ("connectors", "workers", "celery", "kombu"),
     "connectors": ("workers", "celery", "kombu", "sqlalchemy", "psycopg"),
+    "workers/app": tuple(f"workers.{door}" for door in ("cli", "api", "client", "tasks", "processes")),
+    "workers/local": ("workers.app", "workers.cli", "workers.api", "workers.client", "workers.processes"),
     "workers/tasks.py": ("workers.cli", "workers.api"),
     "workers/cli": ("workers.tasks", "workers.api"),
     "workers/api": ("workers.tasks", "workers.cli"),
@@ -105,7 +107,7 @@ def test_the_walk_finds_imports_of_every_form(tmp_path: Path) -> None:
 
 
 def test_the_environment_is_read_in_settings_and_at_the_doors_only() -> None:
-    processes = (f"workers/processes/{name}.py" for name in ("run", "supervisor", "detached"))
+    processes = ("workers/processes/run.py", "workers/local/supervisor.py", "workers/local/detached.py")
     doors = ("workers/settings", "workers/cli", *processes)
     wrong = [
         str(path.relative_to(ROOT))
@@ -142,6 +144,15 @@ def test_no_modules_import_each_other() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
 
 
+def test_no_packages_of_workers_import_each_other() -> None:
+    modules = {path: path.relative_to(ROOT / "workers").with_suffix("").parts[0] for path in below("workers")}
+    packages: dict[str, set[str]] = {name: set() for name in modules.values()}
+    for path, package in modules.items():
+        imported = {name.split(".")[1] for name in imports(path) if name.startswith("workers.")}
+        packages[package] |= (imported & packages.keys()) - {package}
+    assert circles(packages) == []
+
+
 def circles(below: dict[str, set[str]]) -> list[list[str]]:
     """Those that reach themselves, each group once."""
     reached: dict[str, set[str]] = {}
@@ -176,7 +187,7 @@ def test_the_code_is_synchronous() -> None:
     assert wrong == []
 
 
-LOOKS = ("workers.search", "workers.admin.status", "workers.admin.explain")
+LOOKS = ("workers.app.search", "workers.app.status", "workers.app.explain")
 
 
 @cache

@@ -15,7 +15,7 @@ import pytest
 
 from pipeline.database import migrations
 from tests.conftest import with_database
-from workers import embedded
+from workers.local import embedded
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("connectors", "pipeline", "workers")

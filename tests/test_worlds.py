@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from workers.admin.evaluation.dataset import DOCUMENT_SECTIONS, SECTIONS
+from workers.app.evaluation.dataset import DOCUMENT_SECTIONS, SECTIONS
 
 WORLDS = sorted(path.parent for path in (Path(__file__).parent / "worlds").glob("*/world.yaml"))
 

@@ -33,8 +33,8 @@ from pipeline.errors import (
 from pipeline.ledger import ALL, audit, jobs, project_id, sources, tenant_id
 from pipeline.ledger.jobs import ENRICH, INTERACTIVE, JobRow
 from pipeline.search.cache import MemoryCache
-from workers.admin import feedback
-from workers.enrichment.answers import (
+from workers.app import feedback
+from workers.app.enrichment.answers import (
     EnrichmentExpired,
     EnrichmentFailed,
     NoAnswerYet,
@@ -43,12 +43,12 @@ from workers.enrichment.answers import (
     job_uuid,
     may_read,
 )
-from workers.enrichment.messaging import JobNotifications, JobPublisher
-from workers.enrichment.story_jobs import StoryMethods, audited
-from workers.limits.rest import Rest
-from workers.processes import metrics, tracing
+from workers.app.enrichment.messaging import JobNotifications, JobPublisher
+from workers.app.enrichment.story_jobs import StoryMethods, audited
+from workers.app.search import request_of, search, search_as, to_json
+from workers.monitoring import metrics, tracing
+from workers.queue.rest import Rest
 from workers.runtime import Addresses, Runtime, current_user
-from workers.search import request_of, search, search_as, to_json
 from workers.settings import Configuration, Settings
 
 __all__ = ["Client", "EnrichmentExpired", "EnrichmentFailed", "NoAnswerYet", "UnknownJob"]
@@ -126,7 +126,7 @@ class Client(StoryMethods):
         tracing.configure(settings.rag.monitoring.tracing)
         cache = settings.rag.retrieval.cache
         if not (database and broker):
-            from workers.embedded.locating import addresses
+            from workers.local.embedded.locating import addresses
 
             where = addresses(settings)
             database, broker = where.database, where.broker
@@ -190,7 +190,7 @@ class Client(StoryMethods):
     def search(self, text: str, *, projects: Sequence[str] = (), **options: Any) -> Json:
         """The document of `larder search --json`, from these projects or all of the tenant.
 
-        `options` are those of `workers.search.request_of`.
+        `options` are those of `workers.app.search.request_of`.
 
         Raises:
             RequestRejected: an option is wrong; the message names it.
@@ -221,7 +221,7 @@ class Client(StoryMethods):
             Forbidden: it is not the caller's, or they may not write.
             StoreUnavailable: the database does not answer.
         """
-        from workers.control.upload import create_project, upload
+        from workers.app.ingestion.upload import create_project, upload
 
         name, writer = project or self._names[1], self._writer
         if not self._caller:

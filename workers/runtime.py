@@ -23,7 +23,7 @@ from pipeline.ledger.search_indexes import WantedIndex
 from pipeline.reranking import Reranker, RerankOptions, open_reranker
 from pipeline.search.cache import Caches, MemoryCache
 from pipeline.search.chunk_store import SearchIndex
-from workers.processes import metrics, tracing
+from workers.monitoring import metrics, tracing
 from workers.queue.rabbit import is_rabbit
 from workers.settings import EmbeddingModel, Settings
 

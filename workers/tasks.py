@@ -10,14 +10,14 @@ from uuid import UUID
 from pipeline.ingest.steps import Indexer, Step
 from pipeline.ledger import Item
 from pipeline.search.chunk_store import indexes
-from workers import runtime
-from workers.admin import reindex
-from workers.control import maintenance, steps
-from workers.control import pump as pumping
-from workers.control import sync as syncing
-from workers.enrichment import job as enriching
-from workers.enrichment import remote_actions, stories
-from workers.processes import metrics, tracing
+from workers import remote_actions, runtime
+from workers.app import reindex
+from workers.app.enrichment import job as enriching
+from workers.app.enrichment import stories
+from workers.app.ingestion import maintenance, steps
+from workers.app.ingestion import pump as pumping
+from workers.app.ingestion import sync as syncing
+from workers.monitoring import metrics, tracing
 from workers.queue import dispatch
 from workers.queue.app import ASK, app
 

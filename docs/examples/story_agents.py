@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pipeline.stories import format_examples_for_prompt, retrieve_similar_examples, store_generated_stories
-from workers.enrichment.stories import connect
+from workers.app.enrichment.stories import connect
 from workers.settings import load
 
 INSTRUCTIONS = """\

@@ -31,7 +31,7 @@
        |- Forbidden                          permanent   ... because the caller lacks the right
        `- NotFound                           permanent   ... because there is no such project, document or job
 
-`workers/control/steps.py` uses `transient`, `waits` and `retry_after`, never the class.
+`workers/app/ingestion/steps.py` uses `transient`, `waits` and `retry_after`, never the class.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Decision:
 
 
 Decide = Callable[[LarderError, int], Decision]
-"""`workers.control.steps.decide`: error and how many tries (or waits) have failed in, decision out."""
+"""`workers.app.ingestion.steps.decide`: error and how many tries (or waits) have failed in, decision out."""
 
 
 @dataclass(frozen=True, kw_only=True)

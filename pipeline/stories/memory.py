@@ -94,6 +94,6 @@ def current() -> StoryMemory:
     if not _in_use:
         raise ConfigurationError(
             "no memory of stories is in use",
-            fix="call workers.enrichment.stories.connect() when the program starts",
+            fix="call workers.app.enrichment.stories.connect() when the program starts",
         )
     return _in_use[0]

@@ -51,7 +51,7 @@ from tests.benchmarks import providers as embedding_providers  # noqa: E402
 from tests.benchmarks import reindex as other_index  # noqa: E402
 from tests.benchmarks import services as large_services  # noqa: E402
 from tests.benchmarks.corpus import Pages  # noqa: E402
-from workers import embedded  # noqa: E402
+from workers.local import embedded  # noqa: E402
 
 OUT = Path(__file__).parent / "out"
 

@@ -24,7 +24,7 @@ from pipeline.database.engine import Database
 from pipeline.ledger import Limits, due_work, overview, runs, search_indexes, upkeep
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import indexes
-from workers import embedded
+from workers.local import embedded
 
 LOOKS = 5
 ROWS = """

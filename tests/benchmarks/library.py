@@ -28,7 +28,7 @@ from pipeline.search import term_statistics
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex, open_index
 from pipeline.search.records import Filter, Replacement, StoredDocument
 from tests.benchmarks.corpus import SYLLABLES
-from workers import embedded
+from workers.local import embedded
 
 DIMENSIONS = 384
 LATENT = 48

@@ -41,10 +41,10 @@ from tests.fakes import gemini_embedding, huggingface_server, ollama_server, ope
 from tests.fakes.messages import Answer, Seen
 from tests.fakes.server import FakeServer
 from tests.pipeline.workshop import Workshop, document, fill_index, paragraphs
-from workers import embedded
-from workers.control import steps
+from workers.app.ingestion import steps
 from workers.limits.allowance import TenantBudget
 from workers.limits.limiters import ProviderRateLimiter, RateLimits
+from workers.local import embedded
 from workers.settings.embedding import EmbeddingBudgetSettings
 from workers.settings.queue import QueueSettings
 

@@ -47,10 +47,10 @@ from pipeline.search import (  # noqa: E402
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex, open_index  # noqa: E402
 from pipeline.search.records import Filter, Hit, Mode, Replacement, StoredDocument  # noqa: E402
 from tests.benchmarks import accepted  # noqa: E402
-from workers import embedded  # noqa: E402
-from workers.admin.evaluation.dataset import EvalDataset, read  # noqa: E402
-from workers.admin.evaluation.measures import DEPTH, MEASURES, judge, mean  # noqa: E402
-from workers.admin.evaluation.measuring import WORST  # noqa: E402
+from workers.app.evaluation.dataset import EvalDataset, read  # noqa: E402
+from workers.app.evaluation.measures import DEPTH, MEASURES, judge, mean  # noqa: E402
+from workers.app.evaluation.measuring import WORST  # noqa: E402
+from workers.local import embedded  # noqa: E402
 
 TENANT = tenant_id("quality")
 PROJECT = project_id(TENANT, "quality")

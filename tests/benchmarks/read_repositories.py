@@ -20,8 +20,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from pipeline.documents import Document, Json, Page
-from workers.admin.sync_now import sources_of_folder
-from workers.control.sync import open_source
+from workers.app.ingestion.sync import open_source
+from workers.app.ingestion.sync_now import sources_of_folder
 from workers.runtime import Runtime
 from workers.settings import loading
 

@@ -20,8 +20,8 @@ from pipeline.embedding import EmbeddingOptions
 from pipeline.embedding.calls import open_embedder
 from pipeline.ledger import tenant_id
 from pipeline.search import SearchRequest, SearchResults
-from workers import search
-from workers.embedded.locating import open_runtime
+from workers.app import search
+from workers.local.embedded.locating import open_runtime
 from workers.settings import load
 
 MODELS = ("all-MiniLM-L6-v2", "hashing-384")

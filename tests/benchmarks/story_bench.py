@@ -33,7 +33,7 @@ from pipeline.database.engine import Database  # noqa: E402
 from pipeline.stories import StoryMemory, search_similar_stories  # noqa: E402
 from pipeline.stories.store import build_index  # noqa: E402
 from tests.benchmarks.bench import OUT, Line  # noqa: E402
-from workers import embedded  # noqa: E402
+from workers.local import embedded  # noqa: E402
 
 DIMENSIONS, SMALL, K = 768, 200, 5
 MODEL = "gemini/gemini-embedding-001"

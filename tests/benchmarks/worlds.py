@@ -25,8 +25,8 @@ import yaml
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, LarderError
 from tests.benchmarks import accepted
-from workers.admin.evaluation import dataset, measuring, sandbox
-from workers.control.sync import open_source
+from workers.app.evaluation import dataset, measuring, sandbox
+from workers.app.ingestion.sync import open_source
 from workers.runtime import Runtime
 from workers.settings import Settings, loading
 

@@ -17,8 +17,8 @@ import redis
 
 from connectors.web.limiter import LocalRequestLimiter, RequestLimiter, RequestLimits
 from pipeline.errors import RateLimited, SourceUnavailable
-from workers import embedded
 from workers.limits.limiters import HOST_PREFIX, ValkeyRequestLimiter
+from workers.local import embedded
 
 FREE = RequestLimits(at_once=10_000)
 _names = itertools.count(1)

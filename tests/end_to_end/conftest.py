@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from workers import embedded
+from workers.local import embedded
 
 CONFIG = """
 rag:

@@ -24,8 +24,8 @@ from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.ingest import work_in_progress
 from pipeline.ledger import admission, due_work, jobs, work
+from workers.app.ingestion import steps
 from workers.cli import main
-from workers.control import steps
 
 HELD = Path("held-texts")
 SECONDS_PER_TEXT = float(os.environ.get("DRILL_SECONDS_PER_TEXT", "0.004"))

@@ -28,7 +28,7 @@ from tests.conftest import Site
 from tests.end_to_end.fleet import ENRICHING, Fleet
 from tests.fakes.tcp_proxy import TcpProxy
 from workers.client import Client
-from workers.processes import metrics
+from workers.monitoring import metrics
 
 SECONDS = 75.0
 """In which a command ends that meets a frozen server: alone it takes 13 to 15, of which 10 are the database's and 3 for

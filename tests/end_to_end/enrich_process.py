@@ -17,8 +17,8 @@ from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.enrichment import degradation
 from pipeline.errors import EmbedderUnavailable
+from workers.app.enrichment import job
 from workers.cli import main
-from workers.enrichment import job
 from workers.runtime import Runtime
 
 AWAY = Path("embedder-is-away")

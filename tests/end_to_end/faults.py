@@ -20,8 +20,8 @@ import psutil
 import redis
 
 from tests.end_to_end.attacked import WORKERS, Drill, environment
-from workers import embedded
-from workers.embedded.folder import stop_server
+from workers.local import embedded
+from workers.local.embedded.folder import stop_server
 
 
 def _worker(drill: Drill, *among: str) -> str:

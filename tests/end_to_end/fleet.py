@@ -18,8 +18,8 @@ import psycopg
 
 from tests import forked, template
 from tests.forked import Forked
-from workers import embedded
 from workers.client import Client
+from workers.local import embedded
 
 ENRICHING: Mapping[str, list[str]] = {
     "enrich": ["worker", "enrich", "--concurrency", "2"],

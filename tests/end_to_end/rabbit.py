@@ -18,8 +18,8 @@ from typing import Any, Self
 
 import amqp
 
-from workers.embedded import free_port
-from workers.processes.supervisor import kill_tree
+from workers.local.embedded import free_port
+from workers.local.supervisor import kill_tree
 from workers.queue import broker
 
 PROGRAMS = Path("/usr/lib/rabbitmq/bin")

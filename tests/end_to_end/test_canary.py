@@ -24,7 +24,7 @@ from pydantic import SecretStr
 from connectors.sections import secrets_in
 from pipeline.ledger import project_id, tenant_id
 from tests.fakes.server import Answer, FakeServer, Seen
-from workers.embedded import Credentials
+from workers.local.embedded import Credentials
 from workers.settings import Settings, load
 
 SENTENCE = "Quillfeather marzipan lies below the observatory floor"

@@ -20,9 +20,9 @@ import psycopg
 import pytest
 
 from tests.test_deploy import OURS, ROOT, seconds
-from workers import embedded
-from workers.embedded import postgres
-from workers.embedded.folder import package_folder
+from workers.local import embedded
+from workers.local.embedded import postgres
+from workers.local.embedded.folder import package_folder
 
 PORTS = ("8000", "5555", "9464")
 """What listens in containers, each at a free port here."""

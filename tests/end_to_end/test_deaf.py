@@ -18,7 +18,8 @@ from celery import Celery
 
 from tests.end_to_end.fleet import Fleet
 from tests.fakes.tcp_proxy import TcpProxy
-from workers.processes import heartbeat, liveness
+from workers.monitoring import liveness
+from workers.processes import heartbeat
 
 pytestmark = pytest.mark.drill
 CONFIG = "rag: {embedding: {provider: hashing}}"

@@ -22,7 +22,7 @@ from tests.end_to_end.fleet import Processes
 from tests.fakes.messages import Answer
 from tests.fakes.openai_server import KEY, FakeOpenAI
 from tests.fakes.server import Fault
-from workers import embedded
+from workers.local import embedded
 
 CALL = 8
 """Texts of one call."""

@@ -25,7 +25,7 @@ from tests.end_to_end.drilled import (
     new,
     pbi,
 )
-from workers.processes import liveness
+from workers.monitoring import liveness
 from workers.processes.broker_outage import RETURN_SECONDS
 
 

@@ -26,9 +26,9 @@ from prometheus_client import REGISTRY
 from tests import forked
 from tests.workers.test_alerts import TROUBLES
 from workers.client import Client
-from workers.enrichment.remote_actions import register_remote_actions
-from workers.processes import metrics
+from workers.monitoring import metrics
 from workers.queue.celeryconfig import QUEUES
+from workers.remote_actions import register_remote_actions
 from workers.settings.monitoring import ALERTS
 
 ROOT = Path(__file__).parents[2]

@@ -28,7 +28,7 @@ from kombu.asynchronous import Hub, set_event_loop
 from tests import forked
 from tests.conftest import Site
 from tests.forked import Forked
-from workers import embedded
+from workers.local import embedded
 from workers.processes.run import Pool
 from workers.queue.app import app
 

@@ -23,9 +23,9 @@ from tests.end_to_end.fleet import Fleet, Processes
 from tests.end_to_end.rabbit import RabbitServer
 from tests.fakes.tls_server import Authority, TlsServer
 from tests.forked import Forked
+from workers.app.enrichment.messaging import JobPublisher
 from workers.client import Client
-from workers.embedded import free_port
-from workers.enrichment.messaging import JobPublisher
+from workers.local.embedded import free_port
 from workers.queue import broker
 from workers.queue.celeryconfig import QUEUES, celery_settings
 from workers.settings.queue import QueueSettings

@@ -14,8 +14,8 @@ import pytest
 
 from pipeline.search import SearchRequest
 from tests.end_to_end.fleet import Fleet, indexers
-from workers import search
-from workers.embedded.locating import open_runtime
+from workers.app import search
+from workers.local.embedded.locating import open_runtime
 from workers.settings import load
 
 PAGES, THEIRS = 24, 4

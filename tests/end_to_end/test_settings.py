@@ -20,8 +20,7 @@ from pydantic.alias_generators import to_snake
 from connectors.sections import secret_value
 from tests.conftest import Addresses, Answer, Site
 from tests.fakes.openai_server import FakeOpenAI
-from workers import embedded
-from workers.processes import supervisor
+from workers.local import embedded, supervisor
 from workers.settings import load
 from workers.settings.environment import CONFIG, OVERRIDES
 

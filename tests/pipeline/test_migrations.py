@@ -16,7 +16,7 @@ from pipeline.database.engine import Database
 from pipeline.errors import ConfigurationError
 from pipeline.ledger import Item, Limits, Stage, audit, due_work, work
 from tests.conftest import Addresses, with_database
-from workers import embedded
+from workers.local import embedded
 
 
 @pytest.fixture

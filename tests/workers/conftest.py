@@ -11,8 +11,9 @@ import redis
 from tests.conftest import Addresses
 from tests.workers.indexed import Build
 from tests.workers.installed import installed
-from workers import embedded, runtime
-from workers.control import sync
+from workers import runtime
+from workers.app.ingestion import sync
+from workers.local import embedded
 from workers.queue.app import configure
 from workers.queue.broker import lists_of
 from workers.queue.celeryconfig import QUEUES

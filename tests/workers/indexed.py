@@ -8,8 +8,8 @@ from pathlib import Path
 from sqlalchemy import text
 
 from pipeline.ledger import due_work
-from workers.control import maintenance, pump, steps, sync
-from workers.control.sync import configured_sources
+from workers.app.ingestion import maintenance, pump, steps, sync
+from workers.app.ingestion.sync import configured_sources
 from workers.runtime import Runtime
 
 Build = Callable[..., Runtime]

@@ -9,7 +9,8 @@ from pathlib import Path
 import redis
 
 from tests.conftest import Addresses
-from workers import embedded, runtime
+from workers import runtime
+from workers.local import embedded
 from workers.queue.app import configure
 from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Runtime

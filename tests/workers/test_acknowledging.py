@@ -15,7 +15,7 @@ from kombu.transport import redis
 from redis import Redis
 
 from tests.fakes.tcp_proxy import TcpProxy
-from workers import embedded
+from workers.local import embedded
 from workers.queue import app, broker
 
 logger = logging.getLogger(__name__)

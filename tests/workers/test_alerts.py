@@ -34,15 +34,16 @@ from tests.fakes.server import FakeServer
 from tests.fakes.tcp_proxy import TcpProxy
 from tests.workers.indexed import index, write_pages
 from tests.workers.installed import installed
-from workers import embedded
-from workers.admin import status
 from workers.api.app import create_app
-from workers.control import sync
-from workers.processes import alerts, metrics
+from workers.app import status
+from workers.app.ingestion import sync
+from workers.app.search import retriever
+from workers.local import embedded
+from workers.monitoring import metrics
+from workers.processes import alerts
 from workers.processes.alerts import CHANNELS, RULES, Watcher, alert_record
 from workers.processes.background import Loops
 from workers.runtime import Runtime
-from workers.search import retriever
 from workers.settings import load
 from workers.settings.monitoring import ALERTS, AlertChannel
 

@@ -16,12 +16,13 @@ from pipeline.errors import BudgetSpent, EmbedderRefused
 from pipeline.ledger import embedding_use
 from tests.conftest import Addresses
 from tests.pipeline.workshop import Workshop, document
-from workers import embedded, runtime
-from workers.admin import status, sync_now
-from workers.admin.doctor import doctor
-from workers.admin.judgement import Diagnosis
-from workers.control import maintenance, pump, sync
+from workers import runtime
+from workers.app import status
+from workers.app.doctor import doctor
+from workers.app.health.judgement import Diagnosis
+from workers.app.ingestion import maintenance, pump, sync, sync_now
 from workers.limits.allowance import PROBE_DOCUMENTS
+from workers.local import embedded
 from workers.queue.app import configure
 from workers.runtime import Runtime
 from workers.settings import SettingsError, load

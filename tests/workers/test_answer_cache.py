@@ -16,9 +16,9 @@ from pipeline.errors import StoreUnavailable
 from pipeline.ledger import jobs
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
-from workers import embedded
 from workers.client import Client, EnrichmentExpired
-from workers.processes import metrics
+from workers.local import embedded
+from workers.monitoring import metrics
 from workers.settings import load
 from workers.settings.models import ResultCacheSettings, RetrievalSettings
 

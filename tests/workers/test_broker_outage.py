@@ -11,9 +11,10 @@ import pytest
 
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
-from workers import embedded, runtime
+from workers import runtime
+from workers.app.enrichment import job as enriching
 from workers.client import Client, NoAnswerYet
-from workers.enrichment import job as enriching
+from workers.local import embedded
 from workers.processes.broker_outage import LedgerPoller
 from workers.runtime import Runtime
 from workers.settings import load

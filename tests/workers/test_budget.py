@@ -19,9 +19,9 @@ from pipeline.embedding import EmbedderLimits, Vectors
 from pipeline.embedding.budget import BudgetedEmbedder, Cost
 from pipeline.errors import BudgetSpent, EmbedderRefused, EmbedderUnavailable, LarderError
 from pipeline.ledger import sources
-from workers import embedded
 from workers.limits.allowance import TenantBudget
 from workers.limits.limiters import ProviderRateLimiter, RateLimits
+from workers.local import embedded
 from workers.settings.embedding import EmbeddingBudgetSettings
 
 _names = itertools.count(1)

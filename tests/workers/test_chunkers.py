@@ -9,7 +9,7 @@ import pytest
 from pipeline.chunking.splitting import ChunkingOptions
 from pipeline.chunking.strategies import open_chunker
 from pipeline.documents import SourceType
-from workers.control import steps
+from workers.app.ingestion import steps
 from workers.runtime import Addresses, Runtime
 from workers.settings import load
 

@@ -34,11 +34,11 @@ from pipeline.ledger import jobs
 from pipeline.ledger.jobs import BULK
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
-from workers import embedded
+from workers.app.enrichment import job as enriching
+from workers.app.enrichment.messaging import JobNotifications
+from workers.app.ingestion import maintenance, pump, steps
 from workers.client import Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob
-from workers.control import maintenance, pump, steps
-from workers.enrichment import job as enriching
-from workers.enrichment.messaging import JobNotifications
+from workers.local import embedded
 from workers.runtime import Runtime
 
 ROOT = Path(__file__).parents[2]

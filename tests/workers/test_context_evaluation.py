@@ -14,10 +14,10 @@ import pytest
 from pipeline.errors import ConfigurationError
 from tests.conftest import Addresses, Site
 from workers import runtime
-from workers.admin.evaluation import measuring, sandbox
-from workers.admin.evaluation.dataset import SECTIONS, EvalDataset, read
-from workers.admin.evaluation.measures import MEASURES
-from workers.admin.evaluation.measuring import Step4Answers, lines_of
+from workers.app.evaluation import measuring, sandbox
+from workers.app.evaluation.dataset import SECTIONS, EvalDataset, read
+from workers.app.evaluation.measures import MEASURES
+from workers.app.evaluation.measuring import Step4Answers, lines_of
 from workers.settings import load
 
 CONFIG = """\

@@ -13,8 +13,8 @@ from sqlalchemy import text
 from pipeline.database.engine import Database
 from pipeline.ledger import due_work
 from tests.workers.indexed import Build
-from workers.control import maintenance, pump, steps, sync
-from workers.control.sync import configured_sources
+from workers.app.ingestion import maintenance, pump, steps, sync
+from workers.app.ingestion.sync import configured_sources
 from workers.runtime import Runtime
 
 

@@ -13,8 +13,8 @@ from sqlalchemy import text
 from pipeline.errors import ConfigurationError
 from tests.conftest import Addresses, Site
 from workers import runtime
-from workers.admin.evaluation import dataset, measuring, sandbox
-from workers.admin.evaluation.dataset import read
+from workers.app.evaluation import dataset, measuring, sandbox
+from workers.app.evaluation.dataset import read
 from workers.settings import load
 
 CONFIG = "rag:\n  embedding: {provider: hashing, dimensions: 64}\n"

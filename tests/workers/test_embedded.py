@@ -25,12 +25,12 @@ import pytest
 from cryptography.fernet import Fernet
 
 from pipeline.errors import ConfigurationError, StoreUnavailable
-from workers import embedded
-from workers.embedded import folder as server_folders
-from workers.embedded.folder import start_server, stop_server
-from workers.embedded.locating import addresses
-from workers.embedded.postgres import cache_of, connections_for, index_workers_for, programs
-from workers.processes.liveness import process_start
+from workers.local import embedded
+from workers.local.embedded import folder as server_folders
+from workers.local.embedded.folder import start_server, stop_server
+from workers.local.embedded.locating import addresses
+from workers.local.embedded.postgres import cache_of, connections_for, index_workers_for, programs
+from workers.monitoring.liveness import process_start
 from workers.processes.run import embedders
 from workers.settings import load
 
@@ -278,7 +278,7 @@ def test_one_that_recovers_for_long_is_waited_for(
     family = [server, *server.children()]
     server.kill()
     psutil.wait_procs(family)
-    monkeypatch.setattr("workers.embedded.folder.START_SECONDS", 1.0)
+    monkeypatch.setattr("workers.local.embedded.folder.START_SECONDS", 1.0)
 
     held: list[int] = []
 

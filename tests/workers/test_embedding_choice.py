@@ -10,7 +10,7 @@ from pipeline.errors import EmbedderRefused
 from pipeline.ledger import Stage
 from pipeline.search.chunk_store import SearchIndex
 from tests.fakes.openai_server import KEY, FakeOpenAI
-from workers.control import steps
+from workers.app.ingestion import steps
 from workers.runtime import Addresses, Runtime
 from workers.settings import load
 

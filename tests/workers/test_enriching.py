@@ -15,10 +15,11 @@ from pipeline.enrichment.degradation import Health
 from pipeline.errors import ConfigurationError, EmbedderUnavailable, SearchError
 from tests.conftest import Addresses
 from tests.workers.indexed import index
-from workers import embedded, runtime
-from workers.control import sync
-from workers.enrichment import job
-from workers.enrichment.job import answer_version
+from workers import runtime
+from workers.app.enrichment import job
+from workers.app.enrichment.job import answer_version
+from workers.app.ingestion import sync
+from workers.local import embedded
 from workers.queue.app import configure
 from workers.runtime import Runtime
 from workers.settings import load

@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.documents import Document, Kind, SourceType
 from pipeline.errors import ConfigurationError
-from workers.admin.evaluation.dataset import read
+from workers.app.evaluation.dataset import read
 
 FILES = {
     "corpus.jsonl": '{"_id": "d1", "text": "kestrel"}\n{"_id": "d2", "text": "otter"}\n',

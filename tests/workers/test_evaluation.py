@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 from pipeline.errors import ConfigurationError
 from pipeline.search.records import Mode
 from tests.conftest import Addresses, Site
-from workers import embedded, runtime
-from workers.admin.evaluation import measuring, sandbox
-from workers.admin.evaluation.dataset import EvalDataset, read
+from workers import runtime
+from workers.app.evaluation import measuring, sandbox
+from workers.app.evaluation.dataset import EvalDataset, read
 from workers.cli.eval import evaluate
+from workers.local import embedded
 from workers.settings import Settings, load
 
 DOCUMENTS = {

@@ -19,8 +19,8 @@ from tests import forked
 from tests.fakes.messages import Answer, Seen
 from tests.fakes.server import ScriptedServer
 from tests.forked import Forked
-from workers import embedded
-from workers.embedded import free_port
+from workers.local import embedded
+from workers.local.embedded import free_port
 
 CONFIG = """
 rag:

@@ -14,9 +14,9 @@ from pipeline.access import Caller
 from pipeline.errors import StoreError, StoreRefused
 from pipeline.ledger import tenant_id
 from tests.conftest import Addresses
-from workers.admin import status, tokens
-from workers.admin.doctor import doctor
 from workers.api.app import create_app
+from workers.app import status, tokens
+from workers.app.doctor import doctor
 from workers.processes.alerts import AWAY_KEY, Watcher
 from workers.runtime import Runtime
 

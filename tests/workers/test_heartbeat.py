@@ -13,7 +13,7 @@ import pytest
 from kombu.asynchronous.timer import Timer
 
 from tests.fakes.tcp_proxy import TcpProxy
-from workers.processes import liveness
+from workers.monitoring import liveness
 from workers.processes.heartbeat import ANSWER_TIMEOUT, DEAF_LOOKS, Presence
 from workers.runtime import Addresses, Runtime
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from workers.admin.judgement import judge
+from workers.app.health.judgement import judge
 from workers.queue.celeryconfig import INDEXING, QUEUES
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from workers.processes import liveness
+from workers.monitoring import liveness
 
 
 def test_a_touched_file_is_fresh_and_grows_old(tmp_path: Path) -> None:

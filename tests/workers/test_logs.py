@@ -18,13 +18,14 @@ import structlog
 from pipeline.search import SearchRequest
 from tests.workers.indexed import Build, index, write_pages
 from workers import runtime, tasks
-from workers.processes import logs, run
+from workers.app.search import retriever
+from workers.monitoring import logs
+from workers.processes import run
 from workers.queue import broker
-from workers.search import retriever
 
 PROGRAM = """
 import logging, structlog
-from workers.processes import logs
+from workers.monitoring import logs
 logs.configure("info")
 logging.getLogger("celery.app").info("task %s", "done")
 logging.getLogger("x").debug("too low")
@@ -32,15 +33,15 @@ structlog.get_logger("ours").warning("indexing_complete", documents=3)
 """
 ALL = """
 import logging
-from workers.processes import logs
+from workers.monitoring import logs
 logs.configure("debug")
-logging.getLogger("workers.search").debug("ours")
+logging.getLogger("workers.app.search").debug("ours")
 logging.getLogger("openai._base_client").debug("Request options: the text of a document")
 logging.getLogger("httpcore").info("theirs")
 """
 EVIL = """
 import logging, structlog
-from workers.processes import logs
+from workers.monitoring import logs
 logs.configure("info")
 logging.getLogger("x").error("\\x1b]52;c;aGk=\\x07 %s", "\\u202e\\x9b\\r\\n{}")
 structlog.get_logger("ours").warning("\\u2066", item="\\x1b[2J")
@@ -107,7 +108,7 @@ AWAY = """
 import logging, redis
 from celery.beat import SchedulingError
 from pipeline.errors import StoreRejected, StoreUnavailable
-from workers.processes import logs
+from workers.monitoring import logs
 logs.configure("info")
 def failing(error, around=None):
     try:
@@ -168,7 +169,7 @@ def test_a_person_at_a_terminal_reads_lines_that_drive_nothing() -> None:
 
 WRITER = """
 import sys, pathlib, logging
-from workers.processes import logs
+from workers.monitoring import logs
 logs.configure("info", pathlib.Path(sys.argv[1]), most_bytes=5_000, files=200)
 for n in range(300):
     logging.getLogger("x").info("%s-%d", sys.argv[2], n)
@@ -276,7 +277,7 @@ def test_a_document_that_fails_is_named_with_its_error(
 
 
 def test_a_line_that_a_full_disk_does_not_take_ends_nobody() -> None:
-    program = "from workers.processes.logs import write_line; write_line('it is tried again'); print('on')"
+    program = "from workers.monitoring.logs import write_line; write_line('it is tried again'); print('on')"
     with open("/dev/full", "wb") as full:  # noqa: PTH123 (a device)
         done = subprocess.run(
             [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, text=True, check=False

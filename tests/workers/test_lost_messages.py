@@ -13,9 +13,9 @@ import redis
 from pipeline.errors import StoreHindered
 from pipeline.ledger import due_work
 from tests.workers.indexed import Build, index, write_pages
-from workers.admin import reindex
-from workers.control import pump, sync
-from workers.control.sync import configured_sources
+from workers.app import reindex
+from workers.app.ingestion import pump, sync
+from workers.app.ingestion.sync import configured_sources
 from workers.queue import broker as broker_of
 from workers.queue import dispatch
 from workers.queue.app import app

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.admin.evaluation import measures
-from workers.admin.evaluation.measures import (
+from workers.app.evaluation import measures
+from workers.app.evaluation.measures import (
     MEASURES,
     Interval,
     Scores,

@@ -10,7 +10,7 @@ import numpy as np
 from prometheus_client import REGISTRY
 
 from pipeline.ledger.embedding_use import Meter, Used
-from workers.processes.metrics import record_embedding_use
+from workers.monitoring.metrics import record_embedding_use
 from workers.runtime import Addresses, Runtime
 from workers.settings import load
 

@@ -26,13 +26,13 @@ from tests.conftest import Addresses
 from tests.pipeline.workshop import Workshop
 from tests.workers.indexed import Build, index, write_pages
 from tests.workers.installed import installed
-from workers import embedded
-from workers.admin import status
 from workers.api.app import create_app
-from workers.processes import metrics
+from workers.app import status
+from workers.app.search import retriever
+from workers.local import embedded
+from workers.monitoring import metrics
 from workers.processes.background import Loops
 from workers.runtime import Runtime
-from workers.search import retriever
 
 NOWHERE = "postgresql://x:x@127.0.0.1:1/x"
 ROOT = Path(__file__).parents[2]
@@ -40,7 +40,7 @@ COUNT = """
 import sys, time
 from pipeline.enrichment.degradation import DegradationLevel
 from pipeline.errors import StoreUnavailable
-from workers.processes import metrics
+from workers.monitoring import metrics
 level = DegradationLevel(int(sys.argv[1]))
 metrics.record_level(DegradationLevel.FULL_RAG, level)
 metrics.record_job("done", int(level))
@@ -326,7 +326,7 @@ def refuse(*_):
     raise OSError(errno.ENOSPC, "No space left on device")
 if {full}:
     os.posix_fallocate = refuse
-from workers.processes import metrics
+from workers.monitoring import metrics
 metrics.PROCESSED.inc(3)
 print([one.value for one in metrics.PROCESSED.collect()[0].samples])"""
     shared = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}

@@ -12,9 +12,9 @@ import redis
 from pipeline.errors import SourceUnavailable
 from pipeline.ledger import Item, admission, runs, sources
 from tests.workers.indexed import Build, write_pages
-from workers.admin import operations, status, sync_now
-from workers.control import pump, steps, sync
-from workers.control.sync import configured_source
+from workers.app import operations, status
+from workers.app.ingestion import pump, steps, sync, sync_now
+from workers.app.ingestion.sync import configured_source
 from workers.runtime import Runtime
 from workers.settings import load
 

@@ -16,9 +16,10 @@ from pipeline.ledger import sources as ledger
 from tests.conftest import Addresses
 from tests.workers.indexed import index
 from tests.workers.installed import installed, without_messages
-from workers import embedded, runtime
-from workers.admin import operations, status
-from workers.control import maintenance, sync
+from workers import runtime
+from workers.app import operations, status
+from workers.app.ingestion import maintenance, sync
+from workers.local import embedded
 from workers.queue import broker
 from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Runtime

@@ -15,10 +15,10 @@ from pipeline.database import migrations
 from pipeline.errors import ConfigurationError, StoreHindered, StoreUnavailable
 from tests import template
 from tests.forked import environment, run
-from workers import embedded
 from workers.api.client import RAGService
 from workers.client import Client
-from workers.embedded.locating import addresses, ensure_schema, migrate
+from workers.local import embedded
+from workers.local.embedded.locating import addresses, ensure_schema, migrate
 from workers.settings import load
 
 DOCS = Path(__file__).parents[2] / "docs" / "operations.md"

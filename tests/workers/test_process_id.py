@@ -12,9 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from workers import embedded
-from workers.processes import supervisor
-from workers.processes.liveness import is_same_process, process_start
+from workers.local import embedded, supervisor
+from workers.monitoring.liveness import is_same_process, process_start
 
 NAP = [sys.executable, "-c", "import time; time.sleep(60)"]
 

@@ -23,17 +23,17 @@ from tests.conftest import Addresses, Copy
 from tests.fakes.tcp_proxy import TcpProxy
 from tests.workers.indexed import index
 from tests.workers.installed import installed
-from workers import embedded, search
-from workers.admin import questions, status
+from workers import step4_file
+from workers.app import questions, search, status
+from workers.app.enrichment import job as enriching
+from workers.app.ingestion import sync
+from workers.app.ingestion.sync import configured_sources
 from workers.cli.search import SearchOptions
 from workers.client import Client
-from workers.control import sync
-from workers.control.sync import configured_sources
-from workers.enrichment import job as enriching
-from workers.enrichment import step4_file
-from workers.enrichment.step4_file import ProjectScope
+from workers.local import embedded
 from workers.runtime import Runtime
 from workers.settings import load
+from workers.step4_file import ProjectScope
 
 PROJECTS = ("shop", "billing", "shared")
 CONFIG = """

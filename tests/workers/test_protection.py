@@ -20,13 +20,13 @@ from pipeline.search.records import Filter
 from tests.conftest import Addresses
 from tests.workers.indexed import index
 from tests.workers.installed import installed
-from workers import embedded
-from workers.admin import operations
-from workers.admin.explain import find
-from workers.control import sync
-from workers.embedded.locating import addresses as addresses_of
+from workers.app import operations
+from workers.app.explain import find
+from workers.app.ingestion import sync
+from workers.app.search import document_as, search, search_as, to_json
+from workers.local import embedded
+from workers.local.embedded.locating import addresses as addresses_of
 from workers.runtime import Runtime
-from workers.search import document_as, search, search_as, to_json
 from workers.settings import SettingsError, load
 
 SQL = psycopg.Connection[Any]

@@ -15,9 +15,9 @@ import redis
 
 from pipeline.embedding.budget import Cost
 from pipeline.errors import BudgetSpent
-from workers import embedded
 from workers.limits import limiters as rate
 from workers.limits.limiters import PROVIDER_PREFIX, ProviderRateLimiter, RateLimits
+from workers.local import embedded
 
 HERE = Path(__file__).parent
 Open = Callable[..., ProviderRateLimiter]

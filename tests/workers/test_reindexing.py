@@ -18,12 +18,11 @@ from pipeline.ledger import Item, Stage, due_work, work
 from pipeline.search import SearchRequest
 from pipeline.search.chunk_store import SearchIndex, indexes
 from tests.workers.indexed import Build, index, write_pages
-from workers import search
-from workers.admin import explain, operations, reindex
-from workers.admin import status as statuses
-from workers.admin.doctor import doctor
-from workers.control import steps, sync
-from workers.control.sync import configured_sources
+from workers.app import explain, operations, reindex, search
+from workers.app import status as statuses
+from workers.app.doctor import doctor
+from workers.app.ingestion import steps, sync
+from workers.app.ingestion.sync import configured_sources
 from workers.runtime import Runtime
 
 SQL = psycopg.Connection[Any]

@@ -20,14 +20,15 @@ from pipeline.actions import NAMES, Actions, register_actions
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.ledger import jobs
 from tests.conftest import Addresses
-from workers import embedded, runtime
+from workers import runtime
+from workers.app.enrichment.job import WorkerParts, run_action
+from workers.app.ingestion import pump
 from workers.client import Client
-from workers.control import pump
-from workers.enrichment.job import WorkerParts, run_action
-from workers.enrichment.remote_actions import MOST_BYTES, RemoteActions, register_remote_actions
+from workers.local import embedded
 from workers.queue.app import Request, app
 from workers.queue.broker import lists_of
 from workers.queue.celeryconfig import ROUTES
+from workers.remote_actions import MOST_BYTES, RemoteActions, register_remote_actions
 from workers.runtime import Runtime
 
 TEXTS = ["the pilot waits for the tide", "two bollards hold the vessel"]

@@ -12,10 +12,10 @@ import pytest
 from pipeline.errors import LarderError
 from tests.pipeline.reranking import tiny_model
 from workers import runtime
-from workers.admin.doctor import doctor, server_checks
-from workers.admin.judgement import Diagnosis
+from workers.app.doctor import doctor, server_checks
+from workers.app.health.judgement import Diagnosis
+from workers.app.search import retriever
 from workers.runtime import Runtime
-from workers.search import retriever
 from workers.settings import load
 
 NOWHERE = "postgresql://x:x@127.0.0.1:1/x"

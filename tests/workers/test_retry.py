@@ -23,7 +23,7 @@ from pipeline.errors import (
     TextRejected,
 )
 from pipeline.ingest.steps import Decision
-from workers.control.steps import decide
+from workers.app.ingestion.steps import decide
 from workers.settings.queue import QueueSettings
 
 QUEUE = QueueSettings(retry_base_seconds=2, retry_max_seconds=100, max_attempts=100)

@@ -24,13 +24,13 @@ from pipeline.search.records import Mode
 from tests.conftest import Addresses
 from tests.pipeline.workshop import Workshop, document
 from tests.workers.installed import installed
-from workers import embedded
-from workers.admin import explain
-from workers.admin.feedback import mark_as
+from workers.app import explain
+from workers.app.enrichment import job
+from workers.app.feedback import mark_as
+from workers.app.search import document_as, retriever, search_as, to_json, visible_filter
 from workers.client import Client
-from workers.enrichment import job
+from workers.local import embedded
 from workers.runtime import Runtime
-from workers.search import document_as, retriever, search_as, to_json, visible_filter
 
 CONFIG = """
 rag:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from workers.control.sync import next_time
+from workers.app.ingestion.sync import next_time
 
 
 def at(text: str) -> datetime:

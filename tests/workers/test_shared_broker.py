@@ -11,8 +11,8 @@ import redis
 from pipeline.database.engine import database_id
 from pipeline.errors import ConfigurationError
 from tests.forked import environment, run
-from workers.admin import status
-from workers.admin.doctor.doctor import examine
+from workers.app import status
+from workers.app.doctor.doctor import examine
 from workers.processes.run import refuse_shared_broker
 from workers.queue.broker import OWNER, OWNER_SECONDS, disown
 from workers.runtime import Runtime

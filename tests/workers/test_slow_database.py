@@ -17,11 +17,11 @@ from pipeline.enrichment.degradation import HealthOptions
 from pipeline.errors import RateLimited
 from pipeline.ledger import overview, tenant_id
 from tests.fakes.tcp_proxy import TcpProxy
-from workers.admin import status
-from workers.admin.doctor import doctor, server_checks
 from workers.api import callers
-from workers.control import sync
-from workers.embedded import locating
+from workers.app import status
+from workers.app.doctor import doctor, server_checks
+from workers.app.ingestion import sync
+from workers.local.embedded import locating
 from workers.queue import broker
 from workers.runtime import Runtime
 from workers.settings import load

@@ -17,11 +17,12 @@ from pipeline.search.records import Mode
 from tests.conftest import Addresses
 from tests.pipeline.reranking import tiny_model
 from tests.workers.indexed import index
-from workers import embedded, runtime
-from workers import search as searching
-from workers.admin import questions
+from workers import runtime
+from workers.app import questions
+from workers.app import search as searching
+from workers.app.ingestion import sync
 from workers.cli.search import SearchOptions
-from workers.control import sync
+from workers.local import embedded
 from workers.queue.app import configure
 from workers.runtime import Runtime
 from workers.settings import load

@@ -21,14 +21,10 @@ from tests.fakes.faults import Fault
 from tests.fakes.gemini_embedding import FakeGeminiEmbedding
 from tests.pipeline.stories.storyteller import story
 from tests.workers.installed import installed, without_messages
-from workers import embedded
-from workers.admin import operations
-from workers.admin.doctor.doctor import examine
-from workers.admin.status import status
-from workers.client import Client, EnrichmentFailed, NoAnswerYet
-from workers.control import maintenance
-from workers.enrichment import stories as exports
-from workers.enrichment.stories import (
+from workers.app import operations
+from workers.app.doctor.doctor import examine
+from workers.app.enrichment import stories as exports
+from workers.app.enrichment.stories import (
     StoryQuery,
     connect,
     delete,
@@ -39,7 +35,11 @@ from workers.enrichment.stories import (
     run_store,
     search,
 )
-from workers.enrichment.story_jobs import MOST_STORIES
+from workers.app.enrichment.story_jobs import MOST_STORIES
+from workers.app.ingestion import maintenance
+from workers.app.status import status
+from workers.client import Client, EnrichmentFailed, NoAnswerYet
+from workers.local import embedded
 from workers.runtime import Runtime, acting_as
 from workers.settings import load
 

@@ -22,8 +22,8 @@ from pipeline.stories.examples import FOOTER, HEADER
 from tests.conftest import Addresses
 from tests.fakes.gemini_embedding import FakeGeminiEmbedding
 from tests.fakes.server import Answer, Seen
-from workers import embedded
-from workers.enrichment.stories import connect, rows_of
+from workers.app.enrichment.stories import connect, rows_of
+from workers.local import embedded
 from workers.settings import load
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"

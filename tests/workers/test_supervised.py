@@ -14,12 +14,13 @@ import pytest
 
 from pipeline.errors import ConfigurationError
 from tests.forked import environment, run
-from workers.admin import operations, status, supervised
-from workers.admin.doctor.doctor import examine
-from workers.admin.judgement import Diagnosis
-from workers.control import sync
-from workers.processes import liveness
-from workers.processes.liveness import process_start
+from workers.app import operations, status
+from workers.app.doctor.doctor import examine
+from workers.app.health import supervised
+from workers.app.health.judgement import Diagnosis
+from workers.app.ingestion import sync
+from workers.monitoring import liveness
+from workers.monitoring.liveness import process_start
 from workers.runtime import Runtime
 from workers.settings import load
 from workers.settings.environment import WITHHELD

@@ -18,10 +18,11 @@ import psutil
 import pytest
 
 from pipeline.errors import ConfigurationError, LarderError
-from workers.embedded import Credentials
-from workers.processes import liveness, supervisor
-from workers.processes.liveness import process_start
-from workers.processes.supervisor import Child, Supervisor
+from workers.local import supervisor
+from workers.local.embedded import Credentials
+from workers.local.supervisor import Child, Supervisor
+from workers.monitoring import liveness
+from workers.monitoring.liveness import process_start
 from workers.runtime import Addresses
 from workers.settings import load
 
@@ -380,7 +381,7 @@ def test_damaged_passwords_are_named_and_kept(tmp_path: Path, content: str) -> N
 FORKS = """
 import json, os, signal, sys, threading, time
 from pathlib import Path
-from workers.processes import supervisor
+from workers.local import supervisor
 from workers.runtime import Addresses
 from workers.settings import load
 
@@ -411,7 +412,7 @@ with supervisor.single_supervisor(data):
 FAILING = """
 import sys
 from pathlib import Path
-from workers.processes import supervisor
+from workers.local import supervisor
 from workers.runtime import Addresses
 from workers.settings import load
 

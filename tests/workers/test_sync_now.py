@@ -11,10 +11,9 @@ from pipeline.errors import StoreUnavailable
 from pipeline.ledger import due_work, runs
 from tests.fakes.tcp_proxy import TcpProxy
 from tests.workers.indexed import Build, write_pages
-from workers.admin import sync_now
-from workers.admin.sync_now import sources_of_folder
-from workers.control import maintenance, pump, steps, sync
-from workers.control.sync import open_source
+from workers.app.ingestion import maintenance, pump, steps, sync, sync_now
+from workers.app.ingestion.sync import open_source
+from workers.app.ingestion.sync_now import sources_of_folder
 from workers.runtime import Addresses, Runtime
 from workers.settings import load
 

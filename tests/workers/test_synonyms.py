@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.errors import ConfigurationError
 from tests.connectors.test_bounds import MERGES
-from workers import search
+from workers.app import search
 
 
 @pytest.mark.req("001-022")

@@ -15,10 +15,11 @@ from pipeline.errors import StoreRefused
 from tests.conftest import Addresses
 from tests.fakes.tls_server import Authority, TlsServer
 from tests.workers.installed import installed
-from workers import embedded, runtime
-from workers.admin.doctor import server_checks
-from workers.embedded.locating import ping
-from workers.enrichment.messaging import JobPublisher
+from workers import runtime
+from workers.app.doctor import server_checks
+from workers.app.enrichment.messaging import JobPublisher
+from workers.local import embedded
+from workers.local.embedded.locating import ping
 from workers.queue import broker
 from workers.queue.celeryconfig import celery_settings
 from workers.runtime import Runtime

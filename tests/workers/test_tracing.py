@@ -14,10 +14,11 @@ from pipeline.ledger import Item
 from tests.conftest import Addresses
 from tests.fakes.trace_collector import TraceCollector
 from tests.workers.installed import installed, without_messages
-from workers import embedded, runtime, tasks
-from workers.control import sync
-from workers.control.sync import configured_sources, start_run
-from workers.processes import tracing
+from workers import runtime, tasks
+from workers.app.ingestion import sync
+from workers.app.ingestion.sync import configured_sources, start_run
+from workers.local import embedded
+from workers.monitoring import tracing
 from workers.runtime import Runtime
 from workers.settings import SettingsError, load
 from workers.settings.monitoring import TracingSettings
@@ -168,7 +169,7 @@ import sys, redis
 before = set(sys.modules)  # redis loads what it finds of OpenTelemetry, for figures of its own
 import workers.tasks
 from workers.client import Client
-from workers.processes import tracing
+from workers.monitoring import tracing
 with tracing.received("00-" + "a" * 32 + "-" + "b" * 16 + "-01"), tracing.span("x", within=["y"], since=1.0, run=1):
     tracing.set_attributes(indexed=1)
     tracing.mark_failed(ValueError())

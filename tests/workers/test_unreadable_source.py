@@ -9,10 +9,10 @@ import pytest
 from tests.conftest import Addresses
 from tests.fakes.confluence import FakeConfluence
 from tests.workers.installed import installed
-from workers import embedded
-from workers.admin import operations, status, sync_now
+from workers.app import operations, status
+from workers.app.ingestion import sync, sync_now
 from workers.cli.status import screen
-from workers.control import sync
+from workers.local import embedded
 
 CONFIG = """
 rag:

@@ -20,8 +20,8 @@ from pipeline.ledger import search_indexes, upkeep
 from pipeline.search.chunk_store import indexes
 from tests.pipeline.workshop import Workshop, document, paragraphs
 from tests.workers.indexed import Build, index, write_pages
-from workers.admin import operations
-from workers.control import maintenance
+from workers.app import operations
+from workers.app.ingestion import maintenance
 from workers.processes.background import Loop
 from workers.runtime import Runtime, use
 from workers.tasks import trim

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 import redis
 
-from workers import embedded
+from workers.local import embedded
 from workers.queue.broker import AWAY, PRIORITIES, Scripts, waiting
 
 ADD = "return redis.call('INCRBY', KEYS[1], ARGV[1])"

@@ -16,12 +16,13 @@ from pipeline.search import SearchRequest
 from tests.conftest import Addresses
 from tests.fakes.openai_server import KEY, FakeOpenAI
 from tests.workers.indexed import index
-from workers import embedded, runtime
-from workers.control import sync
-from workers.enrichment import job
+from workers import runtime
+from workers.app.enrichment import job
+from workers.app.ingestion import sync
+from workers.app.search import retriever
+from workers.local import embedded
 from workers.queue.app import configure
 from workers.runtime import Runtime
-from workers.search import retriever
 from workers.settings import load
 
 CONFIG = """

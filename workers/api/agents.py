@@ -32,10 +32,10 @@ from pipeline.search.records import Filter, SearchRequest
 from workers import installed_version
 from workers.api.callers import Reader
 from workers.api.problems import message_for_callers
+from workers.app.enrichment import job
+from workers.app.search import document_as, search_as
 from workers.client import Client
-from workers.enrichment import job
 from workers.runtime import Runtime
-from workers.search import document_as, search_as
 
 router = APIRouter(tags=["agents"])
 

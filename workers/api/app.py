@@ -22,13 +22,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from workers import installed_version
-from workers.admin.status import watcher
-from workers.admin.tokens import Verifier
 from workers.api import agents, callers, console, enrichment, health, knowledge, problems, stories
-from workers.enrichment import job
-from workers.enrichment.messaging import JobNotifications, JobPublisher
-from workers.processes import metrics, tracing
-from workers.processes.liveness import touch
+from workers.app.enrichment import job
+from workers.app.enrichment.messaging import JobNotifications, JobPublisher
+from workers.app.status import watcher
+from workers.app.tokens import Verifier
+from workers.monitoring import metrics, tracing
+from workers.monitoring.liveness import touch
 from workers.runtime import Runtime
 
 NAME = "api"

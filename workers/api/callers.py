@@ -23,8 +23,8 @@ from connectors.web.limiter import Busy, RequestLimiter, RequestLimits
 from pipeline.access import READ, Caller
 from pipeline.errors import RateLimited, SourceUnavailable, TokenRefused
 from pipeline.ledger import storable
-from workers.admin.tokens import TokenUnproved, Verifier
-from workers.limits.rest import Rest
+from workers.app.tokens import TokenUnproved, Verifier
+from workers.queue.rest import Rest
 from workers.runtime import Runtime
 
 

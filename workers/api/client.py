@@ -27,9 +27,9 @@ from pipeline.errors import (
     pause_after,
 )
 from pipeline.errors.http_rules import retry_after
+from workers.app.enrichment.answers import job_uuid
+from workers.app.enrichment.story_jobs import AcceptedStories, summary
 from workers.client import Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob
-from workers.enrichment.answers import job_uuid
-from workers.enrichment.story_jobs import AcceptedStories, summary
 from workers.runtime import Runtime
 from workers.settings import from_mapping, load
 
@@ -87,7 +87,7 @@ class HttpClient:
         raise _problem(answer)
 
     def search(self, text: str, *, projects: Sequence[str] = (), **options: Any) -> Json:
-        """The document of `larder search --json`; `options` are those of `workers.search.request_of`.
+        """The document of `larder search --json`; `options` are those of `workers.app.search.request_of`.
 
         Raises:
             RequestRejected: an option is wrong; the message names it.
@@ -96,7 +96,7 @@ class HttpClient:
             TokenRefused: the token proves nothing.
             StoreUnavailable: the API does not answer, or cannot.
         """
-        from workers.search import request_of
+        from workers.app.search import request_of
 
         asked = request_of(text, **options)  # a misspelt condition would be passed over by the API
         body = {**options, "text": text, "projects": [*projects], "mode": asked.mode}
@@ -168,7 +168,7 @@ class HttpClient:
     ) -> Json:
         """Send files (name, content) or documents to a project, named by id or name.
 
-        The answer is `{"run", "documents", "rejected"}` of `workers.control.upload.upload`.
+        The answer is `{"run", "documents", "rejected"}` of `workers.app.ingestion.upload.upload`.
 
         Raises:
             RequestRejected: there is nothing, or too much, to take, or a document is none.
@@ -280,7 +280,7 @@ class RAGService(Client):
             ConfigurationError: half of the servers are configured.
             StoreUnavailable: the database does not answer, or the embedded servers do not run.
         """
-        from workers.embedded.locating import open_runtime
+        from workers.local.embedded.locating import open_runtime
 
         settings = from_mapping(config, environ) if isinstance(config, Mapping) else load(config, environ)
         parts = open_runtime(settings)

@@ -27,10 +27,14 @@ from pipeline.errors.http_rules import web_address
 from pipeline.ledger import storable
 from pipeline.search import Hit
 from pipeline.search.records import Filter, SearchRequest
-from workers.admin import operations
-from workers.admin.feedback import mark_as
-from workers.admin.judgement import INSTALLATION
-from workers.admin.status import (
+from workers.api.callers import COOKIE, CurrentRuntime, cookie_of, prove_caller
+from workers.api.enrichment import client_for, items_of
+from workers.api.problems import message_for_callers
+from workers.app import operations
+from workers.app.feedback import mark_as
+from workers.app.health.judgement import INSTALLATION
+from workers.app.search import document_as, search_as
+from workers.app.status import (
     changes_of,
     letters_of,
     operate_source,
@@ -39,12 +43,8 @@ from workers.admin.status import (
     recent,
     sources_of,
 )
-from workers.api.callers import COOKIE, CurrentRuntime, cookie_of, prove_caller
-from workers.api.enrichment import client_for, items_of
-from workers.api.problems import message_for_callers
-from workers.enrichment.step4_file import is_text, item_of_text
 from workers.runtime import acting_as
-from workers.search import document_as, search_as
+from workers.step4_file import is_text, item_of_text
 
 PAGES = Path(__file__).parent / "pages"
 POLICY = (

@@ -24,13 +24,13 @@ from pipeline.access import WRITE, Caller
 from pipeline.errors import DocumentRejected, RequestRejected, StoreUnavailable
 from pipeline.ledger import storable
 from pipeline.ledger.jobs import BULK, INTERACTIVE, JobRow
-from workers.admin.feedback import mark_as
 from workers.api import problems
 from workers.api.callers import CurrentRuntime, Reader, RequestBody, Waiter, may
+from workers.app.enrichment.messaging import JobNotifications
+from workers.app.feedback import mark_as
 from workers.client import Client
-from workers.enrichment.messaging import JobNotifications
-from workers.enrichment.step4_file import MOST_INTERACTIVE, backlog_of
 from workers.runtime import Runtime
+from workers.step4_file import MOST_INTERACTIVE, backlog_of
 
 router = APIRouter(prefix="/api/v1", tags=["enrichment"])
 

@@ -12,10 +12,10 @@ from pydantic import BaseModel
 from connectors.sections import secret_value
 from pipeline.documents import Json
 from pipeline.enrichment.degradation import DegradationLevel
-from workers.admin.status import recent
-from workers.admin.tokens import TokenUnproved
 from workers.api.callers import Attempts, CurrentRuntime, address_of
-from workers.processes import metrics
+from workers.app.status import recent
+from workers.app.tokens import TokenUnproved
+from workers.monitoring import metrics
 from workers.runtime import Runtime
 from workers.settings.monitoring import MonitoringSettings
 

@@ -13,11 +13,11 @@ from pipeline.access import ADMIN, OPERATE, WRITE, Caller
 from pipeline.documents import Kind, SourceType
 from pipeline.ledger import NAMESPACE, storable
 from pipeline.search.records import Mode, SearchRequest
-from workers.admin.status import projects_of, run_of, runs_of, sources_of
 from workers.api import problems
 from workers.api.callers import CurrentRuntime, Moment, NotFlag, ProjectName, Reader, RequestBody, may
-from workers.control.upload import MOST_FILES, SentDocument, create_project, remove, upload
-from workers.search import LONGEST_QUERY, MOST_K, document_as, request_of, search_as, to_json
+from workers.app.ingestion.upload import MOST_FILES, SentDocument, create_project, remove, upload
+from workers.app.search import LONGEST_QUERY, MOST_K, document_as, request_of, search_as, to_json
+from workers.app.status import projects_of, run_of, runs_of, sources_of
 
 router = APIRouter(prefix="/api/v1", tags=["knowledge"])
 

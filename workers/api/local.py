@@ -11,8 +11,8 @@ from socketserver import StreamRequestHandler, ThreadingUnixStreamServer
 from typing import Any
 
 from pipeline.errors import LarderError, SearchError
-from workers.admin import questions
-from workers.processes.local_socket import SOCKET, file_version
+from workers.app import questions
+from workers.local.local_socket import SOCKET, file_version
 from workers.runtime import Runtime, acting_as
 
 logger = logging.getLogger(__name__)

@@ -17,10 +17,10 @@ from pipeline.ledger.jobs import JobRow
 from workers.api import problems
 from workers.api.callers import CurrentRuntime, NotFlag, Reader, RequestBody, may
 from workers.api.enrichment import Asking, Prefer, waited
-from workers.enrichment.stories import StoryQuery, search
-from workers.enrichment.story_jobs import BATCH, MOST_K, MOST_STORIES, AcceptedStories, summary
+from workers.app.enrichment.stories import StoryQuery, search
+from workers.app.enrichment.story_jobs import BATCH, MOST_K, MOST_STORIES, AcceptedStories, summary
+from workers.app.search import LONGEST_QUERY
 from workers.runtime import acting_as
-from workers.search import LONGEST_QUERY
 
 router = APIRouter(prefix="/rag", tags=["stories"])
 

@@ -56,7 +56,7 @@ def run_in_fork(args: Sequence[str], environment: Mapping[str, str], folder: Pat
         code = ended.code
     from multiprocessing.util import _run_finalizers  # type: ignore[attr-defined]
 
-    from workers.processes import tracing
+    from workers.monitoring import tracing
 
     # A fork ends without its exit handlers.
     tracing.flush()

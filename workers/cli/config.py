@@ -125,7 +125,7 @@ def show(context: CommandContext) -> None:
 def check(context: CommandContext) -> None:
     """Report everything that is wrong at once; else what was understood."""
     from connectors import FileOptions
-    from workers.admin.supervised import differing
+    from workers.app.health.supervised import differing
     from workers.runtime import Addresses, Runtime
 
     settings = context.settings
@@ -167,9 +167,9 @@ def _attempts(runtime: Runtime) -> dict[str, Callable[[], object]]:
     from connectors.sections import secret_value
     from pipeline.database.driver_errors import check_parameters
     from pipeline.database.encryption import Keyring
-    from workers import search
-    from workers.control.sync import configured_sources, open_source
-    from workers.embedded.locating import addresses, uses_embedded
+    from workers.app import search
+    from workers.app.ingestion.sync import configured_sources, open_source
+    from workers.local.embedded.locating import addresses, uses_embedded
 
     settings = runtime.settings
     attempts: dict[str, Callable[[], object]] = {

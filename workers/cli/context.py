@@ -90,8 +90,9 @@ class CommandContext:
     @cached_property
     def parts(self) -> Runtime:
         """The runtime on living servers; queue and database are connected on first use."""
-        from workers import embedded, runtime
-        from workers.embedded.locating import START_SECONDS, open_runtime, uses_embedded
+        from workers import runtime
+        from workers.local import embedded
+        from workers.local.embedded.locating import START_SECONDS, open_runtime, uses_embedded
 
         data = self.settings.data
         if not self.makes and uses_embedded(self.settings) and not (data / "credentials.json").exists():
@@ -120,11 +121,11 @@ class CommandContext:
         return self.settings.tenant_id
 
     def ask(self, question: str, arguments: Json | None = None, tell: Tell | None = None) -> Any:
-        """The answer to a question of `workers.admin.questions`: by the API of a running `larder up`, else made here.
+        """The answer to a question of `workers.app.questions`: by the API of a running `larder up`, else made here.
 
         `tell` hears of what is no notice.
         """
-        from workers.processes import local_socket
+        from workers.local import local_socket
 
         def hear(kind: str, told: Any) -> None:
             if kind == "notice":
@@ -135,7 +136,7 @@ class CommandContext:
         file, folder = self._places
         found = local_socket.ask(folder, file, os.environ, question, arguments or {}, hear)
         if found is None:
-            from workers.admin import questions
+            from workers.app import questions
 
             found = questions.answer(self.parts, hear, question, arguments or {})
         return found
@@ -156,7 +157,7 @@ class CommandContext:
         Raises:
             StoreUnavailable: it does not.
         """
-        from workers.embedded.locating import START_SECONDS, ping
+        from workers.local.embedded.locating import START_SECONDS, ping
 
         ping(self.parts.addresses.database, start_timeout=START_SECONDS)
 
@@ -183,7 +184,7 @@ class CommandContext:
 
         Yields True if they are the command's own, and end with it.
         """
-        from workers.admin import sync_now
+        from workers.app.ingestion import sync_now
 
         with sync_now.temporary_workers(self.parts, *queues) as borrowed:
             if borrowed:

@@ -71,8 +71,8 @@ def enrich(
     project: ProjectsOption = None,
 ) -> None:
     """Run Step 4: give every PBI of a file the similar work, decisions and documents that are in stock."""
-    from workers.admin.sync_now import QueuesUnserved
-    from workers.enrichment import step4_file
+    from workers import step4_file
+    from workers.app.ingestion.sync_now import QueuesUnserved
     from workers.queue.celeryconfig import ENRICHING
 
     scope = step4_file.ProjectScope.parse(project or ())
@@ -130,7 +130,7 @@ def _runtime(context: CommandContext) -> Runtime:
 def _give(context: CommandContext, console: Console, result: Any, output: Path | None, form: Format) -> None:
     """Write the answers to a file or to stdout, and a summary for a person."""
     from pipeline.enrichment import report
-    from workers.enrichment import step4_file
+    from workers import step4_file
 
     text = ""
     if form == "json":

@@ -99,9 +99,9 @@ def evaluate(
     Exit codes: 0 measured, 1 worse than the baseline, 2 the set, the baseline or the configuration is wrong,
     3 measured, but some documents could not be indexed.
     """
-    from workers import search
-    from workers.admin.evaluation import measuring
-    from workers.admin.evaluation.dataset import read
+    from workers.app import search
+    from workers.app.evaluation import measuring
+    from workers.app.evaluation.dataset import read
 
     mode = search.mode_of(options.mode)
     options.check_places()
@@ -135,7 +135,7 @@ def _measure(
     context: CommandContext, dataset: Any, mode: Any, items: Any, options: EvalOptions
 ) -> tuple[Any, Json]:
     """The answers as configured, and the report on them and on those of another configuration."""
-    from workers.admin.evaluation import measuring, sandbox
+    from workers.app.evaluation import measuring, sandbox
     from workers.settings import load
 
     other = load(options.compare, os.environ) if options.compare else None
@@ -169,7 +169,7 @@ def _measure(
 
 def _write(options: EvalOptions, measured: Any) -> None:
     """Write the files that were asked for beside the report."""
-    from workers.admin.evaluation.dataset import table_row
+    from workers.app.evaluation.dataset import table_row
 
     if options.rankings:
         options.rankings.write_text(json.dumps(measured.rankings, indent=1), encoding="utf-8")
@@ -268,7 +268,7 @@ def build(
     out: Annotated[Path, Argument(metavar="OUT", help="A new folder, which only you can read.")],
 ) -> None:
     """Make a set from what is indexed: duplicates, relations, decisions that name items. It holds document texts."""
-    from workers.admin.evaluation import dataset
+    from workers.app.evaluation import dataset
 
     context.ping()
     counts = dataset.build(context.parts, context.tenant, out)

@@ -52,8 +52,7 @@ def index(
     no_wait: Annotated[bool, Option("--no-wait", help="Return as soon as the work is queued.")] = False,
 ) -> None:
     """Sync sources now: read them, and make what is new or changed searchable."""
-    from workers.admin import sync_now
-    from workers.control import sync
+    from workers.app.ingestion import sync, sync_now
 
     context.looks, context.makes = dry_run, not dry_run
     wanted = sync_now.configured_sources_named(context.settings, names or [])
@@ -107,8 +106,8 @@ def _queue(context: CommandContext, started: Sequence[Any], not_begun: Sequence[
 def _run(
     context: CommandContext, wanted: Sequence[Any], not_begun: Sequence[Json] = (), *, force: bool
 ) -> None:
-    from workers.admin import sync_now
-    from workers.processes import tracing
+    from workers.app.ingestion import sync_now
+    from workers.monitoring import tracing
 
     begun = told = time.monotonic()
     with context.workers() as borrowed, tracing.span("larder index"):
@@ -206,7 +205,7 @@ def ingest(
     """Index a folder that no source names; run it again to take in what changed."""
     from connectors import FileOptions
     from connectors.files.options import ENDINGS
-    from workers.admin import sync_now
+    from workers.app.ingestion import sync_now
 
     fix = "give the folder that holds the files"
     if not folder.is_dir():
@@ -235,7 +234,7 @@ def clear(
     yes: YesOption = False,
 ) -> None:
     """Remove documents and chunks of this tenant; the next sync brings them back."""
-    from workers.admin import operations
+    from workers.app import operations
 
     context.ping()
     what = f"of source {source}" if source else f"of tenant {context.settings.tenant}"
@@ -257,7 +256,7 @@ NamesArgument = Annotated[list[str] | None, Argument(metavar="[NAME]...", help="
 @command(sources, "list", looks=True)
 def list_sources(context: CommandContext) -> None:
     """Show every source the ledger knows, of all tenants."""
-    from workers.admin import operations
+    from workers.app import operations
 
     found = operations.listing(context.parts)
     heads = ("source", "tenant", "type", "state", "schedule", "last sync", "to approve")
@@ -272,7 +271,7 @@ def list_sources(context: CommandContext) -> None:
 @command(sources, "check")
 def check_sources(context: CommandContext, names: NamesArgument = None) -> None:
     """Try to read configured sources and tell what came back; needs no server."""
-    from workers.admin import operations
+    from workers.app import operations
     from workers.runtime import Addresses, Runtime
 
     parts = Runtime(context.settings, Addresses())
@@ -292,7 +291,7 @@ def check_sources(context: CommandContext, names: NamesArgument = None) -> None:
 @command(sources, "pause")
 def pause(context: CommandContext, name: NameArgument) -> None:
     """Stop a source's schedule; what is queued goes on."""
-    from workers.admin import operations
+    from workers.app import operations
 
     done = operations.pause(context.parts, name, paused=True)
     context.answer({"success": True, **done}, f"{name} is paused; `larder sources resume {name}` ends that")
@@ -301,7 +300,7 @@ def pause(context: CommandContext, name: NameArgument) -> None:
 @command(sources, "resume")
 def resume(context: CommandContext, name: NameArgument) -> None:
     """Let a paused source follow its schedule again."""
-    from workers.admin import operations
+    from workers.app import operations
 
     done = operations.pause(context.parts, name, paused=False)
     context.answer({"success": True, **done}, f"{name} follows its schedule again")
@@ -314,7 +313,7 @@ def rename(
     new: Annotated[str, Argument(metavar="NEW", help="Its name in the configuration now.")],
 ) -> None:
     """Give what a source brought to the name that it has in the configuration now; nothing is embedded again."""
-    from workers.admin import operations
+    from workers.app import operations
 
     done = operations.rename(context.parts, old, new)
     moved, both = plural(done["moved"], "document"), plural(done["both"], "document")
@@ -335,7 +334,7 @@ def forget(
     yes: YesOption = False,
 ) -> None:
     """Remove sources that the configuration no longer has, with all that they brought."""
-    from workers.admin import operations
+    from workers.app import operations
 
     found = operations.forgettable(context.parts, names)
     called = ", ".join(f"{k.tenant}/{k.row.name}" for k in found)
@@ -351,7 +350,7 @@ def forget(
 @command(sources, "release")
 def release(context: CommandContext, name: NameArgument) -> None:
     """Approve deletions: the next walk within a day may find as many gone as wait for approval, and it is started."""
-    from workers.admin import operations
+    from workers.app import operations
 
     done = operations.release(context.parts, name)
     said = f"released {plural(done['released'], 'deletion')}; {_begun([done])}"
@@ -361,7 +360,7 @@ def release(context: CommandContext, name: NameArgument) -> None:
 @command(sources, "reconcile")
 def reconcile(context: CommandContext, names: NamesArgument = None) -> None:
     """Start syncs that walk all ids and find what is gone."""
-    from workers.admin import operations
+    from workers.app import operations
 
     done = operations.reconcile(context.parts, names or [])
     context.answer({"success": True, "runs": done}, _begun(done))
@@ -399,7 +398,7 @@ def begin_index(
     """Begin an index with another model or chunker, filled from stored texts; searches go on as before."""
     if typer_context.invoked_subcommand is not None:
         return
-    from workers.admin import reindex as reindexing
+    from workers.app import reindex as reindexing
 
     context.ping()
     begun = reindexing.begin(
@@ -428,7 +427,7 @@ def begin_index(
 @command(reindex, "status", looks=True)
 def index_status(context: CommandContext) -> None:
     """How far each index is, which one is searched, and whether a switch is possible."""
-    from workers.admin import reindex as reindexing
+    from workers.app import reindex as reindexing
 
     found = reindexing.status(context.parts)
     counts = ("documents", "missing", "dead", "chunks")
@@ -455,7 +454,7 @@ def roll_back_index(context: CommandContext, force: LackingOption = False) -> No
 
 
 def _switch(context: CommandContext, to: Literal["building", "retired"], *, force: bool) -> None:
-    from workers.admin import reindex as reindexing
+    from workers.app import reindex as reindexing
 
     context.ping()
     done = reindexing.switch(context.parts, to, force=force)
@@ -473,7 +472,7 @@ def drop_index(
     yes: YesOption = False,
 ) -> None:
     """Remove the index that is kept for a rollback, or the one that is being filled."""
-    from workers.admin import reindex as reindexing
+    from workers.app import reindex as reindexing
 
     context.ping()
     chosen = reindexing.index_to_drop(context.parts, index)

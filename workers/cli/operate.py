@@ -62,7 +62,7 @@ def rotate_keys(context: CommandContext) -> None:
 
 def _answer_keys(context: CommandContext, *, rotate: bool) -> None:
     from pipeline.database.encryption import UNKNOWN
-    from workers.admin import operations
+    from workers.app import operations
 
     counts = operations.keys(context.parts, rotate=rotate)
     rows = [(name, str(count)) for name, count in counts["documents"].items()]
@@ -89,7 +89,7 @@ def list_dead(
     every: Annotated[bool, Option("--all", help="Settled ones too.")] = False,
 ) -> None:
     """Show what was given up on and why, newest first; never a text."""
-    from workers.admin import operations
+    from workers.app import operations
 
     letters = [one.to_json() for one in operations.dead_letters(context.parts, source, settled=every)]
     jobs = [] if source else operations.failed_jobs(context.parts)
@@ -110,7 +110,7 @@ def list_dead(
 @command(dead, "show", looks=True)
 def show_dead(context: CommandContext, letter_id: Annotated[str, Argument(metavar="ID")]) -> None:
     """Show all that is known of one dead letter and its document, without the text."""
-    from workers.admin import operations
+    from workers.app import operations
 
     letters, jobs = operations.dead_letters_and_jobs(context.parts, [letter_id])
     entry = jobs[0] if jobs else letters[0].to_json()
@@ -131,7 +131,7 @@ def replay_dead(
 ) -> None:
     """Queue what was given up on again, with a clean record."""
     from pipeline.ledger import jobs
-    from workers.admin import operations
+    from workers.app import operations
 
     if bool(ids) + bool(source) + every != 1:
         raise ConfigurationError("say what to replay", fix="give ids, or --source NAME, or --all")
@@ -160,7 +160,7 @@ def drop_dead(
 ) -> None:
     """Take documents off the list; they stay out of the index until they change. Jobs go with their stories."""
     from pipeline.ledger import jobs
-    from workers.admin import operations
+    from workers.app import operations
 
     letters, failed = operations.dead_letters_and_jobs(context.parts, ids)
     items = sorted({letter.item for letter in letters} | {job["id"] for job in failed})
@@ -178,7 +178,7 @@ def set_aside(
     yes: YesOption = False,
 ) -> None:
     """Show messages of the queue that no worker could take, newest first; never what they ask."""
-    from workers.admin.sync_now import broker_lost
+    from workers.app.ingestion.sync_now import broker_lost
     from workers.queue import broker
 
     url = context.parts.addresses.broker
@@ -266,7 +266,7 @@ def runs(
     number: Annotated[int, Option("-n", min=1, help="How many.")] = 10,
 ) -> None:
     """Show the last syncs with their counts, times and errors, newest first."""
-    from workers.admin import operations
+    from workers.app import operations
 
     run_rows = operations.newest_runs(context.parts, names or [], number)
     heads = ("run", "source", "began", "took", "state", "listed", "indexed", "failed", "noted")
@@ -379,7 +379,7 @@ def doctor(
     repair: Annotated[bool, Option("--repair", help="Mend what can be mended without loss.")] = False,
 ) -> None:
     """Look at everything; exit 1 if an error remains."""
-    from workers.admin.doctor import doctor as doctors
+    from workers.app.doctor import doctor as doctors
 
     context.looks = not repair
     if repair:  # which may take any time

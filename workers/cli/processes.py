@@ -21,7 +21,7 @@ from pipeline.errors import ConfigurationError, StoreUnavailable
 from workers.cli import run_in_fork
 from workers.cli.context import FAILED, CommandContext, RightsOptions, command, resumable
 from workers.cli.tables import warn
-from workers.processes import liveness
+from workers.monitoring import liveness
 from workers.processes.interrupts import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def up(
     ] = False,
 ) -> None:
     """Start servers, workers, beat and Flower on this machine, and look after them."""
-    from workers import embedded
+    from workers.local import embedded
 
     settings = context.settings
     if not detach:
@@ -49,12 +49,12 @@ def up(
         counted = embedded.private_folder(settings.data) / "metrics"
         counted.mkdir(exist_ok=True)
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(counted)
-    from workers.embedded.locating import addresses, ensure_schema, uses_embedded
+    from workers.local.embedded.locating import addresses, ensure_schema, uses_embedded
 
     if not uses_embedded(settings):
         addresses(settings)  # half of them are refused before anything is started
-    from workers.control import sync
-    from workers.processes import supervisor
+    from workers.app.ingestion import sync
+    from workers.local import supervisor
 
     if "supervisor" in supervisor.running(settings.data):
         raise supervisor.refuse_second(settings.data)
@@ -97,7 +97,7 @@ def up(
 
 
 def _refuse_taken(key: str, port: int) -> None:
-    from workers import embedded
+    from workers.local import embedded
 
     if port and embedded.is_taken(port):
         fix = f"stop it, or set {key} to another port, or to 0 for any"
@@ -106,8 +106,7 @@ def _refuse_taken(key: str, port: int) -> None:
 
 def _detach(context: CommandContext, *, no_api: bool, no_flower: bool) -> dict[str, Any]:
     """Start the supervisor as a process of its own; its state once workers listen."""
-    from workers import embedded
-    from workers.processes import supervisor
+    from workers.local import embedded, supervisor
 
     folder = embedded.private_folder(context.settings.data)
     log = folder / "logs" / "supervisor.log"
@@ -145,7 +144,7 @@ def _detach(context: CommandContext, *, no_api: bool, no_flower: bool) -> dict[s
 
 def _missing(folder: Path, state: dict[str, Any], alive: dict[str, int], *, api: bool) -> list[str]:
     """Processes that do not live, or do not listen yet."""
-    from workers.embedded import is_taken
+    from workers.local.embedded import is_taken
     from workers.queue.celeryconfig import QUEUES
 
     ages = liveness.ages(folder / "heartbeat")
@@ -157,8 +156,8 @@ def _missing(folder: Path, state: dict[str, Any], alive: dict[str, int], *, api:
 
 
 def _tell(context: CommandContext, state: dict[str, Any], *, secrets: bool) -> None:
-    from workers.admin import reindex
-    from workers.processes.supervisor import without_secrets_of
+    from workers.app import reindex
+    from workers.local.supervisor import without_secrets_of
 
     lines = [
         f"running:  {', '.join(p['name'] for p in state.get('processes', []))}",
@@ -182,7 +181,7 @@ def down(context: CommandContext) -> None:
 
     With --data no configuration is read: one that is wrong must not keep servers running.
     """
-    from workers.processes import supervisor
+    from workers.local import supervisor
 
     try:
         data = context.data.resolve() if context.data else context.settings.data
@@ -205,9 +204,9 @@ def reload(context: CommandContext) -> None:
 
     Nothing is lost: each ends what it is at. Those that answer people come last, one after the other.
     """
-    from workers.admin.supervised import FIXED, differing
-    from workers.embedded.locating import uses_embedded
-    from workers.processes import supervisor
+    from workers.app.health.supervised import FIXED, differing
+    from workers.local import supervisor
+    from workers.local.embedded.locating import uses_embedded
     from workers.settings.rendering import in_force
 
     file = in_force(context.settings)
@@ -252,7 +251,7 @@ def reload(context: CommandContext) -> None:
 
 
 def _log_as_configured(context: CommandContext) -> None:
-    from workers.processes import logs
+    from workers.monitoring import logs
 
     logs.configure_from(context.settings)
 
@@ -264,7 +263,7 @@ def worker(
     concurrency: Annotated[int | None, Option(min=1, help="Processes. [default: queue.concurrency]")] = None,
 ) -> None:
     """Run one worker in the foreground, for containers and the supervisor."""
-    from workers.admin import reindex
+    from workers.app import reindex
     from workers.processes import run as processes
     from workers.queue.celeryconfig import QUEUES
 
@@ -297,8 +296,8 @@ def _load(runtime: Runtime, commands: Iterable[str], modules: Iterable[str]) -> 
 @command(answer_timeout=None, without={"as_json"})
 def lend(context: CommandContext, queues: Annotated[list[str], Argument()]) -> None:
     """Run workers and beat for another command, which holds the other end of our input."""
-    from workers.embedded.locating import addresses
-    from workers.processes import supervisor
+    from workers.local import supervisor
+    from workers.local.embedded.locating import addresses
 
     _load(context.parts, ("worker", "beat"), LOADED_MODULES)
     settings = context.settings
@@ -355,7 +354,7 @@ def token(
 ) -> None:
     """Make a token for the HTTP API, for development: whoever has it is let in as this user."""
     from pipeline.ledger import audit, sources
-    from workers.admin import tokens
+    from workers.app import tokens
     from workers.runtime import current_user
 
     caller = rights.caller(user, tenant or context.settings.tenant, permission or ["read"])
@@ -405,7 +404,7 @@ def flower(
     """
     if open_:
         context.looks = True
-        from workers.processes import supervisor
+        from workers.local import supervisor
 
         liveness.refuse_foreign_state(context.settings.data)
         state = supervisor.read_state(context.settings.data) or {}
@@ -432,8 +431,8 @@ def migrate(
     ] = None,
 ) -> None:
     """Bring the database to the schema of this version; needs the owner's address."""
-    from workers.embedded.locating import addresses
-    from workers.embedded.locating import migrate as run
+    from workers.local.embedded.locating import addresses
+    from workers.local.embedded.locating import migrate as run
 
     owner = context.settings.rag.storage.database.admin_url
     server_addresses = addresses(context.settings, needed=() if owner else ("LARDER_DATABASE_URL",))

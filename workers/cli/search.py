@@ -224,7 +224,7 @@ def why_visible(
     rights: RightsOptions,
 ) -> None:
     """Tell which rule lets a user of the API find a document, or keeps it from them."""
-    from workers.admin import explain as explaining
+    from workers.app import explain as explaining
 
     caller = rights.caller(user, context.settings.tenant)
     with _several_named(context):
@@ -296,7 +296,7 @@ def feedback(
     source: Annotated[str | None, Option(help="Of the document, if several sources have that REF.")] = None,
 ) -> None:
     """Say that a document is useful or noise for an item: it ranks higher or lower, for this item above all."""
-    from workers.admin import feedback as marking
+    from workers.app import feedback as marking
     from workers.runtime import current_user
 
     said = "undo" if undo and verdict is None else verdict

@@ -18,7 +18,7 @@ from typer import Option
 from pipeline.documents import Json
 from pipeline.documents.plain_text import first_names, plural
 from pipeline.errors import ConfigurationError
-from workers.admin.source_words import count_rejected, left_out_in_words, nothing_stored
+from workers.app.health.source_words import count_rejected, left_out_in_words, nothing_stored
 from workers.cli.context import FAILED, CommandContext, command
 from workers.cli.tables import duration_text, first_lines, item_and_reason, rate_and_time_left, table, warn
 
@@ -214,7 +214,7 @@ def _queues(document: Json) -> str:
 
 
 def _worker(w: Json) -> str:
-    from workers.processes.liveness import DEAF_SECONDS
+    from workers.monitoring.liveness import DEAF_SECONDS
 
     name, age = escape(w["name"].split("@")[0]), w["age_seconds"]
     return f"[red]{name} silent {duration_text(age)}[/]" if age > DEAF_SECONDS else name

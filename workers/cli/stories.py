@@ -32,7 +32,7 @@ TagOption = Annotated[list[str] | None, Option("--tag", help="The story has one 
 
 
 def _memory(context: CommandContext) -> StoryMemory:
-    from workers.enrichment.stories import memory_of
+    from workers.app.enrichment.stories import memory_of
 
     return memory_of(context.parts, context.tenant, context.settings.tenant)
 
@@ -46,8 +46,8 @@ def seed(
     ] = None,
 ) -> None:
     """Store earlier stories; bad rows are named by their numbers, and the good ones are stored."""
+    from workers.app.enrichment.stories import rows_of
     from workers.client import Client
-    from workers.enrichment.stories import rows_of
     from workers.queue.celeryconfig import ENRICHING
 
     rows = rows_of(file) if file else []  # before any server is asked
@@ -80,7 +80,7 @@ def _lines_of_reasons(refused: list[tuple[int, str]]) -> list[str]:
 
 def _seeded(client: Any, rows: list[tuple[int, Any]], source: str) -> Iterator[tuple[Json, int]]:
     """Results of the parts of a file, with their lengths; reasons of refusal by the file's own numbers."""
-    from workers.enrichment.story_jobs import MOST_STORIES
+    from workers.app.enrichment.story_jobs import MOST_STORIES
 
     defaults = {"source_agent": "seed", "source_doc_id": source}
     for start in range(0, len(rows), MOST_STORIES):
@@ -119,7 +119,7 @@ def find(
 ) -> None:
     """Find similar stories, nearest first."""
     from pipeline.stories import format_examples_for_prompt
-    from workers.enrichment.stories import StoryQuery, search
+    from workers.app.enrichment.stories import StoryQuery, search
 
     request = StoryQuery(query=query, k=k, threshold=threshold, tags=tag, examples=prompt)
     hits = search(context.parts, context.tenant, request)
@@ -172,7 +172,7 @@ def remove(
     yes: YesOption = False,
 ) -> None:
     """Remove the stories of one run or file."""
-    from workers.enrichment.stories import delete
+    from workers.app.enrichment.stories import delete
 
     if not yes:
         context.refuse_without_yes(f"remove the stories of {source}", "removed", source=source)

@@ -22,7 +22,7 @@ from pipeline.embedding.known_models import PROVIDER_FACTS
 from pipeline.errors import BudgetSpent, EmbedderUnavailable
 from pipeline.ingest.text_embedding import EmbeddingTerms
 from pipeline.ledger import embedding_use
-from workers.processes import metrics
+from workers.monitoring import metrics
 from workers.settings import Configuration, EmbeddingModel
 from workers.settings.embedding import EmbeddingBudgetSettings
 

@@ -21,10 +21,10 @@ from connectors.sections import secret_value
 from pipeline.documents import Json
 from pipeline.errors import LarderError, StoreError
 from pipeline.ledger import audit, upkeep
-from workers.admin import status
-from workers.admin.judgement import LEAST_DISK_BYTES
-from workers.control import maintenance
-from workers.processes.metrics import value_at
+from workers.app import status
+from workers.app.health.judgement import LEAST_DISK_BYTES
+from workers.app.ingestion import maintenance
+from workers.monitoring.metrics import value_at
 from workers.queue import broker
 from workers.runtime import Runtime
 from workers.settings import Settings

@@ -12,10 +12,10 @@ from celery import bootsteps
 
 from pipeline.errors import LarderError
 from workers import runtime
-from workers.admin.status import recent, watcher
-from workers.control import maintenance
-from workers.control.maintenance import wait_for_request
-from workers.processes import metrics
+from workers.app.ingestion import maintenance
+from workers.app.ingestion.maintenance import wait_for_request
+from workers.app.status import recent, watcher
+from workers.monitoring import metrics
 from workers.processes.alerts import Watcher
 from workers.runtime import Runtime
 

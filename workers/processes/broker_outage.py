@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from pipeline.errors import LarderError
 from pipeline.ledger import jobs
-from workers.control import steps
-from workers.enrichment import job
+from workers.app.enrichment import job
+from workers.app.ingestion import steps
 from workers.queue import broker
 from workers.runtime import Runtime
 

@@ -27,9 +27,9 @@ from pipeline.database.engine import Database, database_id
 from pipeline.errors import LarderError
 from pipeline.ledger import upkeep
 from workers import runtime
+from workers.local.supervisor import kill_tree
+from workers.monitoring.liveness import DEAF_SECONDS, touch
 from workers.processes.broker_outage import RETURN_SECONDS
-from workers.processes.liveness import DEAF_SECONDS, touch
-from workers.processes.supervisor import kill_tree
 from workers.queue import broker, dispatch
 
 FILE_SECONDS = 1.0

@@ -38,15 +38,16 @@ from connectors.sections import secret_value
 from pipeline.access import Caller
 from pipeline.database.engine import database_id
 from pipeline.errors import ConfigurationError, LarderError, StoreError
-from workers import embedded, runtime
-from workers.control import sync
-from workers.enrichment import job
-from workers.processes import logs, metrics, tracing
+from workers import runtime
+from workers.app.enrichment import job
+from workers.app.ingestion import sync
+from workers.local import embedded
+from workers.local.local_socket import STARTED_AS
+from workers.local.supervisor import flower_login
+from workers.monitoring import logs, metrics, tracing
+from workers.monitoring.liveness import heartbeat_folder, prepare_folder
 from workers.processes.broker_outage import LedgerPoller
 from workers.processes.heartbeat import Heartbeat, Listening
-from workers.processes.liveness import heartbeat_folder, prepare_folder
-from workers.processes.local_socket import STARTED_AS
-from workers.processes.supervisor import flower_login
 from workers.queue import broker
 from workers.queue.app import app, configure, install_transport
 from workers.queue.celeryconfig import QUEUES, ROUTES

@@ -19,6 +19,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from workers.monitoring import REQUEST_HEADER
 from workers.queue import rabbit
 
 AWAY = (redis.RedisError, OSError)
@@ -364,9 +365,6 @@ def shared_with(database: str) -> tuple[str, str]:
     fix = "end LARDER_BROKER_URL with a number that is free, as redis://HOST:6379/1; if this database was moved or"
     fix += f" restored, stop the workers of the former one and begin again {OWNER_SECONDS} s later"
     return message, fix
-
-
-REQUEST_HEADER = "larder_request"
 
 
 def request_header() -> dict[str, str]:

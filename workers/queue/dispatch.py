@@ -10,10 +10,10 @@ from pipeline.database.engine import Database
 from pipeline.ingest.steps import Step
 from pipeline.ledger import Stage, jobs, runs, work
 from pipeline.ledger.due_work import Batch, Lane, even_batches
-from workers.limits.rest import Rest
-from workers.processes import metrics
+from workers.monitoring import metrics
 from workers.queue import broker
 from workers.queue.celeryconfig import ROUTES
+from workers.queue.rest import Rest
 
 TASK_OF = {Stage.FETCHED: "larder.chunk", Stage.CHUNKED: "larder.embed", Stage.EMBEDDED: "larder.upsert"}
 _FILLS = broker.PRIORITIES.index(Lane.FILL)

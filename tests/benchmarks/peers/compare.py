@@ -33,7 +33,7 @@ import psycopg
 
 from pipeline.embedding.model_folder import open_tokenizer
 from pipeline.embedding.providers.minilm import MAX_TOKENS, MODEL_FILE
-from workers import embedded
+from workers.local import embedded
 
 ROOT = Path(__file__).resolve().parents[3]
 OUT = ROOT / "tests" / "benchmarks" / "out" / "peers.json"

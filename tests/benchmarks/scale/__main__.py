@@ -23,7 +23,7 @@ from tests.benchmarks.bench import OUT
 from tests.benchmarks.scale import ledger, levers, plot, search
 from tests.benchmarks.scale.store import Store
 from tests.benchmarks.scale.vectors import Blend, read
-from workers import embedded
+from workers.local import embedded
 
 REPORT = OUT / "scale.json"
 

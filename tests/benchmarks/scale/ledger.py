@@ -21,8 +21,8 @@ from tests.benchmarks.corpus import Pages
 from tests.benchmarks.ledger_bench import LOOKED
 from tests.benchmarks.scale.clock import Took, each, measured
 from tests.pipeline.workshop import Workshop, document
-from workers import embedded
-from workers.admin.status import status
+from workers.app.status import status
+from workers.local import embedded
 from workers.runtime import Addresses, Runtime
 from workers.settings import load
 

@@ -27,9 +27,9 @@ from tests.benchmarks.library import DIMENSIONS
 from tests.benchmarks.scale.clock import measured
 from tests.benchmarks.scale.search import WAYS, Asker, figures
 from tests.benchmarks.scale.store import BUILD_MEMORY, K, Store
-from workers import embedded
-from workers.embedded import postgres
-from workers.embedded.folder import package_folder
+from workers.local import embedded
+from workers.local.embedded import postgres
+from workers.local.embedded.folder import package_folder
 
 BITS = f"(binary_quantize(embedding::halfvec({DIMENSIONS}))::bit({DIMENSIONS}))"
 TAKEN = (40, 100, 200, 400)

@@ -26,7 +26,7 @@ from pipeline.search.words import searchable_with_length
 from tests.benchmarks.library import DIMENSIONS
 from tests.benchmarks.scale.clock import Took
 from tests.benchmarks.scale.vectors import CHUNKS_PER_DOCUMENT, Batch, Blend
-from workers import embedded
+from workers.local import embedded
 
 K = 10
 BATCH = 2500

@@ -22,7 +22,7 @@ from pipeline.embedding import EmbeddingOptions, Vectors
 from pipeline.embedding.calls import embed_query_checked, open_embedder
 from tests.benchmarks.library import Question, unit
 from tests.benchmarks.quality import chunks_of, read_typed, vectors_of
-from workers.admin.evaluation.dataset import EvalDataset
+from workers.app.evaluation.dataset import EvalDataset
 
 NEIGHBOURS = 10
 CHUNKS_PER_DOCUMENT = 4

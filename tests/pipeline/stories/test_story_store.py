@@ -37,7 +37,7 @@ from pipeline.stories import (
 from pipeline.stories.store import Base, build_index, stored_texts_of, stories_of_other_models, story_stats
 from tests.conftest import Addresses, with_database
 from tests.pipeline.stories.storyteller import NORTH, Pointing, angle, remembering, story
-from workers import embedded
+from workers.local import embedded
 
 TABLE = "clarifai_user_story_embeddings"
 COLUMNS = {

@@ -17,10 +17,10 @@ from pipeline.ledger import project_id, sources, tenant_id
 from tests.conftest import Addresses
 from tests.pipeline.workshop import Workshop, document
 from tests.workers.installed import installed
-from workers import embedded
-from workers.admin import tokens
 from workers.api.app import create_app
-from workers.embedded.folder import free_port
+from workers.app import tokens
+from workers.local import embedded
+from workers.local.embedded.folder import free_port
 from workers.runtime import Runtime
 
 CONFIG = """

@@ -14,7 +14,7 @@ from playwright.sync_api import sync_playwright
 from pipeline.ledger import project_id, source_id
 from tests.pipeline.workshop import Workshop, document
 from tests.workers.api.conftest import ACME
-from workers.enrichment import job
+from workers.app.enrichment import job
 from workers.runtime import Runtime
 
 AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")

@@ -19,7 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from tests.workers.api.conftest import ACME
 from workers.api.agents import server
 from workers.api.app import create_app
-from workers.embedded.folder import free_port
+from workers.local.embedded.folder import free_port
 from workers.runtime import Runtime
 
 TOOLS = {"search_knowledge", "enrich_backlog_item", "get_document", "explain_result"}

@@ -17,7 +17,7 @@ from tests.pipeline.workshop import Workshop, document
 from tests.workers.api.conftest import ACME
 from workers.api.app import create_app
 from workers.api.console import MAX_TEXT
-from workers.enrichment import job
+from workers.app.enrichment import job
 from workers.runtime import Runtime
 
 BERTH = project_id(ACME.tenant, "berth")
@@ -231,7 +231,7 @@ def test_only_who_operates_lets_deletions_go_and_tries_again(
 def test_who_operates_is_told_what_is_wrong_with_the_installation(
     logged: Callable[..., TestClient], parts: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.admin.status.RECENT_SECONDS", 0.0)
+    monkeypatch.setattr("workers.app.status.RECENT_SECONDS", 0.0)
     with parts.database.control() as connection:
         connection.execute(
             text("""

@@ -18,8 +18,8 @@ from pipeline.ledger import project_id
 from tests.workers.api.conftest import ACME
 from workers.api import callers
 from workers.api.client import HttpClient
-from workers.enrichment import job
-from workers.enrichment.messaging import JobNotifications
+from workers.app.enrichment import job
+from workers.app.enrichment.messaging import JobNotifications
 from workers.runtime import Runtime
 
 PBI = {"id": "PBI-1", "title": "Check mooring lines before each tide", "project": "berth"}

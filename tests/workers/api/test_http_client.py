@@ -18,9 +18,9 @@ from pipeline.errors import Forbidden, NotFound, RateLimited, RequestRejected, S
 from tests.pipeline.stories.storyteller import story
 from tests.workers.api.conftest import ACME, served
 from workers.api.client import HttpClient, RAGService
+from workers.app.enrichment import job, stories
+from workers.app.enrichment.story_jobs import SEARCH, STORE
 from workers.client import Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob
-from workers.enrichment import job, stories
-from workers.enrichment.story_jobs import SEARCH, STORE
 from workers.runtime import Runtime
 from workers.settings import SettingsError
 

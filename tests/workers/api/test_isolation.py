@@ -19,8 +19,8 @@ from pipeline.ledger import project_id, tenant_id
 from tests.conftest import Addresses
 from tests.workers.api.conftest import ACME, CONFIG
 from tests.workers.cli.conftest import runner, variables
-from workers import embedded
 from workers.api.agents import Tools
+from workers.local import embedded
 from workers.runtime import Runtime
 
 EXAMPLES = int(os.environ.get("LARDER_CASES", "60"))

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from pipeline.ledger import tenant_id
 from tests.pipeline.stories.storyteller import story
-from workers.enrichment.stories import memory_of, run_store
+from workers.app.enrichment.stories import memory_of, run_store
 from workers.runtime import Runtime
 
 WRITER = frozenset({"read", "write"})

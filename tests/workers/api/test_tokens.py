@@ -19,9 +19,9 @@ from pydantic import SecretStr
 from pipeline.errors import LarderError, TokenRefused
 from pipeline.ledger import project_id, tenant_id
 from tests.workers.api.conftest import ACME
-from workers.admin.tokens import REFETCH_SECONDS, PublicKeys, TokenUnproved, Verifier, _fetch, issue_token
 from workers.api import callers
 from workers.api.callers import Attempts
+from workers.app.tokens import REFETCH_SECONDS, PublicKeys, TokenUnproved, Verifier, _fetch, issue_token
 from workers.runtime import Runtime
 from workers.settings import load
 

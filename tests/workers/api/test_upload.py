@@ -23,9 +23,9 @@ from sqlalchemy import text
 from pipeline.ledger import documents, due_work, project_id, tenant_id
 from pipeline.ledger.overview import newest_problems
 from tests.workers.api.conftest import ACME, Ask
-from workers.admin import status
-from workers.admin.source_words import count_rejected
-from workers.control import maintenance, pump, steps, upload
+from workers.app import status
+from workers.app.health.source_words import count_rejected
+from workers.app.ingestion import maintenance, pump, steps, upload
 from workers.runtime import Runtime
 from workers.settings import SOURCE_TYPES
 
@@ -358,7 +358,7 @@ def test_sources_and_runs_of_ones_own_projects(api: TestClient, token: Callable[
 
 _SERVER = """
 import os, sys
-from workers.control.upload import _reader
+from workers.app.ingestion.upload import _reader
 if __name__ == "__main__":
     print(_reader().submit(os.getpid).result(60), flush=True)
     sys.stdin.read()

@@ -14,8 +14,9 @@ from pipeline.ledger import tenant_id
 from tests.conftest import Addresses
 from tests.pipeline.stores.depot import Depot
 from tests.workers.cli.asking import CONFIG, Run
-from workers import embedded, runtime
+from workers import runtime
 from workers.cli.commands import app
+from workers.local import embedded
 
 
 def stocked(database: Database) -> Depot:

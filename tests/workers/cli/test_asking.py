@@ -20,9 +20,8 @@ import pytest
 
 from tests import forked
 from tests.conftest import Site
-from workers import embedded
-from workers.processes import local_socket
-from workers.processes.local_socket import SOCKET
+from workers.local import embedded, local_socket
+from workers.local.local_socket import SOCKET
 from workers.settings import load
 
 ROOT = str(Path(__file__).parents[3])
@@ -188,7 +187,7 @@ def test_a_question_that_breaks_off_or_means_nothing_harms_no_other(harbour: Sit
 def test_a_file_that_changes_makes_another_version(tmp_path: Path) -> None:
     for top in ("connectors", "pipeline", "workers"):
         shutil.copytree(Path(ROOT, top), tmp_path / top, ignore=shutil.ignore_patterns("__pycache__"))
-    asks = "from workers.processes.local_socket import program_version as version; print(version())"
+    asks = "from workers.local.local_socket import program_version as version; print(version())"
 
     def version() -> str:
         command = [sys.executable, "-c", asks]

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from connectors import SOURCES
 from workers.cli import commands
 from workers.cli.config import app
-from workers.processes.liveness import process_start
+from workers.monitoring.liveness import process_start
 from workers.settings import load
 from workers.settings.rendering import in_force
 

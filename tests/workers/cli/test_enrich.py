@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 from pipeline.documents import Json
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.errors import ConfigurationError, DocumentRejected
+from workers import step4_file
 from workers.cli.enrich import enrich
-from workers.enrichment import step4_file
-from workers.enrichment.step4_file import write
+from workers.step4_file import write
 
 app = typer.Typer()
 app.command()(enrich)

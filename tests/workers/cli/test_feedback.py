@@ -18,7 +18,7 @@ from pipeline.search.records import Explanation
 from tests.conftest import Addresses
 from tests.pipeline.stores.depot import Depot
 from tests.workers.cli.asking import Run, found, id_of
-from workers.admin.evaluation.dataset import read
+from workers.app.evaluation.dataset import read
 from workers.cli.search import scores
 from workers.client import Client
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.conftest import Site
-from workers import embedded
+from workers.local import embedded
 
 CONFIG = "rag: {embedding: {provider: hashing}}"
 

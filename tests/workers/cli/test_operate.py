@@ -15,8 +15,9 @@ import typer
 from cryptography.fernet import Fernet
 from typer.testing import CliRunner, Result
 
-from workers import embedded, runtime
+from workers import runtime
 from workers.cli import index, operate
+from workers.local import embedded
 from workers.queue.celeryconfig import QUEUES
 
 app = typer.Typer()

@@ -20,7 +20,7 @@ from pipeline.errors import StoreRefused, StoreUnavailable
 from tests.conftest import Addresses
 from tests.workers.cli.asking import Run
 from tests.workers.cli.conftest import runner
-from workers import embedded
+from workers.local import embedded
 from workers.queue import broker
 
 Superuser = Callable[[str], psycopg.Connection[Any]]

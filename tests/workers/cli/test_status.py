@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from workers import runtime
-from workers.admin.judgement import judge
+from workers.app.health.judgement import judge
 from workers.cli import status
 from workers.cli.tables import duration_text
 

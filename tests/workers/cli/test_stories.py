@@ -11,7 +11,7 @@ from pipeline.stories import store_generated_stories
 from tests.conftest import Site
 from tests.pipeline.stories.storyteller import remembering, story
 from tests.workers.cli.asking import Run, found
-from workers.enrichment.stories import memory_of
+from workers.app.enrichment.stories import memory_of
 from workers.runtime import Addresses, Runtime
 from workers.settings import load
 

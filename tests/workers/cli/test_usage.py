@@ -12,8 +12,8 @@ from redis import Redis
 from typer.testing import CliRunner, Result
 
 from tests.workers.cli.asking import Run
-from workers import embedded
 from workers.cli.commands import app
+from workers.local import embedded
 from workers.queue import broker
 from workers.queue.app import count_quarantined
 

@@ -10,7 +10,8 @@ import pytest
 
 from tests.conftest import Addresses, Copy
 from tests.workers.doctor.installation import Store, beat, opened
-from workers import embedded, runtime
+from workers import runtime
+from workers.local import embedded
 from workers.runtime import Runtime
 
 

@@ -13,11 +13,12 @@ from pipeline.documents import Json
 from pipeline.ledger import Item, Stage, upkeep
 from tests.conftest import Addresses
 from tests.workers.installed import installed, without_messages
-from workers import embedded, runtime
-from workers.admin.doctor import doctor
-from workers.control import maintenance, pump, steps
-from workers.control import sync as control
-from workers.control.sync import configured_sources
+from workers import runtime
+from workers.app.doctor import doctor
+from workers.app.ingestion import maintenance, pump, steps
+from workers.app.ingestion import sync as control
+from workers.app.ingestion.sync import configured_sources
+from workers.local import embedded
 from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Runtime
 

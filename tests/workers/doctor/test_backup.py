@@ -15,11 +15,12 @@ import redis
 
 from tests.conftest import Addresses, with_database
 from tests.workers.doctor.installation import Store
-from workers import embedded, runtime
-from workers.admin.doctor import doctor
-from workers.embedded import postgres
-from workers.embedded.folder import package_folder
-from workers.embedded.locating import migrate
+from workers import runtime
+from workers.app.doctor import doctor
+from workers.local import embedded
+from workers.local.embedded import postgres
+from workers.local.embedded.folder import package_folder
+from workers.local.embedded.locating import migrate
 from workers.runtime import Runtime
 
 

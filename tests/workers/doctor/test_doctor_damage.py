@@ -9,8 +9,8 @@ import pytest
 
 from tests.conftest import Copy
 from tests.workers.doctor.installation import SQL, Store, beat, opened
-from workers import embedded
-from workers.admin.doctor import doctor
+from workers.app.doctor import doctor
+from workers.local import embedded
 
 
 def test_a_healthy_store_gives_nothing_to_complain_about(store: Store) -> None:

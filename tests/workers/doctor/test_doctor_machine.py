@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.workers.doctor.installation import Store
-from workers.admin.doctor import server_checks
-from workers.processes import liveness
+from workers.app.doctor import server_checks
+from workers.monitoring import liveness
 
 
 def test_a_source_that_cannot_be_read_is_named(store: Store) -> None:

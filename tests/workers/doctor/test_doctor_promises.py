@@ -11,7 +11,7 @@ from pipeline.ledger import audit
 from tests.fakes.messages import Answer, Seen
 from tests.fakes.server import FakeServer
 from tests.workers.doctor.installation import SQL, Store
-from workers.admin import judgement
+from workers.app.health import judgement
 
 PAGE = Path(__file__).parents[3] / "docs/operations.md"
 MADE: dict[str, tuple[str, str]] = {

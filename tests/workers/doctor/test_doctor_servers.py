@@ -13,8 +13,8 @@ import redis
 from pipeline.ledger import audit
 from tests.conftest import Addresses
 from tests.workers.doctor.installation import SQL, Store
-from workers import embedded
-from workers.admin.doctor import doctor, server_checks
+from workers.app.doctor import doctor, server_checks
+from workers.local import embedded
 from workers.runtime import Runtime
 
 AUDITS = {

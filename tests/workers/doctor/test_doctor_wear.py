@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.ledger import upkeep
 from tests.workers.doctor.installation import SQL, Store
-from workers.admin.doctor import doctor
+from workers.app.doctor import doctor
 
 
 def test_a_source_that_a_wrong_clock_put_off_is_planned_anew(store: Store, omniscient: SQL) -> None:

@@ -7,10 +7,10 @@ import redis
 
 from pipeline.ledger import Stage
 from tests.workers.doctor.installation import SQL, Store
-from workers import embedded
-from workers.admin.doctor import doctor
-from workers.control import maintenance, sync
-from workers.control.sync import configured_sources
+from workers.app.doctor import doctor
+from workers.app.ingestion import maintenance, sync
+from workers.app.ingestion.sync import configured_sources
+from workers.local import embedded
 from workers.queue.celeryconfig import QUEUES
 
 WAITING = {

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from connectors.sections import secret_value
+from workers.app.search import options_of
 from workers.runtime import Addresses, Runtime
-from workers.search import options_of
 from workers.settings import Settings, SettingsError, load
 from workers.settings.rendering import effective, show
 

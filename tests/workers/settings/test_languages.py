@@ -10,8 +10,8 @@ import pytest
 from connectors import open_source
 from connectors.web.limiter import RequestLimiter
 from pipeline.documents import LANGUAGE_KEY
+from workers.app.search import retriever
 from workers.runtime import Addresses, Runtime
-from workers.search import retriever
 from workers.settings import Settings
 
 Loaded = Callable[..., Settings]

@@ -1,0 +1,1 @@
+"""One machine: embedded servers, and the processes of `larder up`."""
