@@ -61,8 +61,12 @@ LEVELS: Mapping[int, Level] = {
     DISABLED: Level(says="switched off"),
 }
 
-AFTER_STORE: tuple[DegradationLevel, ...] = (KEYWORDS, CACHED)
-"""Levels to try after an error of the store, if allowed; any other error ends in the static answer."""
+AFTER: Mapping[str, tuple[DegradationLevel, ...]] = {
+    "E001": (KEYWORDS, CACHED),
+    "E002": (CACHED, KEYWORDS),
+    "E004": (UNRANKED, CACHED, KEYWORDS),
+}
+"""Code of an error -> levels to try next, if allowed; any other error ends in the static answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,8 +273,7 @@ def answer(
                 code, slow = _code(error, at), time.monotonic() - tried > health.options.slow_seconds
                 # A store that took so long to fail would take as long again.
                 useless = KEYWORDS if code == "E001" and slow else None
-                allowed = AFTER_STORE if code == "E001" else ()
-                queue = [method for method in allowed if method in queue and method is not useless]
+                queue = [method for method in AFTER.get(code, ()) if method in queue and method is not useless]
             else:
                 if result is not None:
                     return result, DegradationLevel(max(at, reached(result)))
