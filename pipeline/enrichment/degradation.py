@@ -273,7 +273,9 @@ def answer(
                 code, slow = _code(error, at), time.monotonic() - tried > health.options.slow_seconds
                 # A store that took so long to fail would take as long again.
                 useless = KEYWORDS if code == "E001" and slow else None
-                queue = [method for method in AFTER.get(code, ()) if method in queue and method is not useless]
+                queue = [
+                    method for method in AFTER.get(code, ()) if method in queue and method is not useless
+                ]
             else:
                 if result is not None:
                     return result, DegradationLevel(max(at, reached(result)))

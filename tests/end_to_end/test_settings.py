@@ -96,7 +96,7 @@ def assert_all_live(site: Site, data: Path) -> None:
     state = json.loads((data / "state.json").read_text())
     ended = {p["name"]: p["failures"] for p in state["processes"] if p["failures"]}
     assert ended == {}, [(data / "logs" / f"{name}.log").read_text()[-1000:] for name in ended]
-    assert len(supervisor.running(data)) >= 9
+    assert len(supervisor.running(data)) >= 8
 
 
 def assert_nothing_told(data: Path, printed: str, *secrets: str) -> None:

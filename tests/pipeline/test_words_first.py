@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from pipeline.documents import Listing
-from pipeline.ledger import admission, documents, project_id, search_indexes, upkeep
+from pipeline.ledger import ALL, admission, documents, project_id, search_indexes, upkeep
 from pipeline.search import RetrievalOptions, Retriever, SearchRequest, SearchResults, term_statistics
 from pipeline.search.cache import partial_of_all
 from pipeline.search.chunk_store import active_index
@@ -81,7 +81,7 @@ def test_nobody_is_told_that_something_is_loaded_that_they_may_not_see(shop: Wor
     elsewhere = (project_id(shop.tenant, "elsewhere"),)
     told = [
         search(shop, "kestrel", security_levels=levels, readers=("user:ann",), projects=projects).partial
-        for levels, projects in ((low, ()), (high, ()), (high, elsewhere))
+        for levels, projects in ((low, ALL), (high, ALL), (high, elsewhere))
     ]
     assert told == [None, Partial(), None]
 

@@ -50,7 +50,7 @@ metrics.QUEUE_WAIT.observe(0.02)
 print(metrics.exposition().decode() if len(sys.argv) > 2 else "", flush=True)
 sys.stdin.read()
 """
-SHOW = "import sys, pathlib; from workers.processes import metrics; print(metrics.exposition(pathlib.Path(sys.argv[1])).decode())"
+SHOW = "import sys, pathlib; from workers.monitoring import metrics; print(metrics.exposition(pathlib.Path(sys.argv[1])).decode())"
 
 
 def counting(folder: Path | None, *arguments: str) -> subprocess.Popen[str]:

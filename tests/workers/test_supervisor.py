@@ -309,7 +309,7 @@ def test_kill_tree_takes_the_children_along() -> None:
     assert not alive
 
 
-HOLD = "import sys, time; from pathlib import Path; from workers.processes import supervisor\n"
+HOLD = "import sys, time; from pathlib import Path; from workers.local import supervisor\n"
 HOLD += (
     "with supervisor.single_supervisor(Path(sys.argv[1])):\n    print('holds', flush=True); time.sleep(60)"
 )

@@ -146,4 +146,4 @@ def test_workers_trust_no_certificate_that_is_not_mentioned(servers: embedded.Se
 def test_what_to_do_about_one_without_tls_is_told(servers: embedded.Servers) -> None:
     """It waits for the end of what it takes for a command."""
     why = broker.connect_problem(f"rediss:{servers.broker_url.split(':', 1)[1]}")
-    assert "without TLS (rediss)" in broker.advice_on(why)
+    assert "write redis:// instead of rediss://" in broker.advice_on(why)

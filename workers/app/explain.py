@@ -13,7 +13,7 @@ from pipeline.documents import Json
 from pipeline.documents.plain_text import plural
 from pipeline.enrichment.text import truncated
 from pipeline.errors import LarderError
-from pipeline.ledger import documents, overview, search_indexes
+from pipeline.ledger import ALL, documents, overview, search_indexes
 from pipeline.search import Hit, SearchRequest, SearchResults
 from pipeline.search.records import Filter, validity_note
 from workers.app import search
@@ -190,7 +190,7 @@ def _outside(
     names = [
         name
         for name, value in vars(request.filter).items()
-        if value not in ((), None, {}) and not _alone(runtime, tenant, document, request, {name: value})
+        if value not in (ALL, (), None, {}) and not _alone(runtime, tenant, document, request, {name: value})
     ]
     if names:
         listed = " and ".join(name.replace("_", " ") for name in names)

@@ -176,7 +176,9 @@ def test_what_was_read_in_part_is_taken_and_named(send: Callable[..., Any]) -> N
     answer = send(sent).json()
 
     assert [one["external_id"] for one in answer["documents"]] == ["a.md", "b.md"]
-    assert answer["noted"] == [{"item": "a.md", "reason": "header not valid YAML at line 2; read as lines"}]
+    assert answer["noted"] == [
+        {"item": "a.md", "reason": "the header is not valid YAML at line 2; it was read line by line"}
+    ]
 
 
 def test_documents_are_taken_as_json(

@@ -101,7 +101,7 @@ def alone(site: Site, *args: str) -> tuple[int, str, str]:
     """The same by a command that no API answers, and with the parser of all arguments."""
     script = site.root / "alone.py"
     script.write_text(
-        "from workers import cli\nfrom workers.processes import local_socket\n"
+        "from workers import cli\nfrom workers.local import local_socket\n"
         "cli.ASKING = ()\nlocal_socket.ask = lambda *_: None\ncli.main()"
     )
     ran = forked.run(args, cwd=site.root / "docs", env=clean(), script=script)

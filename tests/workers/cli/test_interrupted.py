@@ -206,7 +206,7 @@ def test_up_in_the_foreground(terminal: Terminal) -> None:
     terminal.wait_for(lambda: "state " in terminal.said.read_text())
     code, lines = terminal.interrupt()
     assert code == 130
-    assert lines[-1].startswith("stopping: within half a minute")
+    assert lines[-1].startswith("stopping: the processes finish their work")
     assert not ours(terminal.site)
     assert not (terminal.site.data / "state.json").exists()
 
