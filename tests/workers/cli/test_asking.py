@@ -114,7 +114,7 @@ def test_the_answer_is_the_same(harbour: Site, args: tuple[str, ...]) -> None:
     assert (code, out, err) == alone(harbour, *args)
     if args in QUICK:
         ours = {name for name in loaded if name.startswith("pipeline")}
-        assert ours <= {"pipeline", "pipeline.documents", "pipeline.errors"}
+        assert ours <= {"pipeline", "pipeline.documents", "pipeline.documents.plain_text", "pipeline.errors"}
         assert not {"sqlalchemy", "psycopg", "pydantic", "celery", "yaml"} & loaded
 
 
