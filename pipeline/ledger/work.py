@@ -74,8 +74,9 @@ class WorkRows:
             last_error = :reason"""
         self.leased, self.document = leased, document
         self.claim = leased.claim(
-            # A doubled message must not cut a wait short, nor may a late one go round the pump, which gives up on it.
-            f"{claimable} and due_at <= now() and crash_count < :crashes",
+            # A doubled message must not cut a wait short, nor may a late one go round the pump, which gives up on it,
+            # nor take those again together that crashed together: one of them kills the worker, and all would be dead.
+            f"{claimable} and due_at <= now() and crash_count < :crashes and (crash_count = 0 or :single)",
             also="enqueued_at = coalesce(enqueued_at, now())",  # whoever has a lease is among those that are sent
             returning=returning,
         )
@@ -153,13 +154,14 @@ def claim(
 ) -> Claim:
     """Take those of `items` that still wait for this stage in this version; the others are somebody else's or old.
 
+    A document that crashed a worker is taken only if it comes alone.
+
     For an `index` beside the one that is read: those that it lacks, in the version that is searchable.
     """
     token, ids = uuid4(), [item.document_id for item in items]
     values = {"ids": ids, "versions": [item.version for item in items], "stage": stage, "index": index}
-    result = connection.execute(
-        rows_of(index).claim, {**values, "lease": lease, "crashes": crashes, "token": token}
-    )
+    values |= {"lease": lease, "crashes": crashes, "token": token, "single": len(items) == 1}
+    result = connection.execute(rows_of(index).claim, values)
     if index is not None:
         result = connection.execute(_SEARCHABLE, {"ids": list(result.scalars()), "index": index})
     documents = {row["id"]: _WAITING.validate_python(dict(row)) for row in result.mappings()}

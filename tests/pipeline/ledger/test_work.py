@@ -101,6 +101,15 @@ class TestClaiming:
         assert second.token != first.token
         assert shop.row("a")["crash_count"] == 2
 
+    def test_those_that_crashed_are_not_taken_together_again_by_a_doubled_message(
+        self, shop: Workshop
+    ) -> None:
+        shop.admit(document("poison"), document("innocent"), document("late"))
+        for external_id in ("poison", "innocent"):
+            shop.set(external_id, "crash_count = 1")
+        assert shop.claim("poison", "innocent", "late").ids == [shop.id("late")]
+        assert shop.claim("innocent").ids == [shop.id("innocent")]
+
     def test_what_crashed_too_often_is_left_to_the_pump(self, shop: Workshop) -> None:
         shop.admit(document("a"))
         for _ in range(3):
