@@ -142,21 +142,21 @@ class Client(StoryMethods):
 
     @classmethod
     def of_parts(
-        cls, parts: Runtime, tenant: str, project: str, publisher: JobPublisher | None = None
+        cls, runtime: Runtime, tenant: str, project: str, publisher: JobPublisher | None = None
     ) -> Self:
         """The client of a tenant in a process that has these parts; what it uses of them is not closed with it."""
         return cls(
-            parts.addresses.database,
+            runtime.addresses.database,
             tenant=tenant,
             project=project,
-            deadline=parts.rag.enrichment.deadline_seconds,
-            database=parts.database,
+            deadline=runtime.rag.enrichment.deadline_seconds,
+            database=runtime.database,
             publisher=publisher,
-            settings=parts.settings,
+            settings=runtime.settings,
         )
 
     @property
-    def _parts(self) -> Runtime:
+    def _runtime(self) -> Runtime:
         """What searches and reads; the model is loaded with the first question."""
         from workers.queue.app import configure
 
@@ -198,11 +198,13 @@ class Client(StoryMethods):
         """
         request = request_of(text, **options)
         if self._caller:
-            return to_json(self._parts, self.tenant, search_as(self._parts, self._caller, request, projects))
+            return to_json(
+                self._runtime, self.tenant, search_as(self._runtime, self._caller, request, projects)
+            )
         wanted = tuple(sorted({project_id(self.tenant, name) for name in projects})) if projects else ALL
         request = replace(request, filter=replace(request.filter, projects=wanted))
-        found = search(self._parts, self.tenant, request, by=current_user())
-        return to_json(self._parts, self.tenant, found)
+        found = search(self._runtime, self.tenant, request, by=current_user())
+        return to_json(self._runtime, self.tenant, found)
 
     def upload(
         self,
@@ -225,8 +227,8 @@ class Client(StoryMethods):
 
         name, writer = project or self._names[1], self._writer
         if not self._caller:
-            create_project(self._parts, writer, name)
-        return upload(self._parts, writer, name, files, documents)
+            create_project(self._runtime, writer, name)
+        return upload(self._runtime, writer, name, files, documents)
 
     def submit(
         self,
@@ -470,7 +472,7 @@ class Client(StoryMethods):
         where: dict[str, Any] = {"project": project, "source": source}
         if self._caller:
             said = {"item": item, "ref": ref, "verdict": verdict, **where}
-            return feedback.mark_as(self._parts, self._writer, said)
+            return feedback.mark_as(self._runtime, self._writer, said)
         with self._store() as connection:
             try:
                 return feedback.mark(connection, self.tenant, item, ref, verdict, by=by, **where)

@@ -62,8 +62,8 @@ def caller_of_request(context: Context) -> Caller:
 class Tools:
     """What an agent may call; each method is a tool, and its docstring what the agent is told."""
 
-    def __init__(self, parts: Runtime, caller_of: Ask) -> None:
-        self._parts = parts
+    def __init__(self, runtime: Runtime, caller_of: Ask) -> None:
+        self._runtime = runtime
         self._caller_of = caller_of
 
     def search_knowledge(
@@ -82,7 +82,7 @@ class Tools:
         caller, projects = self._caller_of(context), [project] if project else []
         request = SearchRequest(text=query, k=limit, filter=Filter(kinds=kinds))
         with _told():
-            found = search_as(self._parts, caller, request, projects)
+            found = search_as(self._runtime, caller, request, projects)
         passages = (_passage(n, hit) for n, hit in enumerate(found.hits, 1))
         head = "Nothing close was found; these are the nearest.\n" if found.weak else ""
         return head + fenced("\n\n".join(passages)) if found.hits else "Nothing was found."
@@ -96,15 +96,15 @@ class Tools:
         project: Project = None,
     ) -> str:
         """What the team knows about a backlog item: similar work, past decisions, documentation, suggestions."""
-        caller, parts = self._caller_of(context), self._parts
-        own = next((name for name in caller.projects if name != ALL), parts.settings.project)
+        caller, runtime = self._caller_of(context), self._runtime
+        own = next((name for name in caller.projects if name != ALL), runtime.settings.project)
         pbi = {"title": title, "description": description, "acceptance_criteria": acceptance_criteria}
         with _told():
-            client = Client.of_parts(parts, caller.tenant_name, own)
+            client = Client.of_parts(runtime, caller.tenant_name, own)
             asked = client.checked({"pbi": pbi}, project, (), caller)
             place = project_id(caller.tenant, asked["project"])
-            answer = prompt_block(job.enricher(parts, caller.tenant, place)(asked))
-        parts.audit_log.add(
+            answer = prompt_block(job.enricher(runtime, caller.tenant, place)(asked))
+        runtime.audit_log.add(
             caller.tenant, "enrich", "no job", {"project": asked["project"]}, by=caller.subject
         )
         return answer
@@ -112,7 +112,7 @@ class Tools:
     def get_document(self, document_id: UUID, context: Context) -> str:
         """The whole text of a document that a search named."""
         with _told():
-            found = document_as(self._parts, self._caller_of(context), document_id)
+            found = document_as(self._runtime, self._caller_of(context), document_id)
         text, more = found["text"] or "", len(found["text"] or "") - LONGEST_DOCUMENT
         cut = f"\n... {more:,} characters more" if more > 0 else ""
         head = _line(found["title"], found["source"], found["url"], found["updated_at"])
@@ -128,17 +128,17 @@ class Tools:
         caller = self._caller_of(context)
         request = SearchRequest(text=query, k=1, filter=Filter(only=(document_id,)), explain=True)
         with _told():
-            document_as(self._parts, caller, document_id)
-            hits = search_as(self._parts, caller, request).hits
+            document_as(self._runtime, caller, document_id)
+            hits = search_as(self._runtime, caller, request).hits
         if not hits or hits[0].explanation is None:
             return "This question does not find the document: it has no word of it and is not near enough."
         return json.dumps({"score": hits[0].score, **hits[0].explanation.to_json()})
 
 
-def server(parts: Runtime, caller_of: Ask) -> MCPServer:
+def server(runtime: Runtime, caller_of: Ask) -> MCPServer:
     """The server of these parts; `caller_of` says who asks."""
     made = MCPServer("larder", version=installed_version(), instructions=INSTRUCTIONS, log_level="WARNING")
-    tools = Tools(parts, caller_of)
+    tools = Tools(runtime, caller_of)
     looks = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     for tool in (tools.search_knowledge, tools.enrich_backlog_item, tools.get_document, tools.explain_result):
         made.add_tool(tool, annotations=looks, structured_output=False)

@@ -148,23 +148,23 @@ class Protocol(H11Protocol):
         self._timer = self.loop.call_later(HEAD_SECONDS, self._look)
 
 
-def create_app(parts: Runtime) -> FastAPI:
+def create_app(runtime: Runtime) -> FastAPI:
     """The application on these parts; it loads its model while it starts, and says so at `/health/rag`.
 
     Raises:
         ConfigurationError: there is nothing to prove tokens with.
     """
-    settings = parts.rag.api
+    settings = runtime.rag.api
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        warming = asyncio.create_task(run_in_threadpool(job.warm, parts))
+        warming = asyncio.create_task(run_in_threadpool(job.warm, runtime))
 
         async def live() -> None:
             await asyncio.shield(warming)
             app.state.ready = True
             while True:
-                touch(parts.heartbeat_folder, NAME)
+                touch(runtime.heartbeat_folder, NAME)
                 await asyncio.sleep(1.0)
 
         life = asyncio.create_task(live())
@@ -173,7 +173,7 @@ def create_app(parts: Runtime) -> FastAPI:
         life.cancel()
         await warming  # what it opens is closed with the rest
         await run_in_threadpool(app.state.notifications.close)
-        await run_in_threadpool(parts.audit_log.flush)
+        await run_in_threadpool(runtime.audit_log.flush)
         app.state.watcher.close()
 
     app = FastAPI(
@@ -186,18 +186,18 @@ def create_app(parts: Runtime) -> FastAPI:
         redoc_url=None,
         responses=problems.responses(),
     )
-    app.state.parts, app.state.ready, app.state.verifier = parts, False, Verifier(parts.settings)
+    app.state.runtime, app.state.ready, app.state.verifier = runtime, False, Verifier(runtime.settings)
     app.state.attempts = callers.Attempts(settings.wrong_tokens_per_minute)
-    app.state.agents = agents.server(parts, agents.caller_of_request)
+    app.state.agents = agents.server(runtime, agents.caller_of_request)
     app.state.agents.streamable_http_app(
         stateless_http=True, json_response=True, transport_security=agents.BY_TOKEN
     )
-    app.state.publisher = JobPublisher(parts.addresses.broker)
-    app.state.notifications = JobNotifications(parts.database, parts.addresses.database)
+    app.state.publisher = JobPublisher(runtime.addresses.broker)
+    app.state.notifications = JobNotifications(runtime.database, runtime.addresses.database)
     problems.install(app, console.problem)
     app.add_exception_handler(console.LoggedOut, console.logged_out)
-    app.state.watcher = watcher(parts)
-    health.install(app, parts.rag.monitoring)
+    app.state.watcher = watcher(runtime)
+    health.install(app, runtime.rag.monitoring)
     app.add_api_route("/", console.entered, include_in_schema=False)
     app.state.routes = []
     for module in (knowledge, enrichment, stories, agents, console):

@@ -59,7 +59,7 @@ ProjectName = Annotated[
 
 async def runtime_of(request: Request) -> Runtime:
     """The runtime of this process; asynchronous, since it does not block and a thread would cost more."""
-    runtime: Runtime = request.app.state.parts
+    runtime: Runtime = request.app.state.runtime
     return runtime
 
 

@@ -283,9 +283,9 @@ class RAGService(Client):
         from workers.local.embedded.locating import open_runtime
 
         settings = from_mapping(config, environ) if isinstance(config, Mapping) else load(config, environ)
-        parts = open_runtime(settings)
-        made = cls.of(settings, parts.addresses.database, parts.addresses.broker)
-        made._opened = Runtime(settings, parts.addresses, database=made._database)  # noqa: SLF001 (its own)
+        runtime = open_runtime(settings)
+        made = cls.of(settings, runtime.addresses.database, runtime.addresses.broker)
+        made._opened = Runtime(settings, runtime.addresses, database=made._database)  # noqa: SLF001 (its own)
         _ = made._opened.embedder  # noqa: SLF001 (ditto)
         with made._store():  # noqa: SLF001 (its own; is there a database?)
             return made

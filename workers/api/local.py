@@ -22,10 +22,10 @@ class _Server(ThreadingUnixStreamServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, parts: Runtime, started_as: str) -> None:
-        self.parts = parts
-        runs = [*json.loads(started_as), file_version(parts.settings.path)]
-        self.greeting = {"names": [*parts.settings.variables], "runs": runs}
+    def __init__(self, runtime: Runtime, started_as: str) -> None:
+        self.runtime = runtime
+        runs = [*json.loads(started_as), file_version(runtime.settings.path)]
+        self.greeting = {"names": [*runtime.settings.variables], "runs": runs}
         super().__init__(SOCKET, _Handler)
 
 
@@ -46,7 +46,7 @@ class _Handler(StreamRequestHandler):
 
         try:
             with acting_as(asked["user"]):
-                found = questions.answer(self.server.parts, tell, asked["question"], asked["arguments"])
+                found = questions.answer(self.server.runtime, tell, asked["question"], asked["arguments"])
         except OSError:
             raise  # whoever asked has left
         except Exception as error:  # noqa: BLE001 (whatever it is, whoever asked must be told)
@@ -60,10 +60,10 @@ class _Handler(StreamRequestHandler):
             tell("answer", found)
 
 
-def start(parts: Runtime, started_as: str) -> None:
+def start(runtime: Runtime, started_as: str) -> None:
     """Answer in threads as long as this process lives; `started_as` is what `larder up` was started as."""
-    with chdir(parts.settings.data):  # the path of a socket must be short
+    with chdir(runtime.settings.data):  # the path of a socket must be short
         Path(SOCKET).unlink(missing_ok=True)
-        server = _Server(parts, started_as)
+        server = _Server(runtime, started_as)
         Path(SOCKET).chmod(0o600)
     threading.Thread(target=server.serve_forever, name="larder-local", daemon=True).start()

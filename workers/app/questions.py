@@ -33,29 +33,29 @@ _Value = TypeVar("_Value")
 
 
 def search(
-    parts: Runtime, tell: Tell, *, text: str, options: Json, explain: bool, passage_length: int
+    runtime: Runtime, tell: Tell, *, text: str, options: Json, explain: bool, passage_length: int
 ) -> Json:
     """`document`, which `--json` prints, and what a screen shows besides."""
-    tenant = parts.settings.tenant_id
-    request = request_of(parts, tell, text, options, explain=explain)
-    results = searching.search(parts, tenant, request, by=current_user())
-    parts.audit_log.flush()  # before the answer: whoever reads it may leave in the middle, and end us with that
-    document = searching.to_json(parts, tenant, results, local=True)
-    is_empty = bool(results.model) and not results.hits and not searching.holds_documents(parts, tenant)
+    tenant = runtime.settings.tenant_id
+    request = request_of(runtime, tell, text, options, explain=explain)
+    results = searching.search(runtime, tenant, request, by=current_user())
+    runtime.audit_log.flush()  # before the answer: whoever reads it may leave in the middle, and end us with that
+    document = searching.to_json(runtime, tenant, results, local=True)
+    is_empty = bool(results.model) and not results.hits and not searching.holds_documents(runtime, tenant)
     if explain:
-        _mark_truncated(parts, results.hits, document["results"])
+        _mark_truncated(runtime, results.hits, document["results"])
     return {
         "document": document,
         "hits": [_shown(hit, text, passage_length) for hit in results.hits],
         "model": results.model,
         "partial": str(results.partial or ""),
-        "empty_tenant": parts.settings.tenant if is_empty else "",
+        "empty_tenant": runtime.settings.tenant if is_empty else "",
     }
 
 
-def _mark_truncated(parts: Runtime, hits: Sequence[Hit], explained: Sequence[Json]) -> None:
+def _mark_truncated(runtime: Runtime, hits: Sequence[Hit], explained: Sequence[Json]) -> None:
     """Note in each explanation whether the model read the whole text."""
-    truncated = searching.are_truncated(parts, [hit.chunk.embedding_text for hit in hits]) if hits else None
+    truncated = searching.are_truncated(runtime, [hit.chunk.embedding_text for hit in hits]) if hits else None
     for result, is_truncated in zip(explained, truncated or (), strict=False):
         result["explanation"]["cut"] = is_truncated
 
@@ -73,27 +73,27 @@ def _shown(hit: Hit, question: str, length: int) -> Json:
 
 
 def request_of(
-    parts: Runtime, tell: Tell, text: str, options: Json, *, explain: bool = False
+    runtime: Runtime, tell: Tell, text: str, options: Json, *, explain: bool = False
 ) -> SearchRequest:
     """A question with the options of the command line; `tell` hears of projects that hold nothing.
 
     Raises:
         ConfigurationError: a word means nothing; the message says which and what is known.
     """
-    tenant = parts.settings.tenant_id
+    tenant = runtime.settings.tenant_id
     mode, projects = searching.mode_of(options["mode"]), searching.names_in(options["project"] or ())
-    condition = filter_of(parts, options)
-    for line in searching.unknown_projects(parts, tenant, projects) if projects else ():
+    condition = filter_of(runtime, options)
+    for line in searching.unknown_projects(runtime, tenant, projects) if projects else ():
         tell("notice", line)
     return SearchRequest(text=text, mode=mode, k=options["k"], filter=condition, explain=explain)
 
 
-def filter_of(parts: Runtime, options: Json) -> Filter:
+def filter_of(runtime: Runtime, options: Json) -> Filter:
     """Which documents are asked for; raises as `request_of` does."""
-    tenant = parts.settings.tenant_id
-    since, until = _period(ZoneInfo(parts.rag.timezone), options["since"], options["until"])
+    tenant = runtime.settings.tenant_id
+    since, until = _period(ZoneInfo(runtime.rag.timezone), options["since"], options["until"])
     if options["source"]:
-        _refuse_unknown(parts, tenant, options["source"])
+        _refuse_unknown(runtime, tenant, options["source"])
     names = searching.names_in(options["project"] or ())
     return Filter(
         source_types=_each("--source-type", options["source_type"], SourceType.parse),
@@ -121,8 +121,8 @@ def _period(zone: ZoneInfo, since: str | None, until: str | None) -> tuple[datet
     return begin, end
 
 
-def _refuse_unknown(parts: Runtime, tenant: UUID, names: Iterable[str]) -> None:
-    with parts.database.tenant(tenant) as connection:
+def _refuse_unknown(runtime: Runtime, tenant: UUID, names: Iterable[str]) -> None:
+    with runtime.database.tenant(tenant) as connection:
         known = [row.name for row in sources.listed(connection)]
     for name in names:
         if name not in known:
@@ -191,20 +191,20 @@ def moment(option: str, word: str, now: datetime, zone: ZoneInfo, *, end: bool =
 # Explain ------------------------------------------------------------------------------------------
 
 
-def explain(parts: Runtime, tell: Tell, *, document: str, options: Json, query: str | None) -> Json:
+def explain(runtime: Runtime, tell: Tell, *, document: str, options: Json, query: str | None) -> Json:
     """The document of `larder explain --json`."""
-    tenant = parts.settings.tenant_id
-    request = request_of(parts, tell, query or "", options)
-    told: Json = {"document": explaining.find(parts, tenant, document)}
+    tenant = runtime.settings.tenant_id
+    request = request_of(runtime, tell, query or "", options)
+    told: Json = {"document": explaining.find(runtime, tenant, document)}
     if query is not None:
-        told["query"] = {"text": query, **explaining.why(parts, tenant, told["document"], request)}
+        told["query"] = {"text": query, **explaining.why(runtime, tenant, told["document"], request)}
     return told
 
 
 # Status -------------------------------------------------------------------------------------------
 
 
-def status(parts: Runtime, tell: Tell) -> Json:
+def status(runtime: Runtime, tell: Tell) -> Json:
     """The document of `larder status --json`."""
 
     def ask_for_patience(seconds: float) -> None:
@@ -213,8 +213,10 @@ def status(parts: Runtime, tell: Tell) -> Json:
             f"the database takes {seconds:.1f} s for each answer: this takes about {25 * seconds:.0f} s",
         )
 
-    with closing(Runtime(parts.settings, parts.addresses)) as looking:  # it closes its connections in between
-        looking.answer_timeout = parts.answer_timeout or figures.WATCH_SECONDS
+    with closing(
+        Runtime(runtime.settings, runtime.addresses)
+    ) as looking:  # it closes its connections in between
+        looking.answer_timeout = runtime.answer_timeout or figures.WATCH_SECONDS
         try:
             return figures.status(looking, ask_for_patience)
         except StoreError as error:
@@ -225,6 +227,6 @@ QUESTIONS: Mapping[str, Callable[..., Json]] = {"search": search, "explain": exp
 """Name -> what answers it."""
 
 
-def answer(parts: Runtime, tell: Tell, question: str, arguments: Mapping[str, Any]) -> Json:
+def answer(runtime: Runtime, tell: Tell, question: str, arguments: Mapping[str, Any]) -> Json:
     """The answer to a question; raises what its function does."""
-    return QUESTIONS[question](parts, tell, **arguments)
+    return QUESTIONS[question](runtime, tell, **arguments)

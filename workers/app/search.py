@@ -40,23 +40,25 @@ DISABLED = 5
 """Degradation level of an installation that is switched off."""
 
 
-def retriever(parts: Runtime, tenant: UUID) -> Retriever:
+def retriever(runtime: Runtime, tenant: UUID) -> Retriever:
     """The search of a tenant."""
     return Retriever(
-        parts.database,
+        runtime.database,
         tenant,
-        lambda index: parts.allowance.budgeted(tenant, parts.embedder_of(index), index.model),
-        options_of(parts),
-        caches=parts.caches,
-        reranker=partial(_reranker, parts),
-        rerank=parts.rerank_options,
-        watch=parts.health.watching,
-        performed=partial(_performed, parts, tenant, parts.rag.monitoring.alerts.in_force.get("slow_query")),
+        lambda index: runtime.allowance.budgeted(tenant, runtime.embedder_of(index), index.model),
+        options_of(runtime),
+        caches=runtime.caches,
+        reranker=partial(_reranker, runtime),
+        rerank=runtime.rerank_options,
+        watch=runtime.health.watching,
+        performed=partial(
+            _performed, runtime, tenant, runtime.rag.monitoring.alerts.in_force.get("slow_query")
+        ),
     )
 
 
 def _performed(
-    parts: Runtime,
+    runtime: Runtime,
     tenant: UUID,
     slow: AlertCondition | None,
     request: SearchRequest,
@@ -76,17 +78,17 @@ def _performed(
     }
     logger.debug("search_performed", extra=told)
     metrics.record_search(seconds, len(found.hits))
-    metrics.QUERY_CACHE.set(parts.caches.size)
+    metrics.QUERY_CACHE.set(runtime.caches.size)
     took = 1000 * seconds
     if slow is not None and took >= slow.threshold:
         message = f"a search took {took:.0f} ms: larder status"
-        with suppress(LarderError), parts.database.control() as connection:
+        with suppress(LarderError), runtime.database.control() as connection:
             upkeep.raise_alert(connection, slow.name, "", severity=slow.severity, message=message)
 
 
-def options_of(parts: Runtime) -> RetrievalOptions:
+def options_of(runtime: Runtime) -> RetrievalOptions:
     """How the configuration asks to search."""
-    r = parts.rag.retrieval
+    r = runtime.rag.retrieval
     return RetrievalOptions(
         top_k=r.top_k,
         max_top_k=r.max_top_k,
@@ -95,19 +97,19 @@ def options_of(parts: Runtime) -> RetrievalOptions:
         max_distance=r.max_distance,
         weights=Weights(vector=r.weights.vector, keyword=r.weights.keyword, title=r.weights.title),
         exact_below=r.exact_below,
-        synonyms=synonyms_of(parts),
-        languages=parts.rag.languages,
+        synonyms=synonyms_of(runtime),
+        languages=runtime.rag.languages,
     )
 
 
-def synonyms_of(parts: Runtime) -> Synonyms:
+def synonyms_of(runtime: Runtime) -> Synonyms:
     """Words that mean the same here, none if no file is named.
 
     Raises:
         ConfigurationError: the file cannot be read.
     """
-    path = parts.rag.retrieval.synonyms
-    return read_synonyms(parts.settings.resolve(path)) if path else Synonyms()
+    path = runtime.rag.retrieval.synonyms
+    return read_synonyms(runtime.settings.resolve(path)) if path else Synonyms()
 
 
 MOST_SYNONYM_BYTES = 1_000_000
@@ -164,23 +166,23 @@ class _TimedReranker:
             return self._model.scores(query, texts)
 
 
-def _reranker(parts: Runtime) -> Reranker | None:
+def _reranker(runtime: Runtime) -> Reranker | None:
     """The model of the second look; what keeps it from being loaded is logged, for a search does not tell."""
     try:
-        found = parts.reranker
+        found = runtime.reranker
     except LarderError as error:
         logger.warning("searches go without the reranker: %s", error)
         raise
     return found and _TimedReranker(found)
 
 
-def search(parts: Runtime, tenant: UUID, request: SearchRequest, *, by: str) -> SearchResults:
+def search(runtime: Runtime, tenant: UUID, request: SearchRequest, *, by: str) -> SearchResults:
     """The answer of this installation to `by`, which is audited; an empty one with level 5 if it is switched off."""
-    if not parts.rag.enabled:
+    if not runtime.rag.enabled:
         return SearchResults(degradation_level=DISABLED)
-    found = retriever(parts, tenant).search(request)
-    if parts.rag.security.audit:
-        parts.audit_log.search(tenant, request.text, len(found.hits), by=by)
+    found = retriever(runtime, tenant).search(request)
+    if runtime.rag.security.audit:
+        runtime.audit_log.search(tenant, request.text, len(found.hits), by=by)
     return found
 
 
@@ -242,7 +244,7 @@ def request_of(
         raise RequestRejected(str(error)) from None
 
 
-def visible_filter(parts: Runtime, caller: Caller, projects: Sequence[str] = ()) -> Filter:
+def visible_filter(runtime: Runtime, caller: Caller, projects: Sequence[str] = ()) -> Filter:
     """What the caller may see of these projects; of all of theirs if none is named.
 
     Raises:
@@ -251,50 +253,50 @@ def visible_filter(parts: Runtime, caller: Caller, projects: Sequence[str] = ())
     """
     wanted = caller.own_projects
     if projects:
-        with parts.database.tenant(caller.tenant) as connection:
+        with runtime.database.tenant(caller.tenant) as connection:
             wanted = tuple(sorted({caller.project(connection, name) for name in projects}))
     return replace(caller.search_filter, projects=wanted)
 
 
 def search_as(
-    parts: Runtime, caller: Caller, request: SearchRequest, projects: Sequence[str] = ()
+    runtime: Runtime, caller: Caller, request: SearchRequest, projects: Sequence[str] = ()
 ) -> SearchResults:
     """The answer as far as the caller may see it, from these projects; raises as `visible_filter` does.
 
     Who may not see all documents is not told the parts of scores that come from counts over all.
     """
-    s = visible_filter(parts, caller, projects)
+    s = visible_filter(runtime, caller, projects)
     limited = replace(
         request.filter, security_levels=s.security_levels, readers=s.readers, projects=s.projects
     )
-    found = search(parts, caller.tenant, replace(request, filter=limited), by=caller.subject)
+    found = search(runtime, caller.tenant, replace(request, filter=limited), by=caller.subject)
     explained = [hit for hit in found.hits if hit.explanation]
-    if not explained or sees_all(parts.database, caller.tenant, visible_filter(parts, caller)):
+    if not explained or sees_all(runtime.database, caller.tenant, visible_filter(runtime, caller)):
         return found
     told = [replace(hit, explanation=e.without_statistics()) for hit in explained if (e := hit.explanation)]
     return replace(found, hits=told)
 
 
-def document_as(parts: Runtime, caller: Caller, document: UUID) -> Json:
+def document_as(runtime: Runtime, caller: Caller, document: UUID) -> Json:
     """A document with its whole text, if the caller may see it; its columns are those of `read_document`.
 
     Raises:
         NotFound: there is none that they may know of.
     """
-    wanted = replace(visible_filter(parts, caller), only=(document,))
-    found = read_document(parts.database, caller.tenant, wanted)
+    wanted = replace(visible_filter(runtime, caller), only=(document,))
+    found = read_document(runtime.database, caller.tenant, wanted)
     if found is None:
         raise NotFound("there is no such document")
     found["url"] = web_address(found["url"])
     sealed = found["metadata"].pop(SEALED, None)
     if sealed and caller.may(ADMIN):
-        _, found["metadata"] = parts.keyring.opened({**found["metadata"], SEALED: sealed})
+        _, found["metadata"] = runtime.keyring.opened({**found["metadata"], SEALED: sealed})
     return found
 
 
-def holds_documents(parts: Runtime, tenant: UUID) -> bool:
+def holds_documents(runtime: Runtime, tenant: UUID) -> bool:
     """False if there is nothing that a search of this tenant could find."""
-    with parts.database.tenant(tenant) as connection:
+    with runtime.database.tenant(tenant) as connection:
         return documents.exist(connection)
 
 
@@ -319,9 +321,9 @@ def names_in(words: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(name for word in words for part in word.split(",") if (name := part.strip())))
 
 
-def unknown_projects(parts: Runtime, tenant: UUID, names: Iterable[str]) -> list[str]:
+def unknown_projects(runtime: Runtime, tenant: UUID, names: Iterable[str]) -> list[str]:
     """A sentence for each of these projects that holds no documents; what is shared may be empty."""
-    with parts.database.tenant(tenant) as connection:
+    with runtime.database.tenant(tenant) as connection:
         held = sources.projects(connection)
     there = {*held, project_id(tenant, SHARED)}
     missing = [n for n in names if n != ALL and project_id(tenant, n) not in there]
@@ -329,24 +331,24 @@ def unknown_projects(parts: Runtime, tenant: UUID, names: Iterable[str]) -> list
     return [f"project {name!r} holds no documents; {there_are}" for name in missing]
 
 
-def are_truncated(parts: Runtime, texts: Sequence[str]) -> list[bool] | None:
+def are_truncated(runtime: Runtime, texts: Sequence[str]) -> list[bool] | None:
     """For each text of a chunk, whether the model reads only its beginning; None if the model cannot be opened."""
     try:
-        embedder = parts.embedder
+        embedder = runtime.embedder
     except LarderError:
         return None
     most = embedder.limits.tokens_per_text if embedder.limits.oversize == "cut" else None
     return [most is not None and embedder.count_tokens(text) > most for text in texts]
 
 
-def to_json(parts: Runtime, tenant: UUID, found: SearchResults, *, local: bool = False) -> Json:
+def to_json(runtime: Runtime, tenant: UUID, found: SearchResults, *, local: bool = False) -> Json:
     """`{"results": [...], "degradation_level", "weak"}`; `explanation` if it was asked for, `partial` during loads.
 
     Addresses of files are told to who is on this machine (`local`) alone.
     """
     facts: Mapping[UUID, Json] = {}
     if found.hits:
-        with parts.database.tenant(tenant) as connection:
+        with runtime.database.tenant(tenant) as connection:
             facts = documents.facts(connection, [hit.document.id for hit in found.hits])
     return {
         "results": [hit_json(hit, facts.get(hit.document.id, {}), local=local) for hit in found.hits],

@@ -88,9 +88,9 @@ class CommandContext:
         return settings
 
     @cached_property
-    def parts(self) -> Runtime:
+    def runtime(self) -> Runtime:
         """The runtime on living servers; queue and database are connected on first use."""
-        from workers import runtime
+        from workers import runtime as runtimes
         from workers.local import embedded
         from workers.local.embedded.locating import START_SECONDS, open_runtime, uses_embedded
 
@@ -102,18 +102,18 @@ class CommandContext:
             fix = "make one with `larder up --detach`, or name another folder with --data or --config"
             raise ConfigurationError(f"there is no installation {where}", fix=fix)
         begins = self.makes and uses_embedded(self.settings) and embedded.find(data) is None
-        parts = open_runtime(self.settings, start=self.makes)
+        runtime = open_runtime(self.settings, start=self.makes)
         if begins:
             warn(f"started PostgreSQL and Valkey in {data}: they stay for later commands until `larder down`")
-        parts.answer_timeout, parts.start_timeout = self.answer_timeout, START_SECONDS
+        runtime.answer_timeout, runtime.start_timeout = self.answer_timeout, START_SECONDS
         if not self.looks:  # else nothing is sent, and Celery need not be loaded
             from workers.queue.app import configure
 
             configure(
-                self.settings.rag.queue, parts.addresses.broker, send_only=self.answer_timeout is not None
+                self.settings.rag.queue, runtime.addresses.broker, send_only=self.answer_timeout is not None
             )
-        runtime.use(parts)
-        return parts
+        runtimes.use(runtime)
+        return runtime
 
     @property
     def tenant(self) -> UUID:
@@ -138,7 +138,7 @@ class CommandContext:
         if found is None:
             from workers.app import questions
 
-            found = questions.answer(self.parts, hear, question, arguments or {})
+            found = questions.answer(self.runtime, hear, question, arguments or {})
         return found
 
     @property
@@ -159,7 +159,7 @@ class CommandContext:
         """
         from workers.local.embedded.locating import START_SECONDS, ping
 
-        ping(self.parts.addresses.database, start_timeout=START_SECONDS)
+        ping(self.runtime.addresses.database, start_timeout=START_SECONDS)
 
     @property
     def console(self) -> Console:
@@ -186,7 +186,7 @@ class CommandContext:
         """
         from workers.app.ingestion import sync_now
 
-        with sync_now.temporary_workers(self.parts, *queues) as borrowed:
+        with sync_now.temporary_workers(self.runtime, *queues) as borrowed:
             if borrowed:
                 warn("no workers are running: started some for this command (see `larder up`)")
             yield borrowed

@@ -119,7 +119,7 @@ def _runtime(context: CommandContext) -> Runtime:
     from workers.runtime import Addresses, Runtime
 
     try:
-        return context.parts
+        return context.runtime
     except StoreUnavailable as error:
         warn(str(error))
         nowhere = "127.0.0.1:1"

@@ -271,7 +271,7 @@ def build(
     from workers.app.evaluation import dataset
 
     context.ping()
-    counts = dataset.build(context.parts, context.tenant, out)
+    counts = dataset.build(context.runtime, context.tenant, out)
     pairs = ", ".join(f"{counts.get(name, 0)} by {name}" for name in dataset.REASONS)
     message = (
         f"{out} holds the texts of {plural(counts['documents'], 'document')} and "

@@ -62,23 +62,23 @@ def index(
         )
     context.ping()
     if dry_run:
-        found = [sync_now.preview(context.parts, one, force=force) for one in wanted]
+        found = [sync_now.preview(context.runtime, one, force=force) for one in wanted]
         context.answer({"success": True, "dry_run": True, "runs": found}, *_would_do(found))
         return
     if not no_wait:
-        sync_now.await_restarted(context.parts, warn)
-    undoable = sync_now.undoable(context.parts, wanted)
+        sync_now.await_restarted(context.runtime, warn)
+    undoable = sync_now.undoable(context.runtime, wanted)
     doable = [one for one in wanted if one.id not in undoable]
     if not doable:
         raise next(iter(undoable.values()))
-    sync.register(context.parts, besides=undoable)
+    sync.register(context.runtime, besides=undoable)
     not_begun = [
         {"source": one.settings.name, "item": "", "reason": str(undoable[one.id]), "outcome": "failed"}
         for one in wanted
         if one.id in undoable
     ]
     if no_wait:
-        _queue(context, sync_now.start(context.parts, doable, force=force), not_begun)
+        _queue(context, sync_now.start(context.runtime, doable, force=force), not_begun)
     else:
         _run(context, doable, not_begun, force=force)
 
@@ -111,7 +111,7 @@ def _run(
 
     begun = told = time.monotonic()
     with context.workers() as borrowed, tracing.span("larder index"):
-        watched = sync_now.start(context.parts, wanted, force=force)
+        watched = sync_now.start(context.runtime, wanted, force=force)
         with resumable(goes_on=not borrowed), progress_bars(context.console) as progress:
             bars = [progress.add_task(w.source.settings.name, total=None, note="", run=0) for w in watched]
 
@@ -130,7 +130,7 @@ def _run(
                     )
                     warn(*lines)
 
-            sync_now.wait(context.parts, watched, show, force=force)
+            sync_now.wait(context.runtime, watched, show, force=force)
     result = sync_now.report(watched, time.monotonic() - begun, not_begun)
     context.answer(result, *summary(result), code=sync_now.exit_code(result))
 
@@ -217,13 +217,13 @@ def ingest(
     if same := [name for name, place in places if place.resolve() == folder.resolve()]:
         what = f"{folder} is the folder of the source {same[0]} already"
         raise ConfigurationError(what, fix=f"larder index {same[0]}")
-    wanted = sync_now.sources_of_folder(context.parts, folder.resolve())
+    wanted = sync_now.sources_of_folder(context.runtime, folder.resolve())
     if not wanted:
         endings = ", ".join(end for ends in ENDINGS.values() for end in ends)
         raise ConfigurationError(f"{folder} holds no file that ends with one of {endings}", fix=fix)
     context.ping()
-    sync_now.await_restarted(context.parts, warn)
-    sync_now.register_folder(context.parts, wanted)
+    sync_now.await_restarted(context.runtime, warn)
+    sync_now.register_folder(context.runtime, wanted)
     _run(context, wanted, force=force)
 
 
@@ -239,9 +239,9 @@ def clear(
     context.ping()
     what = f"of source {source}" if source else f"of tenant {context.settings.tenant}"
     if not yes:
-        count = operations.count_documents(context.parts, context.tenant, source)
+        count = operations.count_documents(context.runtime, context.tenant, source)
         context.refuse_without_yes(f"remove {plural(count, 'document')} {what}", "removed", documents=count)
-    removed = operations.clear(context.parts, context.tenant, source)
+    removed = operations.clear(context.runtime, context.tenant, source)
     context.answer({"success": True, **removed}, f"removed {plural(removed['documents'], 'document')} {what}")
 
 
@@ -258,7 +258,7 @@ def list_sources(context: CommandContext) -> None:
     """Show every source the ledger knows, of all tenants."""
     from workers.app import operations
 
-    found = operations.listing(context.parts)
+    found = operations.listing(context.runtime)
     heads = ("source", "tenant", "type", "state", "schedule", "last sync", "to approve")
     keys = ("name", "tenant", "type", "state", "schedule", "last_sync", "held")
     rows = ({**s, "last_sync": minute(s["last_sync"])} for s in found)
@@ -274,8 +274,8 @@ def check_sources(context: CommandContext, names: NamesArgument = None) -> None:
     from workers.app import operations
     from workers.runtime import Addresses, Runtime
 
-    parts = Runtime(context.settings, Addresses())
-    found = operations.check(parts, names or [])
+    runtime = Runtime(context.settings, Addresses())
+    found = operations.check(runtime, names or [])
     ok = all(one["ok"] for one in found)
     said = Text() if found else Text("no sources are configured")
     for one in found:
@@ -293,7 +293,7 @@ def pause(context: CommandContext, name: NameArgument) -> None:
     """Stop a source's schedule; what is queued goes on."""
     from workers.app import operations
 
-    done = operations.pause(context.parts, name, paused=True)
+    done = operations.pause(context.runtime, name, paused=True)
     context.answer({"success": True, **done}, f"{name} is paused; `larder sources resume {name}` ends that")
 
 
@@ -302,7 +302,7 @@ def resume(context: CommandContext, name: NameArgument) -> None:
     """Let a paused source follow its schedule again."""
     from workers.app import operations
 
-    done = operations.pause(context.parts, name, paused=False)
+    done = operations.pause(context.runtime, name, paused=False)
     context.answer({"success": True, **done}, f"{name} follows its schedule again")
 
 
@@ -315,7 +315,7 @@ def rename(
     """Give what a source brought to the name that it has in the configuration now; nothing is embedded again."""
     from workers.app import operations
 
-    done = operations.rename(context.parts, old, new)
+    done = operations.rename(context.runtime, old, new)
     moved, both = plural(done["moved"], "document"), plural(done["both"], "document")
     said = f"{done['source']} has {moved} of {old}"
     if done["both"]:
@@ -336,13 +336,13 @@ def forget(
     """Remove sources that the configuration no longer has, with all that they brought."""
     from workers.app import operations
 
-    found = operations.forgettable(context.parts, names)
+    found = operations.forgettable(context.runtime, names)
     called = ", ".join(f"{k.tenant}/{k.row.name}" for k in found)
     if not yes:
-        count = sum(operations.count_documents(context.parts, k.row.tenant_id, k.row.name) for k in found)
+        count = sum(operations.count_documents(context.runtime, k.row.tenant_id, k.row.name) for k in found)
         would = f"forget {called} and remove {plural(count, 'document')}"
         context.refuse_without_yes(would, "forgotten", documents=count)
-    done = operations.forget(context.parts, found)
+    done = operations.forget(context.runtime, found)
     removed = plural(done["documents"], "document")
     context.answer({"success": True, **done}, f"forgot {called} and removed {removed}")
 
@@ -352,7 +352,7 @@ def release(context: CommandContext, name: NameArgument) -> None:
     """Approve deletions: the next walk within a day may find as many gone as wait for approval, and it is started."""
     from workers.app import operations
 
-    done = operations.release(context.parts, name)
+    done = operations.release(context.runtime, name)
     said = f"released {plural(done['released'], 'deletion')}; {_begun([done])}"
     context.answer({"success": True, **done}, said)
 
@@ -362,7 +362,7 @@ def reconcile(context: CommandContext, names: NamesArgument = None) -> None:
     """Start syncs that walk all ids and find what is gone."""
     from workers.app import operations
 
-    done = operations.reconcile(context.parts, names or [])
+    done = operations.reconcile(context.runtime, names or [])
     context.answer({"success": True, "runs": done}, _begun(done))
 
 
@@ -402,7 +402,7 @@ def begin_index(
 
     context.ping()
     begun = reindexing.begin(
-        context.parts, provider=provider, model=model, dimensions=dimensions, chunker=chunker
+        context.runtime, provider=provider, model=model, dimensions=dimensions, chunker=chunker
     )
     if not (begun["begun"] and wait):
         said = f"index {begun['index']} ({begun['made_with']}) is being filled: larder reindex status"
@@ -417,7 +417,7 @@ def begin_index(
             note = f"{figures['dead']} dead" if figures["dead"] else figures["last_error"] or ""
             progress.update(bar, completed=figures["documents"], total=figures["total"], note=note)
 
-        figures = reindexing.wait(context.parts, show)
+        figures = reindexing.wait(context.runtime, show)
     said = f"index {figures['id']} holds {figures['documents']} of {plural(figures['total'], 'document')}"
     said += f", {figures['dead']} dead" if figures["dead"] else ": larder reindex switch"
     code = PARTLY if figures["dead"] else 0
@@ -429,7 +429,7 @@ def index_status(context: CommandContext) -> None:
     """How far each index is, which one is searched, and whether a switch is possible."""
     from workers.app import reindex as reindexing
 
-    found = reindexing.status(context.parts)
+    found = reindexing.status(context.runtime)
     counts = ("documents", "missing", "dead", "chunks")
     rows = []
     for i in found["indexes"]:
@@ -457,7 +457,7 @@ def _switch(context: CommandContext, to: Literal["building", "retired"], *, forc
     from workers.app import reindex as reindexing
 
     context.ping()
-    done = reindexing.switch(context.parts, to, force=force)
+    done = reindexing.switch(context.runtime, to, force=force)
     context.answer(
         {"success": True, **done},
         f"searches read index {done['active']} ({done['made_with']}), "
@@ -475,9 +475,9 @@ def drop_index(
     from workers.app import reindex as reindexing
 
     context.ping()
-    chosen = reindexing.index_to_drop(context.parts, index)
+    chosen = reindexing.index_to_drop(context.runtime, index)
     if not yes:
         said = f"drop index {chosen.id} ({chosen.status}, {chosen.model})"
         context.refuse_without_yes(said, "dropped", index=chosen.id)
-    done = reindexing.drop(context.parts, chosen)
+    done = reindexing.drop(context.runtime, chosen)
     context.answer({"success": True, **done}, f"dropped index {done['dropped']} ({done['made_with']})")

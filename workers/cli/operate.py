@@ -64,7 +64,7 @@ def _answer_keys(context: CommandContext, *, rotate: bool) -> None:
     from pipeline.database.encryption import UNKNOWN
     from workers.app import operations
 
-    counts = operations.keys(context.parts, rotate=rotate)
+    counts = operations.keys(context.runtime, rotate=rotate)
     rows = [(name, str(count)) for name, count in counts["documents"].items()]
     lines = (
         [f"{plural(counts['rotated'], 'document was', 'documents were')} encrypted anew"] if rotate else []
@@ -91,8 +91,8 @@ def list_dead(
     """Show what was given up on and why, newest first; never a text."""
     from workers.app import operations
 
-    letters = [one.to_json() for one in operations.dead_letters(context.parts, source, settled=every)]
-    jobs = [] if source else operations.failed_jobs(context.parts)
+    letters = [one.to_json() for one in operations.dead_letters(context.runtime, source, settled=every)]
+    jobs = [] if source else operations.failed_jobs(context.runtime)
     keys = ("id", "source", "item", "stage", "reason", "at", "resolution")
     rows = [{**one, "at": minute(one["at"])} for one in letters[:MOST_SHOWN]]
     for job in jobs[:MOST_SHOWN]:
@@ -112,9 +112,9 @@ def show_dead(context: CommandContext, letter_id: Annotated[str, Argument(metava
     """Show all that is known of one dead letter and its document, without the text."""
     from workers.app import operations
 
-    letters, jobs = operations.dead_letters_and_jobs(context.parts, [letter_id])
+    letters, jobs = operations.dead_letters_and_jobs(context.runtime, [letter_id])
     entry = jobs[0] if jobs else letters[0].to_json()
-    history = operations.history(context.parts, letters[0]) if letters else []
+    history = operations.history(context.runtime, letters[0]) if letters else []
     other_letters = [one.to_json() for one in history if one.id != entry["id"]]
     lines = "\n".join(
         f"{name:<16} {value}" for name, value in {**entry, "other letters": len(other_letters)}.items()
@@ -135,7 +135,7 @@ def replay_dead(
 
     if bool(ids) + bool(source) + every != 1:
         raise ConfigurationError("say what to replay", fix="give ids, or --source NAME, or --all")
-    runtime = context.parts
+    runtime = context.runtime
     if ids:
         letters, failed = operations.dead_letters_and_jobs(runtime, ids)
     else:
@@ -162,12 +162,12 @@ def drop_dead(
     from pipeline.ledger import jobs
     from workers.app import operations
 
-    letters, failed = operations.dead_letters_and_jobs(context.parts, ids)
+    letters, failed = operations.dead_letters_and_jobs(context.runtime, ids)
     items = sorted({letter.item for letter in letters} | {job["id"] for job in failed})
     if not yes:
         context.refuse_without_yes(f"drop {', '.join(items)}", "dropped", items=items)
-    done = operations.drop(context.parts, letters)
-    done["dropped"] += operations.settle_jobs(context.parts, failed, "dead.drop", jobs.drop)
+    done = operations.drop(context.runtime, letters)
+    done["dropped"] += operations.settle_jobs(context.runtime, failed, "dead.drop", jobs.drop)
     context.answer({"success": True, **done}, f"dropped {', '.join(done['dropped'])}")
 
 
@@ -181,7 +181,7 @@ def set_aside(
     from workers.app.ingestion.sync_now import broker_lost
     from workers.queue import broker
 
-    url = context.parts.addresses.broker
+    url = context.runtime.addresses.broker
     if why := broker.connect_problem(url):
         raise broker_lost(why, broker.advice_on(why))
     total = broker.quarantined_total(url) or 0
@@ -210,7 +210,7 @@ def _chain(context: CommandContext, tenant: str | None) -> Iterator[Connection]:
     from pipeline.ledger import tenant_id
 
     chain_tenant = tenant_id(tenant) if tenant else context.tenant
-    with context.parts.database.tenant(chain_tenant) as connection:
+    with context.runtime.database.tenant(chain_tenant) as connection:
         yield connection
 
 
@@ -268,7 +268,7 @@ def runs(
     """Show the last syncs with their counts, times and errors, newest first."""
     from workers.app import operations
 
-    run_rows = operations.newest_runs(context.parts, names or [], number)
+    run_rows = operations.newest_runs(context.runtime, names or [], number)
     heads = ("run", "source", "began", "took", "state", "listed", "indexed", "failed", "noted")
     rows = []
     for one in run_rows:
@@ -384,7 +384,7 @@ def doctor(
     context.looks = not repair
     if repair:  # which may take any time
         context.answer_timeout = None
-    report = doctors.report(doctors.examine(context.parts, repair=repair))
+    report = doctors.report(doctors.examine(context.runtime, repair=repair))
     findings = report["findings"]
     rows = []
     for one in findings:

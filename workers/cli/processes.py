@@ -79,12 +79,12 @@ def up(
         if uses_embedded(settings):
             broker.disown(server_addresses.broker)  # the data folder is restored as a whole
         else:
-            refuse_shared_broker(context.parts)
-        sync.register(context.parts)
-        context.parts.database.close()
+            refuse_shared_broker(context.runtime)
+        sync.register(context.runtime)
+        context.runtime.database.close()
         port = None if no_flower else r.flower.port or embedded.usual_port(settings.data / "flower")
         api = None if no_api else r.api.port or embedded.usual_port(settings.data / "api")
-        _load(context.parts, ("worker", "api")[: 1 + (api is not None)], LOADED_MODULES)
+        _load(context.runtime, ("worker", "api")[: 1 + (api is not None)], LOADED_MODULES)
         boss = supervisor.Supervisor(
             settings=settings, addresses=server_addresses, flower_port=port, api_port=api, fork=run_in_fork
         )
@@ -170,7 +170,7 @@ def _tell(context: CommandContext, state: dict[str, Any], *, secrets: bool) -> N
             f"flower    {state['flower_url']}  (user {state['flower_user'] or 'of its OAuth provider'})"
         )
     lines.append(f"state     {context.settings.data / 'state.json'}  (addresses and passwords)")
-    if notice := reindex.mismatch_notice(context.parts):
+    if notice := reindex.mismatch_notice(context.runtime):
         lines.append(f"model     {notice}")
     context.answer(state if secrets else without_secrets_of(state), *lines)
 
@@ -270,11 +270,11 @@ def worker(
     if queue not in QUEUES:
         raise ConfigurationError(f"there is no queue {queue!r}", fix=f"use one of {', '.join(QUEUES)}")
     _log_as_configured(context)
-    if notice := reindex.mismatch_notice(context.parts):
+    if notice := reindex.mismatch_notice(context.runtime):
         import structlog
 
         structlog.get_logger("larder").warning(notice)
-    processes.run_worker(context.parts, queue, concurrency)
+    processes.run_worker(context.runtime, queue, concurrency)
 
 
 LOADED_MODULES = ("workers.processes.run", "workers.tasks")
@@ -299,7 +299,7 @@ def lend(context: CommandContext, queues: Annotated[list[str], Argument()]) -> N
     from workers.local import supervisor
     from workers.local.embedded.locating import addresses
 
-    _load(context.parts, ("worker", "beat"), LOADED_MODULES)
+    _load(context.runtime, ("worker", "beat"), LOADED_MODULES)
     settings = context.settings
     boss = supervisor.Supervisor(
         settings=settings, addresses=addresses(settings), queues=queues, lends=True, fork=run_in_fork
@@ -310,7 +310,7 @@ def lend(context: CommandContext, queues: Annotated[list[str], Argument()]) -> N
         boss.stopping.set()
 
     threading.Thread(target=end_with_input, daemon=True).start()
-    context.parts.database.close()
+    context.runtime.database.close()
     boss.run()
 
 
@@ -320,7 +320,7 @@ def beat(context: CommandContext) -> None:
     from workers.processes import run as processes
 
     _log_as_configured(context)
-    processes.run_beat(context.parts)
+    processes.run_beat(context.runtime)
 
 
 @command(answer_timeout=None, without={"as_json"})
@@ -338,7 +338,7 @@ def api(
     s = context.settings.rag.api
     port = port or s.port or 8000
     _refuse_taken("api.port", port)
-    processes.run_api(context.parts, host or s.host, port)
+    processes.run_api(context.runtime, host or s.host, port)
 
 
 @command()
@@ -358,7 +358,7 @@ def token(
     from workers.runtime import current_user
 
     caller = rights.caller(user, tenant or context.settings.tenant, permission or ["read"])
-    runtime = context.parts
+    runtime = context.runtime
     issued = tokens.issue_token(context.settings, caller, hours=hours)
     granted = {
         "permissions": sorted(caller.permissions),
@@ -384,7 +384,7 @@ def mcp(
     from workers.processes import run as processes
 
     _log_as_configured(context)
-    processes.run_agents(context.parts, rights.caller(user, context.settings.tenant))
+    processes.run_agents(context.runtime, rights.caller(user, context.settings.tenant))
 
 
 @command(answer_timeout=None, without={"as_json"})
@@ -420,7 +420,7 @@ def flower(
     _log_as_configured(context)
     port = port or context.settings.rag.flower.port or 5555
     _refuse_taken("flower.port", port)
-    processes.run_flower(context.parts, port, address, os.environ)
+    processes.run_flower(context.runtime, port, address, os.environ)
 
 
 @command()

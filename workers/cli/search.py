@@ -228,7 +228,7 @@ def why_visible(
 
     caller = rights.caller(user, context.settings.tenant)
     with _several_named(context):
-        facts = explaining.find(context.parts, context.tenant, document)
+        facts = explaining.find(context.runtime, context.tenant, document)
     told = explaining.why_visible(caller, facts)
     rows = ((one["rule"], "yes" if one["passes"] else "NO", one["detail"]) for one in told["rules"])
     said = f"{user} {'finds' if told['visible'] else 'does not find'} {facts['title']!r}"
@@ -307,7 +307,7 @@ def feedback(
         usage = "write `larder feedback ITEM REF useful|noise|undo`, or --list, or --export DIR"
         raise ConfigurationError("that is no whole command", fix=usage)
     context.looks = listing
-    with context.parts.database.tenant(context.tenant) as connection:
+    with context.runtime.database.tenant(context.tenant) as connection:
         if item is not None and ref is not None and said is not None:
             where: dict[str, Any] = {"project": project, "source": source, "by": current_user()}
             done = marking.mark(connection, context.tenant, item, ref, said, **where)

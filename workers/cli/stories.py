@@ -34,7 +34,7 @@ TagOption = Annotated[list[str] | None, Option("--tag", help="The story has one 
 def _memory(context: CommandContext) -> StoryMemory:
     from workers.app.enrichment.stories import memory_of
 
-    return memory_of(context.parts, context.tenant, context.settings.tenant)
+    return memory_of(context.runtime, context.tenant, context.settings.tenant)
 
 
 @command(app)
@@ -52,7 +52,7 @@ def seed(
 
     rows = rows_of(file) if file else []  # before any server is asked
     with context.workers(ENRICHING) as owns_workers, resumable(own=owns_workers):
-        addresses = context.parts.addresses
+        addresses = context.runtime.addresses
         with Client.of(context.settings, addresses.database, addresses.broker) as client:
             results = _seeded(client, rows, source or file.name[-64:]) if file else _embedded_anew(client)
             done: Json = {"stored": 0, "skipped": 0, "refused": []}
@@ -122,7 +122,7 @@ def find(
     from workers.app.enrichment.stories import StoryQuery, search
 
     request = StoryQuery(query=query, k=k, threshold=threshold, tags=tag, examples=prompt)
-    hits = search(context.parts, context.tenant, request)
+    hits = search(context.runtime, context.tenant, request)
     heads = ("alike", "id", "title", "agent", "edited")
     rows = []
     for s in hits:
@@ -155,7 +155,7 @@ def stats(context: CommandContext) -> None:
     """Show how many stories there are, by agent, and how sure their agents were."""
     from pipeline.stories.store import story_stats
 
-    with context.parts.database.tenant(context.tenant) as connection:
+    with context.runtime.database.tenant(context.tenant) as connection:
         figures = story_stats(connection, context.tenant)
     by = {f"  {agent}": count for agent, count in figures["by_source_agent"].items()}
     mean = figures["average_confidence_score"]

@@ -122,7 +122,7 @@ def end_leases(runtime: Runtime) -> None:
 
 def judged(otherwise: str) -> Callable[[Runtime], Diagnosis]:
     """A check that the judgement of `larder status` makes; `otherwise` is the detail if it finds nothing."""
-    return lambda _parts: fine(otherwise)
+    return lambda _runtime: fine(otherwise)
 
 
 # Work under way -----------------------------------------------------------------------------------

@@ -31,28 +31,28 @@ os.set_blocking(_ASKED, False)
 os.set_blocking(_ASK, False)
 
 
-def tenants(parts: Runtime) -> list[UUID]:
+def tenants(runtime: Runtime) -> list[UUID]:
     """Every tenant there is."""
-    with parts.database.control() as connection:
+    with runtime.database.control() as connection:
         return list(sources.tenant_names(connection))
 
 
-def each_tenant(parts: Runtime, do: Callable[[Connection], _Found]) -> list[_Found]:
+def each_tenant(runtime: Runtime, do: Callable[[Connection], _Found]) -> list[_Found]:
     """What is found for each tenant, in a transaction of its own: rows of two tenants are never seen together."""
-    return [_as_tenant(parts, tenant, do) for tenant in tenants(parts)]
+    return [_as_tenant(runtime, tenant, do) for tenant in tenants(runtime)]
 
 
-def _as_tenant(parts: Runtime, tenant: UUID, do: Callable[[Connection], _Found]) -> _Found:
-    with parts.database.tenant(tenant) as connection:
+def _as_tenant(runtime: Runtime, tenant: UUID, do: Callable[[Connection], _Found]) -> _Found:
+    with runtime.database.tenant(tenant) as connection:
         return do(connection)
 
 
-def refresh_statistics(parts: Runtime) -> None:
+def refresh_statistics(runtime: Runtime) -> None:
     """Count lexemes anew for every tenant whose documents have changed since the last count."""
-    with parts.database.control() as connection:
+    with runtime.database.control() as connection:
         stale = upkeep.tenants_to_count(connection)
     for tenant in stale:
-        _apart(partial(refresh_tenant, parts, tenant, wait=False))
+        _apart(partial(refresh_tenant, runtime, tenant, wait=False))
 
 
 def _apart(do: Callable[[], object]) -> None:
@@ -63,17 +63,17 @@ def _apart(do: Callable[[], object]) -> None:
         logger.warning("a part of the upkeep was left out: %s", error)
 
 
-def refresh_tenant(parts: Runtime, tenant: UUID, *, wait: bool = True) -> None:
+def refresh_tenant(runtime: Runtime, tenant: UUID, *, wait: bool = True) -> None:
     """Count a tenant's lexemes anew in the index that is searched; another one is counted before it is switched to."""
-    with parts.database.tenant(tenant) as connection:
+    with runtime.database.tenant(tenant) as connection:
         index = active_index(connection)
         if index is not None:
             term_statistics.refresh(connection, tenant, index.id, wait=wait)
 
 
-def request_builds(parts: Runtime) -> None:
+def request_builds(runtime: Runtime) -> None:
     """Ask for a look at which indexes must be built, and return; a build may take hours."""
-    with parts.database.control() as connection:
+    with runtime.database.control() as connection:
         search_indexes.request_builds(connection)
     with suppress(BlockingIOError):  # it is full of what nobody reads
         os.write(_ASK, b"?")
@@ -88,56 +88,56 @@ def wait_for_request(seconds: float) -> None:
             os.read(_ASKED, 4096)
 
 
-def build_requested(parts: Runtime) -> None:
+def build_requested(runtime: Runtime) -> None:
     """Build what is due for each search index that was asked for, unless somebody else is at it."""
-    lease = parts.rag.queue.lease_seconds
-    _apart(partial(_build_stories, parts))
-    with parts.database.control() as connection:
+    lease = runtime.rag.queue.lease_seconds
+    _apart(partial(_build_stories, runtime))
+    with runtime.database.control() as connection:
         found = indexes(connection)
     for index in found:
-        with parts.database.control() as connection:
+        with runtime.database.control() as connection:
             claimed = search_indexes.claim_build(connection, index.id, lease=lease)
         if claimed is None:
             continue
         try:
-            with renewed(partial(_renew_build, parts, claimed, lease), lease=lease):
-                _build(parts, index)
+            with renewed(partial(_renew_build, runtime, claimed, lease), lease=lease):
+                _build(runtime, index)
         except LarderError as error:
             logger.warning("what was put off of search index %d could not be built: %s", index.id, error)
         finally:  # one that fails is tried when somebody asks again: until then writes go on
-            with parts.database.control() as connection:
+            with runtime.database.control() as connection:
                 search_indexes.finish_build(connection, claimed)
 
 
-def _build_stories(parts: Runtime) -> None:
+def _build_stories(runtime: Runtime) -> None:
     from pipeline.stories.store import build_index  # with all of user stories, which status asks nothing of
 
-    with parts.database.control() as connection:
-        build_index(connection, parts.rag.story_embedding.dimensions)
+    with runtime.database.control() as connection:
+        build_index(connection, runtime.rag.story_embedding.dimensions)
 
 
-def _renew_build(parts: Runtime, claimed: search_indexes.Build, lease: float) -> bool:
-    with parts.database.control() as connection:
+def _renew_build(runtime: Runtime, claimed: search_indexes.Build, lease: float) -> bool:
+    with runtime.database.control() as connection:
         return search_indexes.renew_build(connection, claimed, lease=lease)
 
 
-def build_indexes(parts: Runtime) -> None:
+def build_indexes(runtime: Runtime) -> None:
     """Build what is due for each search index, here and now."""
-    with parts.database.control() as connection:
+    with runtime.database.control() as connection:
         found = indexes(connection)
     for index in found:
-        _build(parts, index)
+        _build(runtime, index)
 
 
-def _build(parts: Runtime, index: SearchIndex) -> None:
-    retrieval = parts.rag.retrieval
-    with parts.database.control() as connection:
+def _build(runtime: Runtime, index: SearchIndex) -> None:
+    retrieval = runtime.rag.retrieval
+    with runtime.database.control() as connection:
         keyword, vector = term_statistics.build_due(
             connection, index, exact_below=retrieval.exact_below, build_at=retrieval.build_at
         )
 
     def build(kind: Mapping[str, bool]) -> None:
-        with parts.database.control() as connection:
+        with runtime.database.control() as connection:
             term_statistics.build(connection, index, **kind)
 
     # Beside each other, since each is made by one process of the server.
@@ -145,39 +145,39 @@ def _build(parts: Runtime, index: SearchIndex) -> None:
         list(pool.map(build, ({"keyword": keyword, "vector": False}, {"keyword": False, "vector": vector})))
 
 
-def trim(parts: Runtime) -> None:
+def trim(runtime: Runtime) -> None:
     """Caches to their size; old runs, answers, letters, tombstones, audit entries and ownerless chunks out.
 
     In many small transactions: what is done stays done, and one that fails keeps the others from nothing.
     """
-    queue = parts.rag.queue
-    megabytes = parts.rag.embedding.cache.max_size
+    queue = runtime.rag.queue
+    megabytes = runtime.rag.embedding.cache.max_size
     of_tenants: tuple[Callable[[Connection], object], ...] = (
         partial(work_in_progress.trim_cache, megabytes=megabytes),
         embedding_use.forget_old_claims,
         partial(upkeep.delete, found=upkeep.ORPHANS),
     )
-    for tenant in tenants(parts):
+    for tenant in tenants(runtime):
         for do in of_tenants:
-            _apart(partial(_as_tenant, parts, tenant, do))
-        _apart(partial(_prune_audit, parts, tenant))
-    with parts.database.control() as connection:
+            _apart(partial(_as_tenant, runtime, tenant, do))
+        _apart(partial(_prune_audit, runtime, tenant))
+    with runtime.database.control() as connection:
         upkeep.trim_usage_and_workers(connection)
-    hours = parts.rag.enrichment.results_kept_hours
+    hours = runtime.rag.enrichment.results_kept_hours
     runs, dead = int(queue.keep_runs_days), int(queue.keep_dead_days)
     for table in upkeep.AGED:
         more = True
         while more:
-            with parts.database.control() as connection:
+            with runtime.database.control() as connection:
                 more = upkeep.trim(connection, table, runs_days=runs, dead_days=dead, answers_hours=hours)
 
 
-def _prune_audit(parts: Runtime, tenant: UUID) -> None:
-    while _as_tenant(parts, tenant, partial(audit.prune, days=parts.rag.security.audit_days)):
+def _prune_audit(runtime: Runtime, tenant: UUID) -> None:
+    while _as_tenant(runtime, tenant, partial(audit.prune, days=runtime.rag.security.audit_days)):
         pass
 
 
-def record_canary(parts: Runtime, queue: str) -> None:
+def record_canary(runtime: Runtime, queue: str) -> None:
     """Note that a queue was served just now."""
-    with parts.database.control() as connection:
+    with runtime.database.control() as connection:
         upkeep.record_canary(connection, queue)

@@ -24,72 +24,72 @@ LOST_SECONDS = 5.0
 """Of a message that was sent so long ago, waits nowhere and is with nobody: it was lost with its broker."""
 
 
-def pump_once(parts: Runtime, sent: float | None = None) -> None:
+def pump_once(runtime: Runtime, sent: float | None = None) -> None:
     """What is due becomes messages. Harmless beside itself, late, doubled or lost.
 
     `sent` is the time at which the tick was sent that asks for it, if it was one.
     """
-    parts.database.end_stalled()
+    runtime.database.end_stalled()
     # First what somebody waits for: enrichments that are over end, and those without a message get one.
-    with parts.database.control() as connection:
-        due = jobs.pump_once(connection, steps.job_limits(parts.rag))
+    with runtime.database.control() as connection:
+        due = jobs.pump_once(connection, steps.job_limits(runtime.rag))
     for one in due:
-        dispatch.send_job(parts.database, one)
-    unheard = broker.without_message(parts.addresses.broker, dispatch.LISTS)
-    limits = replace(steps.limits(parts.rag), resend=_resend(parts, unheard, *dispatch.TASK_OF.values()))
-    with parts.database.control() as connection:
+        dispatch.send_job(runtime.database, one)
+    unheard = broker.without_message(runtime.addresses.broker, dispatch.LISTS)
+    limits = replace(steps.limits(runtime.rag), resend=_resend(runtime, unheard, *dispatch.TASK_OF.values()))
+    with runtime.database.control() as connection:
         found = due_work.pump_once(
             connection,
             limits,
-            embed=_embed_room(parts, connection),
-            resend_syncs=_resend(parts, unheard, "larder.sync"),
+            embed=_embed_room(runtime, connection),
+            resend_syncs=_resend(runtime, unheard, "larder.sync"),
         )
     # Sent at once: whatever goes wrong further down, they are noted as under way.
     for tenant, source, run in found.syncs if found else ():
-        dispatch.send_sync(parts.database, tenant, source, run)
-    if _send(parts, found.batches if found else ()) >= limits.at_once:
+        dispatch.send_sync(runtime.database, tenant, source, run)
+    if _send(runtime, found.batches if found else ()) >= limits.at_once:
         dispatch.wake_pump()  # more may wait
-    _open_due(parts, sent)
-    close_settled(parts)
-    with parts.database.control() as connection:
+    _open_due(runtime, sent)
+    close_settled(runtime)
+    with runtime.database.control() as connection:
         lacking = indexes(connection)
     if found and len(lacking) > 1:
         for index in lacking:
-            send_fills(parts, index.id, resend=_resend(parts, unheard, "larder.fill"))
+            send_fills(runtime, index.id, resend=_resend(runtime, unheard, "larder.fill"))
 
 
-def send_embeds(parts: Runtime) -> None:
+def send_embeds(runtime: Runtime) -> None:
     """Send what is to be embedded next; called whenever a step ends, so that a few messages are always there."""
-    with parts.database.control() as connection:
-        room = _embed_room(parts, connection)
-        batches = due_work.choose_embeds(connection, steps.limits(parts.rag), room)
-    _send(parts, batches)
+    with runtime.database.control() as connection:
+        room = _embed_room(runtime, connection)
+        batches = due_work.choose_embeds(connection, steps.limits(runtime.rag), room)
+    _send(runtime, batches)
 
 
-def _embed_room(parts: Runtime, connection: Connection) -> due_work.EmbedRoom:
+def _embed_room(runtime: Runtime, connection: Connection) -> due_work.EmbedRoom:
     return due_work.EmbedRoom(
-        documents=parts.allowance.embed_room(connection),
-        chunks=steps.weights(parts.rag)[Stage.CHUNKED],
-        waiting=broker.waiting(parts.addresses.broker, "embed"),
+        documents=runtime.allowance.embed_room(connection),
+        chunks=steps.weights(runtime.rag)[Stage.CHUNKED],
+        waiting=broker.waiting(runtime.addresses.broker, "embed"),
     )
 
 
-def _send(parts: Runtime, batches: Sequence[due_work.Batch]) -> int:
+def _send(runtime: Runtime, batches: Sequence[due_work.Batch]) -> int:
     """How many documents the messages are about."""
     for batch in batches:
-        dispatch.send_batch(parts.database, batch)
+        dispatch.send_batch(runtime.database, batch)
     return sum(len(batch.items) for batch in batches)
 
 
-def _resend(parts: Runtime, unheard: set[str], *tasks: str) -> float:
+def _resend(runtime: Runtime, unheard: set[str], *tasks: str) -> float:
     """After how many seconds messages of these tasks count as lost: a broker that was wiped has none of any."""
-    usual = parts.rag.queue.resend_after
+    usual = runtime.rag.queue.resend_after
     return min(LOST_SECONDS, usual) if unheard.issuperset(tasks) else usual
 
 
-def _open_due(parts: Runtime, sent: float | None) -> None:
+def _open_due(runtime: Runtime, sent: float | None) -> None:
     """Open a run for every source whose time has come or whose files have changed."""
-    with parts.database.control() as connection:
+    with runtime.database.control() as connection:
         due = sources.due(connection)
         watched = sources.watched(connection)
     wanted = {row.id: ("schedule", row) for row in due}
@@ -97,28 +97,28 @@ def _open_due(parts: Runtime, sent: float | None) -> None:
         wanted.setdefault(row.id, ("watch", row))
     for trigger, row in wanted.values():
         try:
-            _open(parts, row, trigger, sent)
+            _open(runtime, row, trigger, sent)
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - one source must not keep the others from their turn
             told = error if isinstance(error, LarderError) else as_indexing_error(error)
-            with parts.database.tenant(row.tenant_id) as connection:
+            with runtime.database.tenant(row.tenant_id) as connection:
                 sources.failed(connection, row.id, str(told), row.next_sync_at)
 
 
-def _open(parts: Runtime, row: sources.SourceRow, trigger: str, sent: float | None) -> None:
-    configured = source_of_row(parts.settings, row)
-    if configured is None or (trigger == "watch" and not _has_changed(parts, configured, row)):
+def _open(runtime: Runtime, row: sources.SourceRow, trigger: str, sent: float | None) -> None:
+    configured = source_of_row(runtime.settings, row)
+    if configured is None or (trigger == "watch" and not _has_changed(runtime, configured, row)):
         return
     walk = row.next_walk_at is not None and row.next_walk_at <= datetime.now(UTC)
-    start_run(parts, row.tenant_id, row.id, trigger=trigger, walk=walk, since=sent)
+    start_run(runtime, row.tenant_id, row.id, trigger=trigger, walk=walk, since=sent)
 
 
-def _has_changed(parts: Runtime, configured: Configured, row: sources.SourceRow) -> bool:
+def _has_changed(runtime: Runtime, configured: Configured, row: sources.SourceRow) -> bool:
     if row.last_sync_at is None:
         return False
     try:
-        return open_source(parts, configured.settings).stamp() != row.stamp
+        return open_source(runtime, configured.settings).stamp() != row.stamp
     except LarderError:
         return False  # the next scheduled sync tells what is wrong
 
@@ -129,12 +129,12 @@ def _log_closed(closed: Sequence[Json]) -> None:
             logger.info("indexing_complete", extra=one)
 
 
-def close_settled(parts: Runtime) -> set[int]:
+def close_settled(runtime: Runtime) -> set[int]:
     """Close runs whose documents are settled, once their words are counted, and build what was put off meanwhile.
 
     Both take minutes for millions. Returns the runs that are closed.
     """
-    with parts.database.control() as connection:
+    with runtime.database.control() as connection:
         settled = runs.list_settled(connection)
         counted = [s for s in settled if not s.uncounted]
         closed = runs.close(connection, [s.id for s in counted]) if counted else []
@@ -147,10 +147,10 @@ def close_settled(parts: Runtime) -> set[int]:
     return {int(one["run"]) for one in closed}
 
 
-def send_fills(parts: Runtime, index: int, *, resend: float | None = None) -> None:
+def send_fills(runtime: Runtime, index: int, *, resend: float | None = None) -> None:
     """Send messages for what a search index lacks; once more after `resend` seconds, if not after the usual ones."""
-    limits, chunks = steps.limits(parts.rag), steps.weights(parts.rag)[Stage.CHUNKED]
-    with parts.database.control() as connection:
+    limits, chunks = steps.limits(runtime.rag), steps.weights(runtime.rag)[Stage.CHUNKED]
+    with runtime.database.control() as connection:
         limits = replace(limits, resend=resend or limits.resend)
         batches = due_work.choose_fills(connection, index, limits, chunks=chunks)
-    _send(parts, batches)
+    _send(runtime, batches)

@@ -30,21 +30,21 @@ SLICE_SECONDS = 4.0
 """How long a large document is embedded until others get their turn."""
 
 
-def indexer(parts: Runtime, tenant: UUID, beside: SearchIndex | None = None) -> Indexer:
+def indexer(runtime: Runtime, tenant: UUID, beside: SearchIndex | None = None) -> Indexer:
     """Brings documents into the search index that is read at this moment, or into another one that lacks them."""
     if beside is None:
-        with parts.database.tenant(tenant, durable=False) as connection:
-            index = target_index(parts, connection)
+        with runtime.database.tenant(tenant, durable=False) as connection:
+            index = target_index(runtime, connection)
     else:
         index = beside
-    q, configured = parts.rag.queue, chunkers(parts)
-    terms = parts.allowance.terms_of(index.provider, index.model)
+    q, configured = runtime.rag.queue, chunkers(runtime)
+    terms = runtime.allowance.terms_of(index.provider, index.model)
     return Indexer(
-        database=parts.database,
-        chunker_of=chunkers(parts, index.strategy),
-        embedder=lambda: parts.embedder_of(index),
+        database=runtime.database,
+        chunker_of=chunkers(runtime, index.strategy),
+        embedder=lambda: runtime.embedder_of(index),
         model=index.model,
-        index=lambda connection: beside or target_index(parts, connection),
+        index=lambda connection: beside or target_index(runtime, connection),
         beside=beside.id if beside else None,
         words_first=index.provider not in INSTANT,
         strategy=index.strategy,
@@ -58,19 +58,19 @@ def indexer(parts: Runtime, tenant: UUID, beside: SearchIndex | None = None) -> 
     )
 
 
-def traces_of(parts: Runtime, tenant: UUID, items: Sequence[Item]) -> list[str]:
+def traces_of(runtime: Runtime, tenant: UUID, items: Sequence[Item]) -> list[str]:
     """Where the traces of these documents go on: those of the runs that brought them. None if nothing is traced."""
     if not tracing.enabled():
         return []
-    with parts.database.tenant(tenant, durable=False) as connection:
+    with runtime.database.tenant(tenant, durable=False) as connection:
         return runs.traces_of(connection, items)
 
 
-def syncer(parts: Runtime) -> Syncer:
+def syncer(runtime: Runtime) -> Syncer:
     """The walk through a source; each page stored tells the pump."""
-    q = parts.rag.queue
+    q = runtime.rag.queue
     return Syncer(
-        database=parts.database,
+        database=runtime.database,
         lease=q.lease_seconds,
         read_all_after=q.reconcile_hours * 3600,
         guard=admission.DeletionGuard(share=q.deletion_guard.share, documents=q.deletion_guard.documents),
@@ -78,23 +78,23 @@ def syncer(parts: Runtime) -> Syncer:
     )
 
 
-def target_index(parts: Runtime, connection: Connection) -> SearchIndex:
+def target_index(runtime: Runtime, connection: Connection) -> SearchIndex:
     """The search index that new chunks go to: the one that is read, be it of another model than configured."""
     active = active_index(connection)
     if active is not None:
         return active
-    e, strategy = parts.rag.embedding, parts.rag.chunking.strategy
+    e, strategy = runtime.rag.embedding, runtime.rag.chunking.strategy
     return open_index(
         connection,
         provider=e.provider,
-        model=parts.model,
+        model=runtime.model,
         dimensions=e.dimensions,
         chunker=strategy,
-        pipeline=f"{strategy}|{parts.model}:{e.dimensions}",
+        pipeline=f"{strategy}|{runtime.model}:{e.dimensions}",
     )
 
 
-def chunkers(parts: Runtime, strategy: str = "") -> Callable[[str, SourceType | None], Chunker]:
+def chunkers(runtime: Runtime, strategy: str = "") -> Callable[[str, SourceType | None], Chunker]:
     """The chunker of a source, by its name; its type decides for sources that a command registered.
 
     A `strategy` is that of a search index which cuts all sources in one way, with the sizes of each source.
@@ -102,24 +102,24 @@ def chunkers(parts: Runtime, strategy: str = "") -> Callable[[str, SourceType | 
 
     @cache
     def chunker(name: str, kind: SourceType | None = None) -> Chunker:
-        section = parts.rag.chunking
+        section = runtime.rag.chunking
         cut = strategy or ("pbi_aware" if kind is SourceType.PBI else section.strategy)
-        if source := next((s for s in parts.rag.sources if s.name == name), None):
-            section = parts.rag.chunking_of(source)
+        if source := next((s for s in runtime.rag.sources if s.name == name), None):
+            section = runtime.rag.chunking_of(source)
             cut = strategy or section.strategy
         options = replace(section.options(), strategy=cut)
         # A model is loaded when its tokens are asked for.
-        return open_chunker(options, lambda text: parts.embedder.count_tokens(text))  # noqa: PLW0108
+        return open_chunker(options, lambda text: runtime.embedder.count_tokens(text))  # noqa: PLW0108
 
     return chunker
 
 
-def pipeline_version(parts: Runtime, source: SourceSettings, extractor: str) -> str:
+def pipeline_version(runtime: Runtime, source: SourceSettings, extractor: str) -> str:
     """What made a document's chunks: extractor and chunker; another one means to index it again.
 
     The model is that of the search index: another one is a matter of `larder reindex`.
     """
-    return f"{extractor}|{chunkers(parts)(source.name, None).version}"
+    return f"{extractor}|{chunkers(runtime)(source.name, None).version}"
 
 
 def decide(queue: QueueSettings, error: LarderError, attempts: int) -> Decision:

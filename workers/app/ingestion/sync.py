@@ -87,13 +87,13 @@ def source_of_row(settings: Settings, row: sources.SourceRow) -> Configured | No
     )
 
 
-def open_source(parts: Runtime, source: SourceSettings) -> Source:
+def open_source(runtime: Runtime, source: SourceSettings) -> Source:
     """The connector of a configured source; nothing is read yet.
 
     Raises:
         ConfigurationError: what it is told is wrong.
     """
-    told = source.with_context(parts.settings.context_of(source, lambda: parts.request_limiter))
+    told = source.with_context(runtime.settings.context_of(source, lambda: runtime.request_limiter))
     return connectors.open_source(told)
 
 
@@ -137,40 +137,40 @@ def next_time(schedule: str | None, timezone: str, after: datetime) -> datetime 
 logger = logging.getLogger(__name__)
 
 
-def sync(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int) -> bool:
+def sync(runtime: Runtime, tenant: UUID, source_id: UUID, run_id: int) -> bool:
     """Go on with a run for one slice; False if it must be sent again."""
     try:
-        with parts.database.tenant(tenant) as connection:
+        with runtime.database.tenant(tenant) as connection:
             run = runs.get(connection, run_id)
             row = sources.get(connection, source_id)
         if run is None or row is None:
             return True
-        configured = source_of_row(parts.settings, row)
+        configured = source_of_row(runtime.settings, row)
         if configured is None:
-            raise _unknown(parts, row)  # noqa: TRY301 (put back like what is raised further down)
-        source = open_source(parts, configured.settings)
-        where = admission_of(parts, configured, source, run=run.id, force=run.force)
+            raise _unknown(runtime, row)  # noqa: TRY301 (put back like what is raised further down)
+        source = open_source(runtime, configured.settings)
+        where = admission_of(runtime, configured, source, run=run.id, force=run.force)
         about: dict[str, Any] = {"tenant": str(tenant), "source": row.name, "run": run_id}
         with tracing.span("larder.sync", within=[run.traceparent], **about):
-            complete = steps.syncer(parts).slice(
+            complete = steps.syncer(runtime).slice(
                 source,
                 where,
-                lambda: schedule_of(parts.settings, configured.settings),
-                config_hash=row.config_hash if row.origin == "command" else config_hash(parts, configured),
+                lambda: schedule_of(runtime.settings, configured.settings),
+                config_hash=row.config_hash if row.origin == "command" else config_hash(runtime, configured),
             )
     except LarderError as error:
-        _put_back(parts, tenant, source_id, run_id, error)
+        _put_back(runtime, tenant, source_id, run_id, error)
         return True
     except Exception as error:  # noqa: BLE001 - else the run would stay open for ever, and nobody be told
-        _put_back(parts, tenant, source_id, run_id, as_indexing_error(error))
+        _put_back(runtime, tenant, source_id, run_id, as_indexing_error(error))
         return True
     return complete
 
 
-def _unknown(parts: Runtime, row: sources.SourceRow) -> SourceUnavailable:
-    with parts.database.tenant(row.tenant_id) as connection:
+def _unknown(runtime: Runtime, row: sources.SourceRow) -> SourceUnavailable:
+    with runtime.database.tenant(row.tenant_id) as connection:
         names = sources.tenant_names(connection)
-    return not_configured(row.name, names.get(row.tenant_id, ""), parts.settings.tenant)
+    return not_configured(row.name, names.get(row.tenant_id, ""), runtime.settings.tenant)
 
 
 def as_indexing_error(error: Exception) -> IndexingError:
@@ -181,40 +181,40 @@ def as_indexing_error(error: Exception) -> IndexingError:
 
 
 def admission_of(
-    parts: Runtime, one: Configured, source: Source, *, run: int, force: bool
+    runtime: Runtime, one: Configured, source: Source, *, run: int, force: bool
 ) -> admission.Admission:
     """Whose pages those of this source are, and how they will be indexed."""
     return admission.Admission(
         tenant_id=one.tenant_id,
         source_id=one.id,
         run_id=run,
-        pipeline_version=steps.pipeline_version(parts, one.settings, source.extractor),
+        pipeline_version=steps.pipeline_version(runtime, one.settings, source.extractor),
         force=force,
-        keyring=parts.keyring,
+        keyring=runtime.keyring,
     )
 
 
-def _put_back(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int, error: LarderError) -> None:
+def _put_back(runtime: Runtime, tenant: UUID, source_id: UUID, run_id: int, error: LarderError) -> None:
     """A failed walk goes on later from its last page, or ends its run, unless another worker is at it by now."""
-    with parts.database.tenant(tenant) as connection:
+    with runtime.database.tenant(tenant) as connection:
         run = runs.get(connection, run_id)
         if run is None or run.state != "discovering" or sources.is_held(connection, source_id):
             return
         # A wait that the source asks for is no failure, however often it asks.
         asked = isinstance(error, RateLimited)
-        decision = steps.decide(parts.rag.queue, error, 1 if asked else run.attempts + 1)
+        decision = steps.decide(runtime.rag.queue, error, 1 if asked else run.attempts + 1)
         if not decision.dead:
             runs.postpone(connection, run_id, delay=decision.delay, error=str(error), tried=not asked)
             return
         runs.fail(connection, run_id, str(error))
         runs.delete_id_lists(connection, run_id)
-        configured = configured_sources(parts.settings).get(source_id)
-        due = schedule_of(parts.settings, configured.settings).next_sync_at if configured else None
+        configured = configured_sources(runtime.settings).get(source_id)
+        due = schedule_of(runtime.settings, configured.settings).next_sync_at if configured else None
         sources.failed(connection, source_id, str(error), due)
 
 
 def start_run(
-    parts: Runtime,
+    runtime: Runtime,
     tenant: UUID,
     source_id: UUID,
     *,
@@ -229,7 +229,7 @@ def start_run(
     `note` writes into the audit who asked for it; `since` is when the tick was sent that does, in seconds.
     """
     about: dict[str, Any] = {"tenant": str(tenant), "trigger": trigger}
-    with parts.database.tenant(tenant) as connection:
+    with runtime.database.tenant(tenant) as connection:
         run_id = runs.open_run(connection, tenant, source_id, trigger=trigger, force=force, walk=walk)
         if run_id is None:
             return None
@@ -237,56 +237,56 @@ def start_run(
             runs.keep_trace(connection, run_id, tracing.traceparent())
         if note:
             note(connection)
-    dispatch.send_sync(parts.database, tenant, source_id, run_id, first=True)
+    dispatch.send_sync(runtime.database, tenant, source_id, run_id, first=True)
     return run_id
 
 
-def register(parts: Runtime, *, besides: Collection[UUID] = ()) -> None:
+def register(runtime: Runtime, *, besides: Collection[UUID] = ()) -> None:
     """Make the ledger know the configured tenants and sources; repeatable, before every sync or start.
 
     `besides` are sources that are left as they are, since whoever works has another configuration.
     """
-    settings = parts.settings
+    settings = runtime.settings
     own = settings.tenant_id
     by_tenant: dict[UUID, list[Configured]] = {} if besides else {own: []}
-    for one in configured_sources(parts.settings).values():
+    for one in configured_sources(runtime.settings).values():
         if one.id not in besides:
             by_tenant.setdefault(one.tenant_id, []).append(one)
     now = datetime.now(UTC)
-    with parts.database.control() as connection:
+    with runtime.database.control() as connection:
         # Whoever starts has perhaps mended what was refused, or raised what was used up.
-        embedding_use.release_other_holds(connection, parts.allowance.fingerprint)
+        embedding_use.release_other_holds(connection, runtime.allowance.fingerprint)
         embedding_use.resume_waiting(connection)
     for tenant, ones in by_tenant.items():
-        with parts.database.tenant(tenant) as connection:
+        with runtime.database.tenant(tenant) as connection:
             if tenant == own:
                 sources.ensure_tenant(connection, own, settings.tenant, settings.project_id, settings.project)
             for one in ones:
                 sources.ensure_tenant(connection, tenant, one.tenant, one.project_id, one.project)
-            registrations = [registration(parts, one, now) for one in ones]
+            registrations = [registration(runtime, one, now) for one in ones]
             sources.register(connection, registrations, every=not besides)
 
 
-def config_hash(parts: Runtime, one: Configured) -> str:
+def config_hash(runtime: Runtime, one: Configured) -> str:
     """Differs if another configuration of a source would read other documents, or read them otherwise."""
     ident = one.settings.model_dump_json(exclude={"index_schedule", "update_schedule", "watch", "auto_index"})
-    ident += "".join(rule.model_dump_json() for rule in parts.rag.security.levels)
+    ident += "".join(rule.model_dump_json() for rule in runtime.rag.security.levels)
     return hashlib.sha256(ident.encode()).hexdigest()[:16]
 
 
 def registration(
-    parts: Runtime, one: Configured, now: datetime, *, origin: str = "file"
+    runtime: Runtime, one: Configured, now: datetime, *, origin: str = "file"
 ) -> sources.Registration:
     """What the ledger must know of a source; `now` is when one with autoIndex is due first."""
     source = one.settings
-    zone = timezone_of(parts.settings, source)
+    zone = timezone_of(runtime.settings, source)
     return sources.Registration(
         id=one.id,
         tenant_id=one.tenant_id,
         project_id=one.project_id,
         name=source.name,
         kind=source.type,
-        config_hash=config_hash(parts, one),
+        config_hash=config_hash(runtime, one),
         schedule=source.schedule or "",
         timezone=zone,
         watch=bool(getattr(source, "watch", False)),

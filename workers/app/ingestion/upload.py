@@ -67,7 +67,7 @@ class SentDocument(BaseModel):
 
 @tracing.traced("upload")
 def upload(
-    parts: Runtime,
+    runtime: Runtime,
     caller: Caller,
     project: str,
     files: Sequence[tuple[str, bytes]] = (),
@@ -89,11 +89,11 @@ def upload(
         raise RequestRejected(
             f"send 1 to {MOST_FILES} files or documents at once, not {len(files) + len(documents)}"
         )
-    with parts.database.tenant(caller.tenant) as connection:
+    with runtime.database.tenant(caller.tenant) as connection:
         place = caller.project(connection, project, to_change=True)  # before anything is read
-    found = _read_apart(parts.settings, files, documents)
+    found = _read_apart(runtime.settings, files, documents)
     rejected = [one for one in found if isinstance(one, Problem)]
-    with parts.database.tenant(caller.tenant) as connection:
+    with runtime.database.tenant(caller.tenant) as connection:
         own = _registered(connection, caller, place)
         run = runs.open_run(connection, caller.tenant, own, trigger="manual")
         if run is None:  # cannot be: runs of uploads are opened and walked in one transaction
@@ -108,8 +108,8 @@ def upload(
             tenant_id=caller.tenant,
             source_id=own,
             run_id=run,
-            pipeline_version=f"upload-1|{steps.chunkers(parts)(sources.UPLOADED, None).version}",
-            keyring=parts.keyring,
+            pipeline_version=f"upload-1|{steps.chunkers(runtime)(sources.UPLOADED, None).version}",
+            keyring=runtime.keyring,
         )
         page = Page(cursor={}, documents=tuple(taken.values()), failed=tuple(rejected))
         runs.add(connection, run, admission.admit(connection, where, page), cursor=page.cursor)
@@ -202,14 +202,14 @@ def _registered(connection: Connection, caller: Caller, project: UUID) -> UUID:
     return own
 
 
-def remove(parts: Runtime, caller: Caller, document: UUID) -> None:
+def remove(runtime: Runtime, caller: Caller, document: UUID) -> None:
     """Delete a document that was uploaded to a project of the caller.
 
     Raises:
         NotFound: there is none.
     """
-    document_as(parts, caller, document)  # nobody removes what they may not see
-    with parts.database.tenant(caller.tenant) as connection:
+    document_as(runtime, caller, document)  # nobody removes what they may not see
+    with runtime.database.tenant(caller.tenant) as connection:
         place = sources.uploaded_to(connection, document)
         if place is None or not caller.may_change(place) or not admission.remove(connection, [document]):
             raise NotFound("there is no uploaded document of this id")
@@ -377,7 +377,7 @@ def _listed(value: object) -> Iterable[object]:
     return value if isinstance(value, list | tuple) else ()
 
 
-def create_project(parts: Runtime, caller: Caller, name: str) -> UUID:
+def create_project(runtime: Runtime, caller: Caller, name: str) -> UUID:
     """A project of the caller's tenant, made if it is not there.
 
     Raises:
@@ -386,7 +386,7 @@ def create_project(parts: Runtime, caller: Caller, name: str) -> UUID:
     if not name.strip():  # of control characters, too
         raise RequestRejected("the project's name is empty", fix="give it a name")
     found = project_id(caller.tenant, name)
-    with parts.database.tenant(caller.tenant) as connection:
+    with runtime.database.tenant(caller.tenant) as connection:
         if str(found) == name.strip().lower() and not sources.has_project(connection, found):
             raise RequestRejected(
                 "a project's name is no id", fix="give it a name, from which its id is made"
