@@ -128,8 +128,8 @@ class Client(StoryMethods):
         if not (database and broker):
             from workers.local.embedded.locating import addresses
 
-            where = addresses(settings)
-            database, broker = where.database, where.broker
+            server_addresses = addresses(settings)
+            database, broker = server_addresses.database, server_addresses.broker
         return cls(
             database,
             broker_url=broker,
@@ -165,10 +165,10 @@ class Client(StoryMethods):
         settings = self._settings or Settings(rag=Configuration(), path=None, folder=Path.cwd())
         database, broker = self._addresses
         configure(settings.rag.queue, broker, send_only=True)
-        where = Addresses(
+        server_addresses = Addresses(
             database=database, control=database, broker=broker, valkey_url=settings.valkey_url or ""
         )
-        self._opened = Runtime(settings, where, database=self._database)
+        self._opened = Runtime(settings, server_addresses, database=self._database)
         return self._opened
 
     @property
@@ -178,14 +178,14 @@ class Client(StoryMethods):
         Raises:
             Forbidden: the client's caller, who may not.
         """
-        found = self._caller or Operator(
+        writer = self._caller or Operator(
             tenant=self.tenant,
             tenant_name=self._names[0],
             subject=current_user(),
             projects=(ALL,),
             permissions=frozenset({ADMIN}),
         )
-        return found.require(WRITE)
+        return writer.require(WRITE)
 
     def search(self, text: str, *, projects: Sequence[str] = (), **options: Any) -> Json:
         """The document of `larder search --json`, from these projects or all of the tenant.
@@ -201,10 +201,10 @@ class Client(StoryMethods):
             return to_json(
                 self._runtime, self.tenant, search_as(self._runtime, self._caller, request, projects)
             )
-        wanted = tuple(sorted({project_id(self.tenant, name) for name in projects})) if projects else ALL
-        request = replace(request, filter=replace(request.filter, projects=wanted))
-        found = search(self._runtime, self.tenant, request, by=current_user())
-        return to_json(self._runtime, self.tenant, found)
+        project_ids = tuple(sorted({project_id(self.tenant, name) for name in projects})) if projects else ALL
+        request = replace(request, filter=replace(request.filter, projects=project_ids))
+        results = search(self._runtime, self.tenant, request, by=current_user())
+        return to_json(self._runtime, self.tenant, results)
 
     def upload(
         self,
@@ -259,8 +259,8 @@ class Client(StoryMethods):
             StoreRejected: the database refuses.
         """
         checked = self.checked(request, project, projects, caller)
-        own, by = checked["project"], caller.subject if caller else ""
-        return self.ask(ENRICH, checked, project=own, priority=priority, deadline=deadline, by=by)
+        home, by = checked["project"], caller.subject if caller else ""
+        return self.ask(ENRICH, checked, project=home, priority=priority, deadline=deadline, by=by)
 
     def checked(
         self,
@@ -270,19 +270,22 @@ class Client(StoryMethods):
         caller: Caller | None = None,
     ) -> Json:
         """The request, checked and in one form, with the project that it is about and the rights of the caller."""
-        asked = EnrichmentRequest.from_json(request)
-        home, others = project or asked.project or self._names[1], projects or asked.projects
-        named = EnrichmentRequest.from_json({"pbi": asked.pbi, "project": home, "projects": others})
-        found, caller = replace(asked, project=named.project, projects=named.projects), caller or self._caller
+        parsed = EnrichmentRequest.from_json(request)
+        home, more_projects = project or parsed.project or self._names[1], projects or parsed.projects
+        named = EnrichmentRequest.from_json({"pbi": parsed.pbi, "project": home, "projects": more_projects})
+        checked_request, caller = (
+            replace(parsed, project=named.project, projects=named.projects),
+            caller or self._caller,
+        )
         if caller is not None:
             with self._store() as connection:
-                for name in {found.project, *({*found.projects} - {ALL})}:
+                for name in {checked_request.project, *({*checked_request.projects} - {ALL})}:
                     caller.project(connection, name)
-            if ALL in found.projects:
-                found = replace(found, projects=caller.projects)
+            if ALL in checked_request.projects:
+                checked_request = replace(checked_request, projects=caller.projects)
         s = caller.search_filter if caller else UNNAMED
-        limited = replace(found.filter, security_levels=s.security_levels, readers=s.readers)
-        return replace(found, filter=limited).to_json()
+        limited = replace(checked_request.filter, security_levels=s.security_levels, readers=s.readers)
+        return replace(checked_request, filter=limited).to_json()
 
     @tracing.traced("submit")
     def ask(
@@ -299,21 +302,23 @@ class Client(StoryMethods):
 
         An infinite `deadline` is none: the job then outlasts a model or a database that is away.
         """
-        own = project_id(self.tenant, project) if project else self.project
+        asked_project = project_id(self.tenant, project) if project else self.project
         seconds = self.deadline if deadline is None else None if math.isinf(deadline) else deadline
-        how: dict[str, Any] = {"task": task, "priority": priority}
-        kept: dict[str, Any] = {"seconds": seconds, "traceparent": tracing.traceparent()}
+        queueing: dict[str, Any] = {"task": task, "priority": priority}
+        stored_fields: dict[str, Any] = {"seconds": seconds, "traceparent": tracing.traceparent()}
         sends = self._publisher is not None
         by = by or self._subject
         with self._store() as connection:
             if not self._known:
                 tenant, name = self._names
                 sources.ensure_tenant(connection, self.tenant, tenant, self.project, name)
-            job = jobs.submit(connection, self.tenant, own, request, sends=sends, **kept, **how)
-            for action, told in audited(task, request):
-                audit.append(connection, self.tenant, action, str(job.id), told, by=by)
+            job = jobs.submit(
+                connection, self.tenant, asked_project, request, sends=sends, **stored_fields, **queueing
+            )
+            for action, details in audited(task, request):
+                audit.append(connection, self.tenant, action, str(job.id), details, by=by)
         self._known = True
-        if self._publisher and job.sends and not self._publisher.publish(self.tenant, job.id, **how):
+        if self._publisher and job.sends and not self._publisher.publish(self.tenant, job.id, **queueing):
             with self._store() as connection:
                 jobs.mark_unsent(connection, job.id)
         return job.id
@@ -342,14 +347,14 @@ class Client(StoryMethods):
         caller = caller or self._caller
         return self._job(job_id, lambda found: caller is None or may_read(caller, found))
 
-    def _job(self, job_id: UUID | str, told: Callable[[JobRow], bool] = lambda _: True) -> JobRow:
-        wanted = job_uuid(job_id)
+    def _job(self, job_id: UUID | str, readable: Callable[[JobRow], bool] = lambda _: True) -> JobRow:
+        job_key = job_uuid(job_id)
         with self._store() as connection:
-            found = jobs.get(connection, wanted)
-        if found is None or not told(found):
+            row = jobs.get(connection, job_key)
+        if row is None or not readable(row):
             fix = "ids are those that submit gave; answers are kept for enrichment.resultsKeptHours"
-            raise UnknownJob(f"there is no enrichment {wanted}", fix=fix)
-        return found
+            raise UnknownJob(f"there is no enrichment {job_key}", fix=fix)
+        return row
 
     def result(self, job_id: UUID | str, *, wait: float = 0.0) -> Json:
         """The answer of a job, waiting up to `wait` seconds for it; a database that is away meanwhile is waited for.
@@ -381,19 +386,19 @@ class Client(StoryMethods):
             wait=wait_fixed(0.5),
             reraise=True,
         )
-        found = patient(look, job_id)
-        if found.ended:
-            return answer_of(found)
+        row = patient(look, job_id)
+        if row.ended:
+            return answer_of(row)
         moved = threading.Event()
-        with self._notifications.watch(self.tenant, [found.id], moved.set):
+        with self._notifications.watch(self.tenant, [row.id], moved.set):
             while True:
-                found = patient(look, job_id)
-                left = end - time.monotonic()
-                if found.ended or left <= 0:
-                    return answer_of(found)
+                row = patient(look, job_id)
+                seconds_left = end - time.monotonic()
+                if row.ended or seconds_left <= 0:
+                    return answer_of(row)
                 if self._closed:
                     raise CancelledError("the client was closed")
-                moved.wait(min(left, LOOK_SECONDS))
+                moved.wait(min(seconds_left, LOOK_SECONDS))
                 moved.clear()
 
     @tracing.traced("enrich")
@@ -421,24 +426,24 @@ class Client(StoryMethods):
         """
         seconds = self.deadline if deadline is None else deadline
         end = time.monotonic() + seconds
-        asked = pbi if scores is None and "pbi" in pbi else {"pbi": pbi, "scores": scores or {}}
-        request = self.checked(asked, project, projects)
+        request_json = pbi if scores is None and "pbi" in pbi else {"pbi": pbi, "scores": scores or {}}
+        request = self.checked(request_json, project, projects)
         key = jobs.submission_key(self.project, request).hex()
         try:
             job = self.ask(ENRICH, request, project=request["project"], priority=priority, deadline=seconds)
-            found = self._wait(self.job, job, end, away=AWAY_SECONDS)
+            answer = self._wait(self.job, job, end, away=AWAY_SECONDS)
         except LarderError as error:
             if isinstance(error, NoAnswerYet):
                 fix = "see `larder status` for what the workers do, or allow more time"
                 error = EnrichmentExpired(f"no answer within {seconds:g} seconds", fix=fix)
             metrics.record_fallback(error)
-            kept = self._answers.get("", key)
-            if kept is None:
+            cached = self._answers.get("", key)
+            if cached is None:
                 raise error from None
-            return {**json.loads(kept), "degradation_level": int(CACHED)}
-        if found.get("degradation_level", FULL) < CACHED:
-            self._answers.put("", key, json.dumps(found))
-        return found
+            return {**json.loads(cached), "degradation_level": int(CACHED)}
+        if answer.get("degradation_level", FULL) < CACHED:
+            self._answers.put("", key, json.dumps(answer))
+        return answer
 
     def feedback(
         self,
@@ -469,13 +474,13 @@ class Client(StoryMethods):
         for name, value in (("item", item), ("ref", ref)):
             if isinstance(value, str) and not value:
                 raise RequestRejected(f"{name} is empty")
-        where: dict[str, Any] = {"project": project, "source": source}
+        places: dict[str, Any] = {"project": project, "source": source}
         if self._caller:
-            said = {"item": item, "ref": ref, "verdict": verdict, **where}
-            return feedback.mark_as(self._runtime, self._writer, said)
+            mark = {"item": item, "ref": ref, "verdict": verdict, **places}
+            return feedback.mark_as(self._runtime, self._writer, mark)
         with self._store() as connection:
             try:
-                return feedback.mark(connection, self.tenant, item, ref, verdict, by=by, **where)
+                return feedback.mark(connection, self.tenant, item, ref, verdict, by=by, **places)
             except ConfigurationError as error:
                 raise NotFound(error.message, fix=error.fix) from None
 

@@ -102,12 +102,12 @@ def _step(
 @app.task(name="larder.fill")  # type: ignore[untyped-decorator]
 def fill(tenant: str, index: int, items: Sequence[Sequence[str | int]], **_later: object) -> None:
     """Bring documents into a search index that lacks them, and see to it that there is a next message."""
-    parts = runtime.current()
-    with parts.database.control() as connection:
+    process = runtime.current()
+    with process.database.control() as connection:
         beside = next((one for one in indexes(connection) if one.id == index), None)
     if beside is not None:  # else it was dropped, and all that was noted about it with it
-        steps.indexer(parts, UUID(tenant), beside).fill(UUID(tenant), decode(items))
-        pumping.send_fills(parts, index)
+        steps.indexer(process, UUID(tenant), beside).fill(UUID(tenant), decode(items))
+        pumping.send_fills(process, index)
 
 
 @app.task(name="larder.enrich")  # type: ignore[untyped-decorator]

@@ -55,8 +55,8 @@ Ask = Callable[[Context], Caller]
 
 def caller_of_request(context: Context) -> Caller:
     """The caller of a request over HTTP, whose token was proved before."""
-    found: Caller = context.request_context.request.state.caller  # type: ignore[union-attr]
-    return found
+    caller: Caller = context.request_context.request.state.caller  # type: ignore[union-attr]
+    return caller
 
 
 class Tools:
@@ -81,11 +81,11 @@ class Tools:
         """Search past work, decisions and documentation; passages with their sources, best first."""
         caller, projects = self._caller_of(context), [project] if project else []
         request = SearchRequest(text=query, k=limit, filter=Filter(kinds=kinds))
-        with _told():
-            found = search_as(self._runtime, caller, request, projects)
-        passages = (_passage(n, hit) for n, hit in enumerate(found.hits, 1))
-        head = "Nothing close was found; these are the nearest.\n" if found.weak else ""
-        return head + fenced("\n\n".join(passages)) if found.hits else "Nothing was found."
+        with _errors_for_agent():
+            results = search_as(self._runtime, caller, request, projects)
+        passages = (_passage(n, hit) for n, hit in enumerate(results.hits, 1))
+        head = "Nothing close was found; these are the nearest.\n" if results.weak else ""
+        return head + fenced("\n\n".join(passages)) if results.hits else "Nothing was found."
 
     def enrich_backlog_item(
         self,
@@ -97,25 +97,25 @@ class Tools:
     ) -> str:
         """What the team knows about a backlog item: similar work, past decisions, documentation, suggestions."""
         caller, runtime = self._caller_of(context), self._runtime
-        own = next((name for name in caller.projects if name != ALL), runtime.settings.project)
+        home = next((name for name in caller.projects if name != ALL), runtime.settings.project)
         pbi = {"title": title, "description": description, "acceptance_criteria": acceptance_criteria}
-        with _told():
-            client = Client.of_parts(runtime, caller.tenant_name, own)
-            asked = client.checked({"pbi": pbi}, project, (), caller)
-            place = project_id(caller.tenant, asked["project"])
-            answer = prompt_block(job.enricher(runtime, caller.tenant, place)(asked))
+        with _errors_for_agent():
+            client = Client.of_parts(runtime, caller.tenant_name, home)
+            request = client.checked({"pbi": pbi}, project, (), caller)
+            place = project_id(caller.tenant, request["project"])
+            answer = prompt_block(job.enricher(runtime, caller.tenant, place)(request))
         runtime.audit_log.add(
-            caller.tenant, "enrich", "no job", {"project": asked["project"]}, by=caller.subject
+            caller.tenant, "enrich", "no job", {"project": request["project"]}, by=caller.subject
         )
         return answer
 
     def get_document(self, document_id: UUID, context: Context) -> str:
         """The whole text of a document that a search named."""
-        with _told():
-            found = document_as(self._runtime, self._caller_of(context), document_id)
-        text, more = found["text"] or "", len(found["text"] or "") - LONGEST_DOCUMENT
+        with _errors_for_agent():
+            document = document_as(self._runtime, self._caller_of(context), document_id)
+        text, more = document["text"] or "", len(document["text"] or "") - LONGEST_DOCUMENT
         cut = f"\n... {more:,} characters more" if more > 0 else ""
-        head = _line(found["title"], found["source"], found["url"], found["updated_at"])
+        head = _line(document["title"], document["source"], document["url"], document["updated_at"])
         return fenced(without_controls(f"{head}\n\n{text[:LONGEST_DOCUMENT]}{cut}"))
 
     def explain_result(
@@ -127,7 +127,7 @@ class Tools:
         """Why a document is found for a question, or that it is not: the parts of its score."""
         caller = self._caller_of(context)
         request = SearchRequest(text=query, k=1, filter=Filter(only=(document_id,)), explain=True)
-        with _told():
+        with _errors_for_agent():
             document_as(self._runtime, caller, document_id)
             hits = search_as(self._runtime, caller, request).hits
         if not hits or hits[0].explanation is None:
@@ -137,13 +137,15 @@ class Tools:
 
 def server(runtime: Runtime, caller_of: Ask) -> MCPServer:
     """The server of these parts; `caller_of` says who asks."""
-    made = MCPServer("larder", version=installed_version(), instructions=INSTRUCTIONS, log_level="WARNING")
+    mcp_server = MCPServer(
+        "larder", version=installed_version(), instructions=INSTRUCTIONS, log_level="WARNING"
+    )
     tools = Tools(runtime, caller_of)
     looks = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     for tool in (tools.search_knowledge, tools.enrich_backlog_item, tools.get_document, tools.explain_result):
-        made.add_tool(tool, annotations=looks, structured_output=False)
+        mcp_server.add_tool(tool, annotations=looks, structured_output=False)
 
-    @made.resource("larder://documents/{document_id}", mime_type="text/plain")
+    @mcp_server.resource("larder://documents/{document_id}", mime_type="text/plain")
     def document(document_id: str, context: Context) -> str:
         """A document of the knowledge base as text."""
         # Not a UUID to the library, which logs a traceback and tells the agent nothing where it is none.
@@ -152,11 +154,11 @@ def server(runtime: Runtime, caller_of: Ask) -> MCPServer:
         except (ToolError, ValueError):
             raise ResourceNotFoundError("there is no such document") from None
 
-    return made
+    return mcp_server
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _errors_for_agent() -> Iterator[None]:
     """An error of ours becomes a sentence for the agent."""
     try:
         yield
@@ -175,7 +177,7 @@ def _passage(n: int, hit: Hit) -> str:
 
 
 def _line(title: str, source: str, url: str, changed: Any) -> str:
-    def told() -> Iterator[str]:
+    def facts() -> Iterator[str]:
         yield title.replace("\n", " ")
         yield f"source {source}"
         if changed:
@@ -183,7 +185,7 @@ def _line(title: str, source: str, url: str, changed: Any) -> str:
         if page := web_address(url):
             yield page
 
-    return ", ".join(told())
+    return ", ".join(facts())
 
 
 class Forwarded(Response):

@@ -65,16 +65,16 @@ class Envelope:
             await self.app(scope, receive, send)
             return
         headers, begun, since = Headers(scope=scope), False, time.monotonic()
-        given = headers.get("X-Request-Id", "")
-        request_id = given if _REQUEST_ID.fullmatch(given) else uuid4().hex
+        sent_id = headers.get("X-Request-Id", "")
+        request_id = sent_id if _REQUEST_ID.fullmatch(sent_id) else uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
 
         async def send_with_headers(message: Message) -> None:
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun = True
-                asked = metrics.REQUESTS.labels(scope["method"], str(message["status"]))
-                asked.observe(time.monotonic() - since)
+                timer = metrics.REQUESTS.labels(scope["method"], str(message["status"]))
+                timer.observe(time.monotonic() - since)
                 answer = MutableHeaders(scope=message)
                 for name, value in {"X-Request-Id": request_id, **HEADERS}.items():
                     answer.setdefault(name, value)
@@ -91,30 +91,30 @@ class Envelope:
                 await self.app(scope, self._bounded(scope, receive), send_with_headers)
             except Exception as error:  # noqa: BLE001 (whatever it is, whoever asked must be told)
                 # Where it happened, without its words: they may hold a text.
-                where = "".join(traceback.format_tb(error.__traceback__)[-4:])
-                logger.error("a request failed with %s\n%s", type(error).__name__, where)  # noqa: TRY400
+                trace = "".join(traceback.format_tb(error.__traceback__)[-4:])
+                logger.error("a request failed with %s\n%s", type(error).__name__, trace)  # noqa: TRY400
                 if not begun:
-                    said = "it failed unexpectedly; the log has the request id"
-                    await problems.problem(scope, 500, said)(scope, receive, send_with_headers)
+                    detail = "it failed unexpectedly; the log has the request id"
+                    await problems.problem(scope, 500, detail)(scope, receive, send_with_headers)
 
     def _bounded(self, scope: Scope, receive: Receive) -> Receive:
         """The same, for a body that is not too large, does not stop coming, and is of somebody if it is not small."""
-        taken, whole, proved = 0, False, False
+        received, whole, proved = 0, False, False
 
         async def receive_bounded() -> Message:
-            nonlocal taken, whole, proved
+            nonlocal received, whole, proved
             try:
                 message = await asyncio.wait_for(receive(), None if whole else BODY_SECONDS)
             except TimeoutError:
                 raise HTTPException(408, "the rest of the body did not come") from None
             whole = not message.get("more_body", False)
-            taken += len(message.get("body", b""))
-            if taken > self.most_bytes:
+            received += len(message.get("body", b""))
+            if received > self.most_bytes:
                 raise HTTPException(413, f"the body is larger than {self.most_bytes:,} bytes")
-            if taken > UNPROVED_BYTES and not proved:
+            if received > UNPROVED_BYTES and not proved:
                 request = Request(scope)
-                _, _, given = request.headers.get("Authorization", "").partition(" ")
-                token = given or request.cookies.get(callers.COOKIE, "")
+                _, _, bearer_token = request.headers.get("Authorization", "").partition(" ")
+                token = bearer_token or request.cookies.get(callers.COOKIE, "")
                 await run_in_threadpool(callers.prove_caller, request, token)
                 proved = True
             return message

@@ -69,8 +69,8 @@ class HttpClient:
             wait=_pause,
             reraise=True,
         )
-        found: Json = tries(self._once, method, path, **request)
-        return found
+        answer: Json = tries(self._once, method, path, **request)
+        return answer
 
     def _once(self, method: str, path: str, body: object = None, **request: Any) -> Json:
         if body is not None:
@@ -82,8 +82,8 @@ class HttpClient:
         except httpx2.TransportError as error:
             raise StoreUnavailable(f"the API does not answer ({type(error).__name__})") from None
         if answer.is_success:
-            found: Json = answer.json() if answer.content else {}
-            return found
+            document: Json = answer.json() if answer.content else {}
+            return document
         raise _problem(answer)
 
     def search(self, text: str, *, projects: Sequence[str] = (), **options: Any) -> Json:
@@ -98,8 +98,8 @@ class HttpClient:
         """
         from workers.app.search import request_of
 
-        asked = request_of(text, **options)  # a misspelt condition would be passed over by the API
-        body = {**options, "text": text, "projects": [*projects], "mode": asked.mode}
+        checked = request_of(text, **options)  # a misspelt condition would be passed over by the API
+        body = {**options, "text": text, "projects": [*projects], "mode": checked.mode}
         return self._ask("POST", "/api/v1/search", body=body)
 
     def submit(
@@ -111,12 +111,12 @@ class HttpClient:
     def _submit(
         self, request: Mapping[str, Any], project: str | None, projects: Sequence[str], wait: float = 0
     ) -> Json:
-        asked = request if "pbi" in request else {"pbi": request}
-        body = {**asked, **({"projects": [*projects]} if projects else {})}
-        where = {"project": project} if project else {}
+        request_json = request if "pbi" in request else {"pbi": request}
+        body = {**request_json, **({"projects": [*projects]} if projects else {})}
+        params = {"project": project} if project else {}
         prefer = {"Prefer": f"wait={int(wait)}"} if wait >= 1 else {}
-        found: Json = self._ask("POST", "/api/v1/enrich", body=body, params=where, headers=prefer)["jobs"][0]
-        return found
+        job: Json = self._ask("POST", "/api/v1/enrich", body=body, params=params, headers=prefer)["jobs"][0]
+        return job
 
     def result(self, job_id: UUID | str, *, wait: float = 0.0) -> Json:
         """The answer of a job, waiting up to `wait` seconds for it.
@@ -150,8 +150,8 @@ class HttpClient:
             EnrichmentFailed: it failed; the message says why.
         """
         end = time.monotonic() + deadline
-        asked = pbi if scores is None and "pbi" in pbi else {"pbi": pbi, "scores": scores or {}}
-        job = self._submit(asked, project, projects, wait=min(LONGEST_WAIT, deadline))
+        request_json = pbi if scores is None and "pbi" in pbi else {"pbi": pbi, "scores": scores or {}}
+        job = self._submit(request_json, project, projects, wait=min(LONGEST_WAIT, deadline))
         try:
             if job["state"] in ("queued", "running"):
                 return self.result(job["id"], wait=max(0.0, end - time.monotonic()))
@@ -177,18 +177,18 @@ class HttpClient:
         """
         if files and documents:
             raise RequestRejected("files and documents go in two uploads", fix="call it once for each")
-        path, told = "/api/v1/knowledge", {"project_id": project}
+        path, form = "/api/v1/knowledge", {"project_id": project}
         if documents:
-            return self._ask("POST", f"{path}/documents", body={**told, "documents": [*documents]})
+            return self._ask("POST", f"{path}/documents", body={**form, "documents": [*documents]})
         sent = [("files", (name, content)) for name, content in files]
-        return self._ask("POST", f"{path}/upload", data=told, files=sent)
+        return self._ask("POST", f"{path}/upload", data=form, files=sent)
 
     def feedback(
         self, item: str, ref: str, verdict: str, *, project: str | None = None, source: str | None = None
     ) -> Json:
         """Say that a document is `useful` or `noise` for an item of a project or a question, or `undo` that."""
-        said = {"item": item, "ref": ref, "verdict": verdict, "project": project, "source": source}
-        return self._ask("POST", "/api/v1/feedback", body=said)
+        mark = {"item": item, "ref": ref, "verdict": verdict, "project": project, "source": source}
+        return self._ask("POST", "/api/v1/feedback", body=mark)
 
     def store_stories(
         self,
@@ -197,8 +197,8 @@ class HttpClient:
         requirement_texts: Mapping[str, str] | None = None,
     ) -> AcceptedStories:
         """Have stories stored; as `Client.store_stories`, and what is no object at all is refused with all else."""
-        told = {"source_agent": source_agent, "requirement_texts": requirement_texts}
-        return _accepted(self._ask("POST", _SEED, body={"user_stories": [*stories], **told}))
+        details = {"source_agent": source_agent, "requirement_texts": requirement_texts}
+        return _accepted(self._ask("POST", _SEED, body={"user_stories": [*stories], **details}))
 
     def embed_stories_anew(self) -> AcceptedStories:
         """Have some stories embedded that only a former model did; as `Client.embed_stories_anew`."""
@@ -213,16 +213,16 @@ class HttpClient:
         end = time.monotonic() + wait
         while accepted.jobs:
             try:
-                found = self._ask("GET", _SEED, params={"jobs": [str(job) for job in accepted.jobs]})
+                state = self._ask("GET", _SEED, params={"jobs": [str(job) for job in accepted.jobs]})
             except NotFound:
                 raise UnknownJob("there is none of these jobs, or no longer") from None
-            if found["failed"]:
-                raise EnrichmentFailed(f"the enrichment failed: {found['error']}")
-            if not found["pending"]:
-                refused = {*accepted.refused, *((one["number"], one["reason"]) for one in found["refused"])}
-                return {**{key: found[key] for key in ("stored", "skipped")}, "refused": sorted(refused)}
+            if state["failed"]:
+                raise EnrichmentFailed(f"the enrichment failed: {state['error']}")
+            if not state["pending"]:
+                refused = {*accepted.refused, *((one["number"], one["reason"]) for one in state["refused"])}
+                return {**{key: state[key] for key in ("stored", "skipped")}, "refused": sorted(refused)}
             if time.monotonic() >= end:
-                still = plural(found["pending"], "job")
+                still = plural(state["pending"], "job")
                 raise NoAnswerYet(f"{still} under way", fix="ask again with the same jobs")
             time.sleep(min(0.5, max(0.05, end - time.monotonic())))
         return summary(accepted, [])
@@ -238,15 +238,15 @@ class HttpClient:
         wait: float = 30.0,
     ) -> list[Json]:
         """Similar stories, nearest first; as `Client.search_stories`, with `wait` seconds of silence at most."""
-        asked = {
+        query_fields = {
             "query": query,
             "k": k,
             "threshold": threshold,
             "tags": tags and [*tags],
             "examples": examples,
         }
-        found: list[Json] = self._ask("POST", "/rag/search", body=asked, timeout=wait)["stories"]
-        return found
+        stories: list[Json] = self._ask("POST", "/rag/search", body=query_fields, timeout=wait)["stories"]
+        return stories
 
     def story_stats(self) -> Json:
         """How many stories there are, by agent and model, and their mean confidence."""
@@ -284,11 +284,11 @@ class RAGService(Client):
 
         settings = from_mapping(config, environ) if isinstance(config, Mapping) else load(config, environ)
         runtime = open_runtime(settings)
-        made = cls.of(settings, runtime.addresses.database, runtime.addresses.broker)
-        made._opened = Runtime(settings, runtime.addresses, database=made._database)  # noqa: SLF001 (its own)
-        _ = made._opened.embedder  # noqa: SLF001 (ditto)
-        with made._store():  # noqa: SLF001 (its own; is there a database?)
-            return made
+        service = cls.of(settings, runtime.addresses.database, runtime.addresses.broker)
+        service._opened = Runtime(settings, runtime.addresses, database=service._database)  # noqa: SLF001 (its own)
+        _ = service._opened.embedder  # noqa: SLF001 (ditto)
+        with service._store():  # noqa: SLF001 (its own; is there a database?)
+            return service
 
 
 def _in_json(value: object) -> str:
@@ -297,36 +297,36 @@ def _in_json(value: object) -> str:
     raise RequestRejected(f"a {type(value).__name__} cannot be sent as JSON")
 
 
-def _accepted(found: Json) -> AcceptedStories:
-    refused = [(one["number"], one["reason"]) for one in found["refused"]]
+def _accepted(answer: Json) -> AcceptedStories:
+    refused = [(one["number"], one["reason"]) for one in answer["refused"]]
     return AcceptedStories(
-        jobs=[UUID(job) for job in found["jobs"]], accepted=found["accepted"], refused=refused
+        jobs=[UUID(job) for job in answer["jobs"]], accepted=answer["accepted"], refused=refused
     )
 
 
 def _pause(state: RetryCallState) -> float:
     error = state.outcome.exception() if state.outcome else None
-    asked = getattr(error, "retry_after", None)
-    if asked is not None:
-        return min(LONGEST_PAUSE, float(asked))
+    requested_pause = getattr(error, "retry_after", None)
+    if requested_pause is not None:
+        return min(LONGEST_PAUSE, float(requested_pause))
     return pause_after(state.attempt_number, most=LONGEST_PAUSE)
 
 
 def _problem(answer: httpx2.Response) -> LarderError:
     """The error of ours that the API's problem details stand for."""
     try:
-        told = answer.json()
-        wrong = "; ".join(f"{e['field']}: {e['problem']}" for e in told.get("errors", ()))
-        said = f"{told['detail']}{f' ({wrong})' if wrong else ''}"
+        problem_json = answer.json()
+        wrong = "; ".join(f"{e['field']}: {e['problem']}" for e in problem_json.get("errors", ()))
+        message = f"{problem_json['detail']}{f' ({wrong})' if wrong else ''}"
     except (ValueError, KeyError, TypeError, AttributeError):
-        said = f"the API answers with status {answer.status_code}"
-    return ERRORS.get(answer.status_code, SearchError)(said, retry_after=retry_after(answer.headers))
+        message = f"the API answers with status {answer.status_code}"
+    return ERRORS.get(answer.status_code, SearchError)(message, retry_after=retry_after(answer.headers))
 
 
 def _answer_of(job: Json) -> Json:
     if job["state"] == "done":
-        found: Json = job["context"]
-        return found
+        context: Json = job["context"]
+        return context
     if job["state"] == "failed":
         raise EnrichmentFailed(f"the enrichment failed: {job['error']}")
     if job["state"] == "expired":

@@ -40,13 +40,15 @@ class _Handler(StreamRequestHandler):
             if line.endswith(b"\n"):
                 self._answer(json.loads(line))
 
-    def _answer(self, asked: dict[str, Any]) -> None:
-        def tell(kind: str, told: Any) -> None:
-            self.wfile.write(json.dumps([kind, told], default=str).encode() + b"\n")
+    def _answer(self, request: dict[str, Any]) -> None:
+        def tell(kind: str, value: Any) -> None:
+            self.wfile.write(json.dumps([kind, value], default=str).encode() + b"\n")
 
         try:
-            with acting_as(asked["user"]):
-                found = questions.answer(self.server.runtime, tell, asked["question"], asked["arguments"])
+            with acting_as(request["user"]):
+                answer = questions.answer(
+                    self.server.runtime, tell, request["question"], request["arguments"]
+                )
         except OSError:
             raise  # whoever asked has left
         except Exception as error:  # noqa: BLE001 (whatever it is, whoever asked must be told)
@@ -57,7 +59,7 @@ class _Handler(StreamRequestHandler):
             candidates = [*getattr(error, "candidates", ())]
             tell("error", {**error.to_json(), "exit_code": error.exit_code, "candidates": candidates})
         else:
-            tell("answer", found)
+            tell("answer", answer)
 
 
 def start(runtime: Runtime, started_as: str) -> None:

@@ -46,7 +46,7 @@ def search(
         _mark_truncated(runtime, results.hits, document["results"])
     return {
         "document": document,
-        "hits": [_shown(hit, text, passage_length) for hit in results.hits],
+        "hits": [_screen_hit(hit, text, passage_length) for hit in results.hits],
         "model": results.model,
         "partial": str(results.partial or ""),
         "empty_tenant": runtime.settings.tenant if is_empty else "",
@@ -60,7 +60,7 @@ def _mark_truncated(runtime: Runtime, hits: Sequence[Hit], explained: Sequence[J
         result["explanation"]["cut"] = is_truncated
 
 
-def _shown(hit: Hit, question: str, length: int) -> Json:
+def _screen_hit(hit: Hit, question: str, length: int) -> Json:
     """What a screen shows of a hit besides its result."""
     best = passage(hit.chunk.content, question, length=length)
     return {
@@ -123,10 +123,10 @@ def _period(zone: ZoneInfo, since: str | None, until: str | None) -> tuple[datet
 
 def _refuse_unknown(runtime: Runtime, tenant: UUID, names: Iterable[str]) -> None:
     with runtime.database.tenant(tenant) as connection:
-        known = [row.name for row in sources.listed(connection)]
+        source_names = [row.name for row in sources.listed(connection)]
     for name in names:
-        if name not in known:
-            listed = ", ".join(known) or "none; none has been synced yet"
+        if name not in source_names:
+            listed = ", ".join(source_names) or "none; none has been synced yet"
             raise ConfigurationError(f"--source: there is no source {name!r}", fix=f"known are: {listed}")
 
 
@@ -177,10 +177,10 @@ def moment(option: str, word: str, now: datetime, zone: ZoneInfo, *, end: bool =
     try:
         if ago := _AGO.fullmatch(short.lower()):
             return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-        found = datetime.fromisoformat(short)
+        parsed = datetime.fromisoformat(short)
         if _DAY.fullmatch(short) and end:
-            found += timedelta(days=1)
-        return (found if found.tzinfo else found.replace(tzinfo=zone)).astimezone(UTC)
+            parsed += timedelta(days=1)
+        return (parsed if parsed.tzinfo else parsed.replace(tzinfo=zone)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise ConfigurationError(
             f"{option}: {word!r} is no date",
@@ -195,10 +195,13 @@ def explain(runtime: Runtime, tell: Tell, *, document: str, options: Json, query
     """The document of `larder explain --json`."""
     tenant = runtime.settings.tenant_id
     request = request_of(runtime, tell, query or "", options)
-    told: Json = {"document": explaining.find(runtime, tenant, document)}
+    answer_json: Json = {"document": explaining.find(runtime, tenant, document)}
     if query is not None:
-        told["query"] = {"text": query, **explaining.why(runtime, tenant, told["document"], request)}
-    return told
+        answer_json["query"] = {
+            "text": query,
+            **explaining.why(runtime, tenant, answer_json["document"], request),
+        }
+    return answer_json
 
 
 # Status -------------------------------------------------------------------------------------------

@@ -62,22 +62,22 @@ def _performed(
     tenant: UUID,
     slow: AlertCondition | None,
     request: SearchRequest,
-    found: SearchResults,
+    results: SearchResults,
     seconds: float,
 ) -> None:
     """Count and tell of a search; its text only to who asks for everything, and only its beginning."""
     if metrics.WARMING.get():
         return
-    told = {
+    log_fields = {
         "query": request.text[:MOST_QUERY],
-        "resultCount": len(found.hits),
-        "topScore": found.hits[0].score if found.hits else None,
+        "resultCount": len(results.hits),
+        "topScore": results.hits[0].score if results.hits else None,
         "duration": round(seconds, 3),
-        "degradation_level": found.degradation_level,
+        "degradation_level": results.degradation_level,
         "tenant": str(tenant),
     }
-    logger.debug("search_performed", extra=told)
-    metrics.record_search(seconds, len(found.hits))
+    logger.debug("search_performed", extra=log_fields)
+    metrics.record_search(seconds, len(results.hits))
     metrics.QUERY_CACHE.set(runtime.caches.size)
     took = 1000 * seconds
     if slow is not None and took >= slow.threshold:
@@ -118,10 +118,10 @@ MOST_SYNONYM_BYTES = 1_000_000
 _GROUPS = TypeAdapter(list[list[str | int]])
 
 
-def _listed(given: Any) -> Any:
-    if isinstance(given, dict):
-        return [[word, *(more if isinstance(more, list) else [more])] for word, more in given.items()]
-    return given or []
+def _listed(loaded: Any) -> Any:
+    if isinstance(loaded, dict):
+        return [[word, *(more if isinstance(more, list) else [more])] for word, more in loaded.items()]
+    return loaded or []
 
 
 def read_synonyms(path: Path) -> Synonyms:
@@ -133,8 +133,8 @@ def read_synonyms(path: Path) -> Synonyms:
     why = f"is larger than {MOST_SYNONYM_BYTES:,} bytes"
     try:
         if path.stat().st_size <= MOST_SYNONYM_BYTES:
-            given = yaml.load(path.read_text(encoding="utf-8"), Loader=BoundedLoader)  # noqa: S506
-            groups = _GROUPS.validate_python(_listed(given), strict=True)
+            loaded = yaml.load(path.read_text(encoding="utf-8"), Loader=BoundedLoader)  # noqa: S506
+            groups = _GROUPS.validate_python(_listed(loaded), strict=True)
             return Synonyms.from_groups([[str(word) for word in group] for group in groups])
     except OSError as error:
         why = f"cannot be read: {error.strerror}"
@@ -144,9 +144,11 @@ def read_synonyms(path: Path) -> Synonyms:
         mark = getattr(error, "problem_mark", None)
         why = f"is no YAML, see line {mark.line + 1}" if mark else "is no YAML"
     except ValidationError as error:
-        where = error.errors()[0]["loc"]
+        location = error.errors()[0]["loc"]
         why = (
-            f"has an entry that is no list of words: {int(where[0]) + 1}" if where else "is no list of groups"
+            f"has an entry that is no list of words: {int(location[0]) + 1}"
+            if location
+            else "is no list of groups"
         )
     raise ConfigurationError(
         f"retrieval.synonyms: {path} {why}", fix="write one list of words per group: - [k8s, kubernetes]"
@@ -169,21 +171,21 @@ class _TimedReranker:
 def _reranker(runtime: Runtime) -> Reranker | None:
     """The model of the second look; what keeps it from being loaded is logged, for a search does not tell."""
     try:
-        found = runtime.reranker
+        reranker = runtime.reranker
     except LarderError as error:
         logger.warning("searches go without the reranker: %s", error)
         raise
-    return found and _TimedReranker(found)
+    return reranker and _TimedReranker(reranker)
 
 
 def search(runtime: Runtime, tenant: UUID, request: SearchRequest, *, by: str) -> SearchResults:
     """The answer of this installation to `by`, which is audited; an empty one with level 5 if it is switched off."""
     if not runtime.rag.enabled:
         return SearchResults(degradation_level=DISABLED)
-    found = retriever(runtime, tenant).search(request)
+    results = retriever(runtime, tenant).search(request)
     if runtime.rag.security.audit:
-        runtime.audit_log.search(tenant, request.text, len(found.hits), by=by)
-    return found
+        runtime.audit_log.search(tenant, request.text, len(results.hits), by=by)
+    return results
 
 
 LONGEST_QUERY = 10_000
@@ -229,7 +231,7 @@ def request_of(
     """
     _check(text, k, since=since, until=until)
     try:
-        wanted = Filter(
+        condition = Filter(
             source_types=tuple(map(SourceType.parse, _words("source_types", source_types))),
             kinds=tuple(map(Kind, _words("kinds", kinds))),
             tags=_words("tags", tags),
@@ -239,7 +241,7 @@ def request_of(
             metadata=metadata or {},
         )
         words = storable(text, nul="\ufffd")
-        return SearchRequest(text=words, k=k, mode=mode_of(mode), filter=wanted, explain=explain)
+        return SearchRequest(text=words, k=k, mode=mode_of(mode), filter=condition, explain=explain)
     except (ValueError, ConfigurationError) as error:
         raise RequestRejected(str(error)) from None
 
@@ -251,11 +253,11 @@ def visible_filter(runtime: Runtime, caller: Caller, projects: Sequence[str] = (
         NotFound: there is no such project.
         Forbidden: it is not the caller's.
     """
-    wanted = caller.own_projects
+    visible_projects = caller.own_projects
     if projects:
         with runtime.database.tenant(caller.tenant) as connection:
-            wanted = tuple(sorted({caller.project(connection, name) for name in projects}))
-    return replace(caller.search_filter, projects=wanted)
+            visible_projects = tuple(sorted({caller.project(connection, name) for name in projects}))
+    return replace(caller.search_filter, projects=visible_projects)
 
 
 def search_as(
@@ -269,12 +271,14 @@ def search_as(
     limited = replace(
         request.filter, security_levels=s.security_levels, readers=s.readers, projects=s.projects
     )
-    found = search(runtime, caller.tenant, replace(request, filter=limited), by=caller.subject)
-    explained = [hit for hit in found.hits if hit.explanation]
+    results = search(runtime, caller.tenant, replace(request, filter=limited), by=caller.subject)
+    explained = [hit for hit in results.hits if hit.explanation]
     if not explained or sees_all(runtime.database, caller.tenant, visible_filter(runtime, caller)):
-        return found
-    told = [replace(hit, explanation=e.without_statistics()) for hit in explained if (e := hit.explanation)]
-    return replace(found, hits=told)
+        return results
+    limited_hits = [
+        replace(hit, explanation=e.without_statistics()) for hit in explained if (e := hit.explanation)
+    ]
+    return replace(results, hits=limited_hits)
 
 
 def document_as(runtime: Runtime, caller: Caller, document: UUID) -> Json:
@@ -283,15 +287,15 @@ def document_as(runtime: Runtime, caller: Caller, document: UUID) -> Json:
     Raises:
         NotFound: there is none that they may know of.
     """
-    wanted = replace(visible_filter(runtime, caller), only=(document,))
-    found = read_document(runtime.database, caller.tenant, wanted)
-    if found is None:
+    document_filter = replace(visible_filter(runtime, caller), only=(document,))
+    document_row = read_document(runtime.database, caller.tenant, document_filter)
+    if document_row is None:
         raise NotFound("there is no such document")
-    found["url"] = web_address(found["url"])
-    sealed = found["metadata"].pop(SEALED, None)
+    document_row["url"] = web_address(document_row["url"])
+    sealed = document_row["metadata"].pop(SEALED, None)
     if sealed and caller.may(ADMIN):
-        _, found["metadata"] = runtime.keyring.opened({**found["metadata"], SEALED: sealed})
-    return found
+        _, document_row["metadata"] = runtime.keyring.opened({**document_row["metadata"], SEALED: sealed})
+    return document_row
 
 
 def holds_documents(runtime: Runtime, tenant: UUID) -> bool:
@@ -306,11 +310,11 @@ def mode_of(word: str) -> Mode:
     Raises:
         ConfigurationError: there is none.
     """
-    known: tuple[Mode, ...] = get_args(Mode)
-    for mode in known:
+    modes: tuple[Mode, ...] = get_args(Mode)
+    for mode in modes:
         if mode == word.strip().lower():
             return mode
-    raise ConfigurationError(f"unknown mode {word!r}", fix=f"use one of {', '.join(known)}")
+    raise ConfigurationError(f"unknown mode {word!r}", fix=f"use one of {', '.join(modes)}")
 
 
 MOST_NAMED = 5
@@ -324,10 +328,14 @@ def names_in(words: Iterable[str]) -> list[str]:
 def unknown_projects(runtime: Runtime, tenant: UUID, names: Iterable[str]) -> list[str]:
     """A sentence for each of these projects that holds no documents; what is shared may be empty."""
     with runtime.database.tenant(tenant) as connection:
-        held = sources.projects(connection)
-    there = {*held, project_id(tenant, SHARED)}
-    missing = [n for n in names if n != ALL and project_id(tenant, n) not in there]
-    there_are = f"there are {first_names([*held.values()], MOST_NAMED)}" if held else "nothing is indexed yet"
+        stored_projects = sources.projects(connection)
+    existing_ids = {*stored_projects, project_id(tenant, SHARED)}
+    missing = [n for n in names if n != ALL and project_id(tenant, n) not in existing_ids]
+    there_are = (
+        f"there are {first_names([*stored_projects.values()], MOST_NAMED)}"
+        if stored_projects
+        else "nothing is indexed yet"
+    )
     return [f"project {name!r} holds no documents; {there_are}" for name in missing]
 
 
@@ -341,27 +349,29 @@ def are_truncated(runtime: Runtime, texts: Sequence[str]) -> list[bool] | None:
     return [most is not None and embedder.count_tokens(text) > most for text in texts]
 
 
-def to_json(runtime: Runtime, tenant: UUID, found: SearchResults, *, local: bool = False) -> Json:
+def to_json(runtime: Runtime, tenant: UUID, search_results: SearchResults, *, local: bool = False) -> Json:
     """`{"results": [...], "degradation_level", "weak"}`; `explanation` if it was asked for, `partial` during loads.
 
     Addresses of files are told to who is on this machine (`local`) alone.
     """
     facts: Mapping[UUID, Json] = {}
-    if found.hits:
+    if search_results.hits:
         with runtime.database.tenant(tenant) as connection:
-            facts = documents.facts(connection, [hit.document.id for hit in found.hits])
+            facts = documents.facts(connection, [hit.document.id for hit in search_results.hits])
     return {
-        "results": [hit_json(hit, facts.get(hit.document.id, {}), local=local) for hit in found.hits],
-        "degradation_level": found.degradation_level,
-        "weak": found.weak,
-        **({"partial": vars(found.partial)} if found.partial else {}),
+        "results": [
+            hit_json(hit, facts.get(hit.document.id, {}), local=local) for hit in search_results.hits
+        ],
+        "degradation_level": search_results.degradation_level,
+        "weak": search_results.weak,
+        **({"partial": vars(search_results.partial)} if search_results.partial else {}),
     }
 
 
 def hit_json(hit: Hit, facts: Json, *, local: bool) -> Json:
     """One result; the document's own metadata stand beside ours, which win."""
     d = hit.document
-    found: Json = {
+    result: Json = {
         "id": hit.id,
         "document_id": str(d.id),
         "content": hit.chunk.content,
@@ -387,8 +397,8 @@ def hit_json(hit: Hit, facts: Json, *, local: bool) -> Json:
             "age_days": age_days(d),
         },
     }
-    if said := validity_note(d):
-        found["metadata"]["standing"] = said
+    if note := validity_note(d):
+        result["metadata"]["standing"] = note
     if hit.explanation is not None:
-        found["explanation"] = hit.explanation.to_json()
-    return found
+        result["explanation"] = hit.explanation.to_json()
+    return result

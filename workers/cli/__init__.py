@@ -68,6 +68,8 @@ def run_in_fork(args: Sequence[str], environment: Mapping[str, str], folder: Pat
 
 def folder_above() -> Path:
     """The nearest folder from here upwards with a configuration or data of Larder; this one if there is none."""
-    here = Path.cwd()
-    with_either = (one for one in (here, *here.parents) if (one / FILE).exists() or (one / DATA).exists())
-    return next(with_either, here)
+    current = Path.cwd()
+    with_either = (
+        one for one in (current, *current.parents) if (one / FILE).exists() or (one / DATA).exists()
+    )
+    return next(with_either, current)

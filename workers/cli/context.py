@@ -97,10 +97,10 @@ class CommandContext:
         data = self.settings.data
         if not self.makes and uses_embedded(self.settings) and not (data / "credentials.json").exists():
             named = self.data or self.settings.path
-            where = f"in {data if named else data.parent}"
-            where += " or a folder above it" if self.looks and not named else ""
+            place = f"in {data if named else data.parent}"
+            place += " or a folder above it" if self.looks and not named else ""
             fix = "make one with `larder up --detach`, or name another folder with --data or --config"
-            raise ConfigurationError(f"there is no installation {where}", fix=fix)
+            raise ConfigurationError(f"there is no installation {place}", fix=fix)
         begins = self.makes and uses_embedded(self.settings) and embedded.find(data) is None
         runtime = open_runtime(self.settings, start=self.makes)
         if begins:
@@ -127,19 +127,19 @@ class CommandContext:
         """
         from workers.local import local_socket
 
-        def hear(kind: str, told: Any) -> None:
+        def hear(kind: str, value: Any) -> None:
             if kind == "notice":
-                warn(told)
+                warn(value)
             elif tell:
-                tell(kind, told)
+                tell(kind, value)
 
         file, folder = self._places
-        found = local_socket.ask(folder, file, os.environ, question, arguments or {}, hear)
-        if found is None:
+        answer = local_socket.ask(folder, file, os.environ, question, arguments or {}, hear)
+        if answer is None:
             from workers.app import questions
 
-            found = questions.answer(self.runtime, hear, question, arguments or {})
-        return found
+            answer = questions.answer(self.runtime, hear, question, arguments or {})
+        return answer
 
     @property
     def _places(self) -> tuple[Path | None, Path]:
@@ -166,15 +166,15 @@ class CommandContext:
         """Where people read; with --json it is stderr, since stdout belongs to the document."""
         return Screen(stderr=self.as_json, highlight=False)
 
-    def answer(self, data: Any, *said: RenderableType, code: int = 0) -> None:
+    def answer(self, data: Any, *lines: RenderableType, code: int = 0) -> None:
         """Print the result: the document with --json, else what is said. Another `code` than 0 ends the command."""
         console = self.console
         if self.as_json:
             print(to_stdout_json(data))
-        for part in () if self.as_json else said:
+        for part in () if self.as_json else lines:
             # Lines stand as they are, to be copied; only tables are made for the width of the screen.
-            shown = Text(part) if isinstance(part, str) else part
-            console.print(shown, soft_wrap=isinstance(shown, Text))
+            renderable = Text(part) if isinstance(part, str) else part
+            console.print(renderable, soft_wrap=isinstance(renderable, Text))
         if code:
             raise typer.Exit(code)
 
@@ -252,10 +252,12 @@ def command(
     """
 
     def decorate(run: Callable[..., None]) -> Callable[..., None]:
-        given = list(signature(run, eval_str=True).parameters.values())[1:]
-        kinds: dict[str, Any] = {one.name: one.annotation for one in given if is_dataclass(one.annotation)}
+        parameters = list(signature(run, eval_str=True).parameters.values())[1:]
+        kinds: dict[str, Any] = {
+            one.name: one.annotation for one in parameters if is_dataclass(one.annotation)
+        }
         fields = {name: signature(kind, eval_str=True).parameters for name, kind in kinds.items()}
-        options = [option for one in given for option in fields.get(one.name, {one.name: one}).values()]
+        options = [option for one in parameters for option in fields.get(one.name, {one.name: one}).values()]
         options += [
             Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
             for name, (kind, default) in _SHARED.items()
@@ -264,14 +266,14 @@ def command(
 
         @wraps(run)
         def wrapped(
-            config: Path | None = None, data: Path | None = None, as_json: bool = False, **own: Any
+            config: Path | None = None, data: Path | None = None, as_json: bool = False, **arguments: Any
         ) -> None:
             for name, kind in kinds.items():
-                own[name] = kind(**{option: own.pop(option) for option in fields[name]})
+                arguments[name] = kind(**{option: arguments.pop(option) for option in fields[name]})
             context = CommandContext(config, as_json, data, answer_timeout, looks, makes)
             try:
                 with interruptible():
-                    _run(context, run, own)
+                    _run(context, run, arguments)
             except KeyboardInterrupt:
                 warn("stopped")
                 raise typer.Exit(INTERRUPTED) from None
@@ -294,26 +296,27 @@ def _run(context: CommandContext, run: Callable[..., None], options: dict[str, A
     except BrokenPipeError:
         raise  # whoever read stdout has left: typer ends without a word
     except OSError as error:
-        what = f"{error.filename}: " if error.filename else ""
+        file_name = f"{error.filename}: " if error.filename else ""
         fix = "see whether it is there, and what this user may do with it"
-        _refuse(context, LarderError(f"{what}{error.strerror or error}", fix=fix))
+        _refuse(context, LarderError(f"{file_name}{error.strerror or error}", fix=fix))
 
 
 def _refuse(context: CommandContext, error: LarderError) -> NoReturn:
     problems = [str(problem) for problem in getattr(error, "problems", ())]  # of the settings, all at once
     with suppress(OSError):  # it may be stdout that cannot be written to
-        told = {"code": error.code, "problems": problems} if problems else error.to_json()
-        context.answer({"success": False, "error": told})
-    said = f"{error.code}: {error.message}" + (f"\n  {error.fix}" if error.fix else "")
-    warn(*(problems or [said]))
+        error_json = {"code": error.code, "problems": problems} if problems else error.to_json()
+        context.answer({"success": False, "error": error_json})
+    sentence = f"{error.code}: {error.message}" + (f"\n  {error.fix}" if error.fix else "")
+    warn(*(problems or [sentence]))
     raise typer.Exit(WRONG if problems else error.exit_code) from None
 
 
 @contextmanager
-def resumable(*, goes_on: bool = False, own: bool = True) -> Iterator[None]:
+def resumable(*, goes_on: bool = False, own_workers: bool = True) -> Iterator[None]:
     """Work that workers of this command do: it takes them a while to stop, so Ctrl-C is answered at once.
 
-    `goes_on`: they are not this command's, so nothing stops. Not `own`: they are not either, but get no more of it.
+    `goes_on`: they are not this command's, so nothing stops. Not `own_workers`: they are not either, but get no
+    more of it.
     """
     try:
         yield
@@ -324,6 +327,6 @@ def resumable(*, goes_on: bool = False, own: bool = True) -> Iterator[None]:
                 "  `larder status --watch` shows it, `larder down` stops it",
             )
         else:
-            when = " within half a minute, at once with another Ctrl-C" if own else ""
+            when = " within half a minute, at once with another Ctrl-C" if own_workers else ""
             warn(f"stopping{when}; what is done is kept")
         raise typer.Exit(INTERRUPTED) from None

@@ -99,7 +99,7 @@ def enrich(
         with suppress(LarderError):  # ditto
             for notice in step4_file.notices(runtime, backlog, scope):
                 console.print(notice, markup=False, soft_wrap=True)
-        with resumable(own=owns_workers), progress_bars(console) as progress:
+        with resumable(own_workers=owns_workers), progress_bars(console) as progress:
             bar = progress.add_task("enriching", total=len(backlog.items), note="")
 
             def tell(outcome: Any) -> None:
@@ -195,17 +195,17 @@ def _lines(answer: Json) -> Iterator[tuple[str, str]]:
         yield "nothing", "no similar work, decision or document is in stock"
 
 
-def _documents(found: Json) -> Iterator[tuple[str, Json, str]]:
+def _documents(answer: Json) -> Iterator[tuple[str, Json, str]]:
     """What it is called, the document, and what is said of it."""
     from pipeline.enrichment.report import named
 
-    for work in found.get("similar_work") or ():
-        same = any(one.get("ref") == work.get("ref") for one in found.get("likely_duplicates") or ())
-        said = _named(work, _ended(work), work.get("effort"))
-        yield "similar", work, f"possibly the same: {said}" if same else said
-    for decision in found.get("past_decisions") or ():
+    for work in answer.get("similar_work") or ():
+        same = any(one.get("ref") == work.get("ref") for one in answer.get("likely_duplicates") or ())
+        description = _named(work, _ended(work), work.get("effort"))
+        yield "similar", work, f"possibly the same: {description}" if same else description
+    for decision in answer.get("past_decisions") or ():
         yield "decision", decision, _named(decision, _standing(decision), decision.get("assigned_architect"))
-    for doc in found.get("technical_docs") or ():
+    for doc in answer.get("technical_docs") or ():
         yield "document", doc, ": ".join([named(doc), *(doc.get("relevant_sections") or ())[:1]])
 
 

@@ -55,26 +55,26 @@ def index(
     from workers.app.ingestion import sync, sync_now
 
     context.looks, context.makes = dry_run, not dry_run
-    wanted = sync_now.configured_sources_named(context.settings, names or [])
-    if not wanted:
+    chosen = sync_now.configured_sources_named(context.settings, names or [])
+    if not chosen:
         raise ConfigurationError(
             "no sources are configured", fix="`larder config init` writes an example file"
         )
     context.ping()
     if dry_run:
-        found = [sync_now.preview(context.runtime, one, force=force) for one in wanted]
-        context.answer({"success": True, "dry_run": True, "runs": found}, *_would_do(found))
+        previews = [sync_now.preview(context.runtime, one, force=force) for one in chosen]
+        context.answer({"success": True, "dry_run": True, "runs": previews}, *_would_do(previews))
         return
     if not no_wait:
         sync_now.await_restarted(context.runtime, warn)
-    undoable = sync_now.undoable(context.runtime, wanted)
-    doable = [one for one in wanted if one.id not in undoable]
+    undoable = sync_now.undoable(context.runtime, chosen)
+    doable = [one for one in chosen if one.id not in undoable]
     if not doable:
         raise next(iter(undoable.values()))
     sync.register(context.runtime, besides=undoable)
     not_begun = [
         {"source": one.settings.name, "item": "", "reason": str(undoable[one.id]), "outcome": "failed"}
-        for one in wanted
+        for one in chosen
         if one.id in undoable
     ]
     if no_wait:
@@ -96,34 +96,34 @@ def _would_do(previews: Sequence[Json]) -> Iterator[RenderableType]:
 def _queue(context: CommandContext, started: Sequence[Any], not_begun: Sequence[Json]) -> None:
     queued = [{"source": w.source.settings.name, "run": w.run.id} for w in started if w.is_own]
     busy = [{"source": w.source.settings.name, "run": w.run.id} for w in started if not w.is_own]
-    said = [f"{one['source']} is being read already" for one in busy]
-    said += [f"failed {one['source']}: {one['reason']}" for one in not_begun]
-    said.append(f"queued {plural(len(queued), 'run')}; `larder status --watch` shows them")
-    found = {"success": not not_begun, "queued": queued, "under_way": busy, "errors": not_begun}
-    context.answer(found, *said, code=PARTLY if not_begun else 0)
+    lines = [f"{one['source']} is being read already" for one in busy]
+    lines += [f"failed {one['source']}: {one['reason']}" for one in not_begun]
+    lines.append(f"queued {plural(len(queued), 'run')}; `larder status --watch` shows them")
+    document = {"success": not not_begun, "queued": queued, "under_way": busy, "errors": not_begun}
+    context.answer(document, *lines, code=PARTLY if not_begun else 0)
 
 
 def _run(
-    context: CommandContext, wanted: Sequence[Any], not_begun: Sequence[Json] = (), *, force: bool
+    context: CommandContext, chosen: Sequence[Any], not_begun: Sequence[Json] = (), *, force: bool
 ) -> None:
     from workers.app.ingestion import sync_now
     from workers.monitoring import tracing
 
-    begun = told = time.monotonic()
+    begun = last_told = time.monotonic()
     with context.workers() as borrowed, tracing.span("larder index"):
-        watched = sync_now.start(context.runtime, wanted, force=force)
+        watched = sync_now.start(context.runtime, chosen, force=force)
         with resumable(goes_on=not borrowed), progress_bars(context.console) as progress:
             bars = [progress.add_task(w.source.settings.name, total=None, note="", run=0) for w in watched]
 
             def show(all_: list[Any]) -> None:
-                nonlocal told
+                nonlocal last_told
                 for bar, w in zip(bars, all_, strict=True):
                     run = w.current
                     total = None if run.state == "discovering" else run.queued
                     note = progress_note(vars(run), earlier=run.id != w.run.id or not w.is_own)
                     show_run(progress, bar, run.id, sync_now.count_settled(run), total, note)
-                if progress.disable and not context.as_json and time.monotonic() - told >= TELL_SECONDS:
-                    told = time.monotonic()
+                if progress.disable and not context.as_json and time.monotonic() - last_told >= TELL_SECONDS:
+                    last_told = time.monotonic()
                     lines = (
                         f"{task.description}: {progress_line(task)}, {task.fields['note']}"
                         for task in progress.tasks
@@ -138,10 +138,10 @@ def _run(
 def progress_note(run: Mapping[str, Any], *, earlier: bool = False) -> str:
     """What a run under way is at; `earlier`: it was under way before the command."""
     if run["state"] == "discovering":
-        said = f"reading, {run['listed']} listed" + (f", waiting: {run['error']}" if run.get("error") else "")
+        note = f"reading, {run['listed']} listed" + (f", waiting: {run['error']}" if run.get("error") else "")
     else:
-        said = plural(run["texts_embedded"], "text")
-    return "under way: " + said if earlier else said
+        note = plural(run["texts_embedded"], "text")
+    return "under way: " + note if earlier else note
 
 
 _COLUMNS = {
@@ -169,18 +169,18 @@ def summary(result: Json) -> Iterator[RenderableType]:
         f"in {stats['time_elapsed']:.1f} s"
     )
     if cut := sum(run["texts_cut"] for run in runs):
-        said = (
+        detail = (
             f" {plural(cut, 'text is', 'texts are')} longer than the model reads; vectors are of the "
             "beginning alone, search by words knows all of it (embedding.oversize)"
         )
-        yield Text.assemble(("cut", "yellow"), said)
-    if noted := sum(run["noted"] for run in runs):
-        in_part = f" {plural(noted, 'document was', 'documents were')} read in part"
+        yield Text.assemble(("cut", "yellow"), detail)
+    if partly_read := sum(run["noted"] for run in runs):
+        in_part = f" {plural(partly_read, 'document was', 'documents were')} read in part"
         yield Text.assemble(("noted", _COLOURS["noted"]), in_part)
     errors = []
     for e in stats["errors"]:
-        said = f" {e['source']}: {item_and_reason(e['item'], e['reason'])}"
-        errors.append(Text.assemble((e["outcome"], _COLOURS[e["outcome"]]), said))
+        detail = f" {e['source']}: {item_and_reason(e['item'], e['reason'])}"
+        errors.append(Text.assemble((e["outcome"], _COLOURS[e["outcome"]]), detail))
     yield from first_lines(errors, MOST_SHOWN, "; see `larder status`")
 
 
@@ -215,16 +215,16 @@ def ingest(
         (s.name, context.settings.resolve(s.root) / path.partition("*")[0]) for s in named for path in s.paths
     )
     if same := [name for name, place in places if place.resolve() == folder.resolve()]:
-        what = f"{folder} is the folder of the source {same[0]} already"
-        raise ConfigurationError(what, fix=f"larder index {same[0]}")
-    wanted = sync_now.sources_of_folder(context.runtime, folder.resolve())
-    if not wanted:
+        message = f"{folder} is the folder of the source {same[0]} already"
+        raise ConfigurationError(message, fix=f"larder index {same[0]}")
+    folder_sources = sync_now.sources_of_folder(context.runtime, folder.resolve())
+    if not folder_sources:
         endings = ", ".join(end for ends in ENDINGS.values() for end in ends)
         raise ConfigurationError(f"{folder} holds no file that ends with one of {endings}", fix=fix)
     context.ping()
     sync_now.await_restarted(context.runtime, warn)
-    sync_now.register_folder(context.runtime, wanted)
-    _run(context, wanted, force=force)
+    sync_now.register_folder(context.runtime, folder_sources)
+    _run(context, folder_sources, force=force)
 
 
 @command(answer_timeout=None)
@@ -237,12 +237,14 @@ def clear(
     from workers.app import operations
 
     context.ping()
-    what = f"of source {source}" if source else f"of tenant {context.settings.tenant}"
+    scope = f"of source {source}" if source else f"of tenant {context.settings.tenant}"
     if not yes:
         count = operations.count_documents(context.runtime, context.tenant, source)
-        context.refuse_without_yes(f"remove {plural(count, 'document')} {what}", "removed", documents=count)
+        context.refuse_without_yes(f"remove {plural(count, 'document')} {scope}", "removed", documents=count)
     removed = operations.clear(context.runtime, context.tenant, source)
-    context.answer({"success": True, **removed}, f"removed {plural(removed['documents'], 'document')} {what}")
+    context.answer(
+        {"success": True, **removed}, f"removed {plural(removed['documents'], 'document')} {scope}"
+    )
 
 
 # Sources ------------------------------------------------------------------------------------------
@@ -258,14 +260,14 @@ def list_sources(context: CommandContext) -> None:
     """Show every source the ledger knows, of all tenants."""
     from workers.app import operations
 
-    found = operations.listing(context.runtime)
+    listing = operations.listing(context.runtime)
     heads = ("source", "tenant", "type", "state", "schedule", "last sync", "to approve")
     keys = ("name", "tenant", "type", "state", "schedule", "last_sync", "held")
-    rows = ({**s, "last_sync": minute(s["last_sync"])} for s in found)
-    shown = table(heads, ([row[key] or "-" for key in keys] for row in rows))
-    errors = [f"{s['name']}: {s['last_error']}" for s in found if s["last_error"]]
-    errors += [f"{s['name']}: {s['missing_folder']} is not there" for s in found if s["missing_folder"]]
-    context.answer({"sources": found}, shown, *errors)
+    rows = ({**s, "last_sync": minute(s["last_sync"])} for s in listing)
+    overview = table(heads, ([row[key] or "-" for key in keys] for row in rows))
+    errors = [f"{s['name']}: {s['last_error']}" for s in listing if s["last_error"]]
+    errors += [f"{s['name']}: {s['missing_folder']} is not there" for s in listing if s["missing_folder"]]
+    context.answer({"sources": listing}, overview, *errors)
 
 
 @command(sources, "check")
@@ -275,17 +277,17 @@ def check_sources(context: CommandContext, names: NamesArgument = None) -> None:
     from workers.runtime import Addresses, Runtime
 
     runtime = Runtime(context.settings, Addresses())
-    found = operations.check(runtime, names or [])
-    ok = all(one["ok"] for one in found)
-    said = Text() if found else Text("no sources are configured")
-    for one in found:
-        said.append(f"{one['source']}\n", style="bold")
+    checks = operations.check(runtime, names or [])
+    ok = all(one["ok"] for one in checks)
+    screen = Text() if checks else Text("no sources are configured")
+    for one in checks:
+        screen.append(f"{one['source']}\n", style="bold")
         for finding in one["findings"]:
-            said.append("  ok   " if finding["ok"] else "  bad  ", style="" if finding["ok"] else "red")
-            said.append(f"{finding['subject']}: {finding['detail']}\n")
-            said.append(f"       {finding['fix']}\n" if finding["fix"] else "")
-    said.rstrip()
-    context.answer({"success": ok, "sources": found}, said, code=0 if ok else FAILED)
+            screen.append("  ok   " if finding["ok"] else "  bad  ", style="" if finding["ok"] else "red")
+            screen.append(f"{finding['subject']}: {finding['detail']}\n")
+            screen.append(f"       {finding['fix']}\n" if finding["fix"] else "")
+    screen.rstrip()
+    context.answer({"success": ok, "sources": checks}, screen, code=0 if ok else FAILED)
 
 
 @command(sources, "pause")
@@ -317,14 +319,14 @@ def rename(
 
     done = operations.rename(context.runtime, old, new)
     moved, both = plural(done["moved"], "document"), plural(done["both"], "document")
-    said = f"{done['source']} has {moved} of {old}"
+    sentence = f"{done['source']} has {moved} of {old}"
     if done["both"]:
-        said += f", and had {both} more of it already, which no longer come twice"
+        sentence += f", and had {both} more of it already, which no longer come twice"
     if not done["moved"]:
-        said = f"{done['source']} had {both} of {old} already, and they no longer come twice"
+        sentence = f"{done['source']} had {both} of {old} already, and they no longer come twice"
     if not done["moved"] + done["both"]:
-        said = f"{old} had no documents; it is called {done['source']} now"
-    context.answer({"success": True, **done}, said)
+        sentence = f"{old} had no documents; it is called {done['source']} now"
+    context.answer({"success": True, **done}, sentence)
 
 
 @command(sources, "forget", answer_timeout=None)
@@ -336,13 +338,15 @@ def forget(
     """Remove sources that the configuration no longer has, with all that they brought."""
     from workers.app import operations
 
-    found = operations.forgettable(context.runtime, names)
-    called = ", ".join(f"{k.tenant}/{k.row.name}" for k in found)
+    unconfigured = operations.forgettable(context.runtime, names)
+    called = ", ".join(f"{k.tenant}/{k.row.name}" for k in unconfigured)
     if not yes:
-        count = sum(operations.count_documents(context.runtime, k.row.tenant_id, k.row.name) for k in found)
+        count = sum(
+            operations.count_documents(context.runtime, k.row.tenant_id, k.row.name) for k in unconfigured
+        )
         would = f"forget {called} and remove {plural(count, 'document')}"
         context.refuse_without_yes(would, "forgotten", documents=count)
-    done = operations.forget(context.runtime, found)
+    done = operations.forget(context.runtime, unconfigured)
     removed = plural(done["documents"], "document")
     context.answer({"success": True, **done}, f"forgot {called} and removed {removed}")
 
@@ -353,8 +357,8 @@ def release(context: CommandContext, name: NameArgument) -> None:
     from workers.app import operations
 
     done = operations.release(context.runtime, name)
-    said = f"released {plural(done['released'], 'deletion')}; {_begun([done])}"
-    context.answer({"success": True, **done}, said)
+    sentence = f"released {plural(done['released'], 'deletion')}; {_begun([done])}"
+    context.answer({"success": True, **done}, sentence)
 
 
 @command(sources, "reconcile")
@@ -369,9 +373,9 @@ def reconcile(context: CommandContext, names: NamesArgument = None) -> None:
 def _begun(runs: list[Json]) -> str:
     begun = ", ".join(r["source"] for r in runs if r["run"] is not None)
     busy = ", ".join(r["source"] for r in runs if r["run"] is None)
-    said = [f"started a sync of {begun}"] * bool(begun)
-    said += [f"{busy} is being synced already: repeat this when it has ended"] * bool(busy)
-    return "; ".join(said) or "there is no source to sync"
+    sentences = [f"started a sync of {begun}"] * bool(begun)
+    sentences += [f"{busy} is being synced already: repeat this when it has ended"] * bool(busy)
+    return "; ".join(sentences) or "there is no source to sync"
 
 
 # Reindex ------------------------------------------------------------------------------------------
@@ -405,10 +409,10 @@ def begin_index(
         context.runtime, provider=provider, model=model, dimensions=dimensions, chunker=chunker
     )
     if not (begun["begun"] and wait):
-        said = f"index {begun['index']} ({begun['made_with']}) is being filled: larder reindex status"
+        sentence = f"index {begun['index']} ({begun['made_with']}) is being filled: larder reindex status"
         if not begun["begun"]:
-            said = f"nothing to do: index {begun['index']} is active and made with {begun['made_with']}"
-        context.answer({"success": True, **begun}, said)
+            sentence = f"nothing to do: index {begun['index']} is active and made with {begun['made_with']}"
+        context.answer({"success": True, **begun}, sentence)
         return
     with context.workers(), progress_bars(context.console) as progress:
         bar = progress.add_task(f"index {begun['index']}", total=None, note="")
@@ -418,10 +422,10 @@ def begin_index(
             progress.update(bar, completed=figures["documents"], total=figures["total"], note=note)
 
         figures = reindexing.wait(context.runtime, show)
-    said = f"index {figures['id']} holds {figures['documents']} of {plural(figures['total'], 'document')}"
-    said += f", {figures['dead']} dead" if figures["dead"] else ": larder reindex switch"
+    sentence = f"index {figures['id']} holds {figures['documents']} of {plural(figures['total'], 'document')}"
+    sentence += f", {figures['dead']} dead" if figures["dead"] else ": larder reindex switch"
     code = PARTLY if figures["dead"] else 0
-    context.answer({"success": not code, **begun, "figures": figures}, said, code=code)
+    context.answer({"success": not code, **begun, "figures": figures}, sentence, code=code)
 
 
 @command(reindex, "status", looks=True)
@@ -429,16 +433,16 @@ def index_status(context: CommandContext) -> None:
     """How far each index is, which one is searched, and whether a switch is possible."""
     from workers.app import reindex as reindexing
 
-    found = reindexing.status(context.runtime)
+    document = reindexing.status(context.runtime)
     counts = ("documents", "missing", "dead", "chunks")
     rows = []
-    for i in found["indexes"]:
-        made = (i["id"], i["status"], f"{i['model']} ({i['dimensions']})", i["chunker"])
+    for i in document["indexes"]:
+        facts = (i["id"], i["status"], f"{i['model']} ({i['dimensions']})", i["chunker"])
         lag = "-" if i["lag_seconds"] is None else duration_text(i["lag_seconds"])
-        rows.append((*made, *(i[n] for n in counts), lag, f"{i['vector_index']}, {i['keyword_index']}"))
-    shown = table(("index", "status", "model", "chunker", *counts, "lag", "built"), rows, right=counts)
-    next_ = f"next  {found['next']}" if found["next"] else "nothing to do"
-    context.answer(found, shown, *found["reasons"], next_)
+        rows.append((*facts, *(i[n] for n in counts), lag, f"{i['vector_index']}, {i['keyword_index']}"))
+    overview = table(("index", "status", "model", "chunker", *counts, "lag", "built"), rows, right=counts)
+    next_ = f"next  {document['next']}" if document["next"] else "nothing to do"
+    context.answer(document, overview, *document["reasons"], next_)
 
 
 @command(reindex, "switch", answer_timeout=None)
@@ -477,7 +481,7 @@ def drop_index(
     context.ping()
     chosen = reindexing.index_to_drop(context.runtime, index)
     if not yes:
-        said = f"drop index {chosen.id} ({chosen.status}, {chosen.model})"
-        context.refuse_without_yes(said, "dropped", index=chosen.id)
+        action = f"drop index {chosen.id} ({chosen.status}, {chosen.model})"
+        context.refuse_without_yes(action, "dropped", index=chosen.id)
     done = reindexing.drop(context.runtime, chosen)
     context.answer({"success": True, **done}, f"dropped index {done['dropped']} ({done['made_with']})")

@@ -80,28 +80,28 @@ def search(
         raise ConfigurationError("the question is empty", fix="write what is to be found")
     length = LINES * _room(context.console) - LINES * 8
     arguments = {"text": text, "options": vars(options), "explain": explain, "passage_length": length}
-    found = context.ask("search", arguments)
-    document = found["document"]
-    lines = [*_notices(found)]
-    for n, (result, hit) in enumerate(zip(document["results"], found["hits"], strict=True), 1):
+    answer = context.ask("search", arguments)
+    document = answer["document"]
+    lines = [*_notices(answer)]
+    for n, (result, hit) in enumerate(zip(document["results"], answer["hits"], strict=True), 1):
         lines += _lines(context.console, n, result, hit)
     if document["results"] and explain:
         lines += _explained(document["results"])
     context.answer(document, *lines)
 
 
-def _notices(found: Json) -> Iterator[RenderableType]:
+def _notices(answer: Json) -> Iterator[RenderableType]:
     """What is to be known before the hits."""
-    document = found["document"]
-    if tenant := found["empty_tenant"]:
+    document = answer["document"]
+    if tenant := answer["empty_tenant"]:
         yield f"no document of tenant {tenant} is indexed; see `larder index`"
         return
     if level := document["degradation_level"]:
         yield Text.assemble((f"degradation level {level}", "yellow"), f": {_NOTES.get(level, '')}")
-    if found["partial"]:
-        yield Text.assemble(("partial", "yellow"), f": {found['partial']}")
+    if answer["partial"]:
+        yield Text.assemble(("partial", "yellow"), f": {answer['partial']}")
     if not document["results"]:
-        yield "nothing found" if found["model"] else "nothing is indexed yet; see `larder index`"
+        yield "nothing found" if answer["model"] else "nothing is indexed yet; see `larder index`"
     if document["weak"]:
         yield Text("nothing close; nearest:", style="yellow")
 
@@ -162,10 +162,10 @@ SCORE_PARTS = (
 
 def scores(results: Sequence[Json]) -> Table:
     """A row per hit: the parts of its score, and below each the value that it comes from."""
-    told = [one["explanation"] for one in results]
-    columns = [c for c in SCORE_PARTS if any(one[c[2]] or one.get(c[1]) for one in told)]
+    explanations = [one["explanation"] for one in results]
+    columns = [c for c in SCORE_PARTS if any(one[c[2]] or one.get(c[1]) for one in explanations)]
     rows: list[list[Text]] = []
-    for n, (result, one) in enumerate(zip(results, told, strict=True), 1):
+    for n, (result, one) in enumerate(zip(results, explanations, strict=True), 1):
         cells = [Text(f"{n}.", style="bold"), Text(f"{result['score']:.3f}", style="green")]
         for _, raw, part in columns:
             value = "" if one.get(raw) is None else f"\n{one[raw]:.3f}"
@@ -192,10 +192,10 @@ def explain(
     """Tell where a document stands, and with --query why it is found or not."""
     arguments = {"document": document, "options": vars(options), "query": query}
     with _several_named(context):
-        told = context.ask("explain", arguments)
-    rows = (*_document_rows(told["document"]), *_query_rows(told.get("query")))
+        answer = context.ask("explain", arguments)
+    rows = (*_document_rows(answer["document"]), *_query_rows(answer.get("query")))
     lines = [f"{name:<12}{value}" for name, value in rows if value not in (None, "")]
-    context.answer(told, *hanging(context.console, lines, 12))
+    context.answer(answer, *hanging(context.console, lines, 12))
 
 
 @contextmanager
@@ -204,13 +204,13 @@ def _several_named(context: CommandContext) -> Iterator[None]:
     try:
         yield
     except LarderError as error:
-        if not (found := getattr(error, "candidates", ())):
+        if not (matches := getattr(error, "candidates", ())):
             raise
         names = ("id", "source", "external_id", "title")
-        candidates = [{name: c[name] for name in names} for c in found]
+        candidates = [{name: c[name] for name in names} for c in matches]
         lines = [f"{error.message}:", *("  " + "  ".join(c.values()) for c in candidates), error.fix]
-        said = hanging(context.console, lines, 4)
-        context.answer({"success": False, "error": error.to_json(), "candidates": candidates}, *said)
+        wrapped_lines = hanging(context.console, lines, 4)
+        context.answer({"success": False, "error": error.to_json(), "candidates": candidates}, *wrapped_lines)
         raise typer.Exit(FAILED) from None
 
 
@@ -229,11 +229,11 @@ def why_visible(
     caller = rights.caller(user, context.settings.tenant)
     with _several_named(context):
         facts = explaining.find(context.runtime, context.tenant, document)
-    told = explaining.why_visible(caller, facts)
-    rows = ((one["rule"], "yes" if one["passes"] else "NO", one["detail"]) for one in told["rules"])
-    said = f"{user} {'finds' if told['visible'] else 'does not find'} {facts['title']!r}"
+    judgement = explaining.why_visible(caller, facts)
+    rows = ((one["rule"], "yes" if one["passes"] else "NO", one["detail"]) for one in judgement["rules"])
+    sentence = f"{user} {'finds' if judgement['visible'] else 'does not find'} {facts['title']!r}"
     context.answer(
-        {"user": user, "document": facts["id"], **told}, said, table(("rule", "passes", "why"), rows)
+        {"user": user, "document": facts["id"], **judgement}, sentence, table(("rule", "passes", "why"), rows)
     )
 
 
@@ -249,8 +249,11 @@ def _document_rows(d: Json) -> Iterator[tuple[str, Any]]:
     yield "searchable", f"no: {reasons}" if reasons else "by words: it has no vectors yet" if bare else "yes"
     yield "state", f"{d['state']}, stage {d['stage']}"
     yield "version", f"{d['desired_version']} wanted, {d['indexed_version'] or 'none'} indexed"
-    wanted, indexed = d["pipeline_version"], d["indexed_pipeline"]
-    yield "pipeline", wanted if indexed in {None, wanted} else f"{wanted} wanted, {indexed} indexed"
+    configured, indexed = d["pipeline_version"], d["indexed_pipeline"]
+    yield (
+        "pipeline",
+        configured if indexed in {None, configured} else f"{configured} wanted, {indexed} indexed",
+    )
     unread = f", {d['chunks_cut']} {UNREAD}" if d["chunks_cut"] else ""
     yield "chunks", f"{d['chunk_count']}{unread}"
     for i in filter(lambda i: i["status"] != "active", d["indexes"]):
@@ -299,18 +302,23 @@ def feedback(
     from workers.app import feedback as marking
     from workers.runtime import current_user
 
-    said = "undo" if undo and verdict is None else verdict
-    marks = None not in (item, ref, said)
+    chosen_verdict = "undo" if undo and verdict is None else verdict
+    marks = None not in (item, ref, chosen_verdict)
     of_one = project or source
-    wrong = (undo and said != "undo", listing and (ref or said), export and item, of_one and not marks)
+    wrong = (
+        undo and chosen_verdict != "undo",
+        listing and (ref or chosen_verdict),
+        export and item,
+        of_one and not marks,
+    )
     if [marks, listing, export is not None].count(True) != 1 or any(wrong):
         usage = "write `larder feedback ITEM REF useful|noise|undo`, or --list, or --export DIR"
         raise ConfigurationError("that is no whole command", fix=usage)
     context.looks = listing
     with context.runtime.database.tenant(context.tenant) as connection:
-        if item is not None and ref is not None and said is not None:
-            where: dict[str, Any] = {"project": project, "source": source, "by": current_user()}
-            done = marking.mark(connection, context.tenant, item, ref, said, **where)
+        if item is not None and ref is not None and chosen_verdict is not None:
+            places: dict[str, Any] = {"project": project, "source": source, "by": current_user()}
+            done = marking.mark(connection, context.tenant, item, ref, chosen_verdict, **places)
             document, text = {"success": True, **done}, _marked(done)
         elif export is not None:
             counts = marking.export(connection, context.tenant, export, by=current_user())
@@ -330,8 +338,10 @@ def feedback(
         judged = Text(one["verdict"], style="green" if one["verdict"] == "useful" else "yellow")
         named = f"{one['ref']}  {one['title']}{' (removed)' if one['removed'] else ''}"
         rows.append((about, judged, named, one["at"][:10], one["by"]))
-    shown = table(("item", "verdict", "document", "when", "by"), rows)
-    context.answer(document, shown if shown.rows else "nothing is marked" + (f" for {item}" if item else ""))
+    overview = table(("item", "verdict", "document", "when", "by"), rows)
+    context.answer(
+        document, overview if overview.rows else "nothing is marked" + (f" for {item}" if item else "")
+    )
 
 
 def _marked(done: Json) -> str:

@@ -59,8 +59,8 @@ def status(
 
 
 def _look(context: CommandContext) -> Json:
-    found: Json = context.ask("status")
-    return found
+    document: Json = context.ask("status")
+    return document
 
 
 # The screen ---------------------------------------------------------------------------------------

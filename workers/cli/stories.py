@@ -51,7 +51,7 @@ def seed(
     from workers.queue.celeryconfig import ENRICHING
 
     rows = rows_of(file) if file else []  # before any server is asked
-    with context.workers(ENRICHING) as owns_workers, resumable(own=owns_workers):
+    with context.workers(ENRICHING) as owns_workers, resumable(own_workers=owns_workers):
         addresses = context.runtime.addresses
         with Client.of(context.settings, addresses.database, addresses.broker) as client:
             results = _seeded(client, rows, source or file.name[-64:]) if file else _embedded_anew(client)

@@ -41,8 +41,8 @@ def program_version() -> list[object]:
 def variables_digest(names: Iterable[str], environ: Mapping[str, str]) -> str:
     """A hash of what the variables of these names, or the files that they name, are set to."""
     every = {name for one in names for name in (one, f"{one}_FILE")} - {*_ELSEWHERE}
-    found = sorted((name, environ[name]) for name in every if name in environ)
-    return hashlib.sha256(json.dumps(found).encode()).hexdigest()
+    set_variables = sorted((name, environ[name]) for name in every if name in environ)
+    return hashlib.sha256(json.dumps(set_variables).encode()).hexdigest()
 
 
 def file_version(path: Path | None) -> list[object]:
@@ -75,26 +75,26 @@ def ask(
             greeting = json.loads(lines.readline())
         except (OSError, ValueError):
             return None
-        ours = [program_version(), variables_digest(greeting["names"], environ), file_version(file)]
-        if greeting["runs"] != ours:
+        fingerprint = [program_version(), variables_digest(greeting["names"], environ), file_version(file)]
+        if greeting["runs"] != fingerprint:
             return None
-        asked = {"question": question, "arguments": arguments, "user": _user()}
+        request = {"question": question, "arguments": arguments, "user": _user()}
         door.settimeout(None)
-        door.sendall(json.dumps(asked).encode() + b"\n")
+        door.sendall(json.dumps(request).encode() + b"\n")
         for line in lines:
-            kind, told = json.loads(line)
+            kind, value = json.loads(line)
             if kind == "answer":
-                return told
+                return value
             if kind == "error":
-                raise _told_again(told)
-            tell(kind, told)
+                raise _answered_error(value)
+            tell(kind, value)
     raise LarderError("the API ended in the middle of the answer", fix="ask again; see `larder status`")
 
 
-def _told_again(told: dict[str, Any]) -> LarderError:
+def _answered_error(error_json: dict[str, Any]) -> LarderError:
     """The error that the API met, with all that is known of it."""
-    message, fix = told.pop("message"), told.pop("fix")
-    kind: type[LarderError] = type("AnsweredError", (LarderError,), told)
+    message, fix = error_json.pop("message"), error_json.pop("fix")
+    kind: type[LarderError] = type("AnsweredError", (LarderError,), error_json)
     return kind(message, fix=fix)
 
 

@@ -229,8 +229,8 @@ def _host_in(url: str) -> str:
 
 def _speaks_plainly(url: str) -> bool:
     """Whether a Valkey without TLS, which says nothing to who begins with it, is behind that address."""
-    parts = urlsplit(url)
-    place = parts.hostname or "", parts.port or 6379
+    address = urlsplit(url)
+    place = address.hostname or "", address.port or 6379
     with suppress(OSError), socket.create_connection(place, SECONDS) as line:
         line.settimeout(SECONDS)
         line.sendall(b"PING\r\n")

@@ -59,8 +59,8 @@ def may_read(caller: Caller, job: JobRow) -> bool:
     )
 
 
-def _holds(theirs: tuple[str, ...] | All, needed: tuple[str, ...] | All) -> bool:
-    return theirs == ALL or (needed != ALL and set(needed) <= set(theirs))
+def _holds(held_rights: tuple[str, ...] | All, needed_rights: tuple[str, ...] | All) -> bool:
+    return held_rights == ALL or (needed_rights != ALL and set(needed_rights) <= set(held_rights))
 
 
 def answer_of(job: JobRow) -> Json:

@@ -23,12 +23,12 @@ from workers.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
-_ASKED, _ASK = os.pipe()
+_REQUESTS, _REQUEST_END = os.pipe()
 """From the processes of a worker, which ask for builds, to the one that forked them and builds."""
-os.set_blocking(_ASKED, False)
-os.set_blocking(_ASK, False)
+os.set_blocking(_REQUESTS, False)
+os.set_blocking(_REQUEST_END, False)
 
 
 def tenants(runtime: Runtime) -> list[UUID]:
@@ -37,12 +37,12 @@ def tenants(runtime: Runtime) -> list[UUID]:
         return list(sources.tenant_names(connection))
 
 
-def each_tenant(runtime: Runtime, do: Callable[[Connection], _Found]) -> list[_Found]:
+def each_tenant(runtime: Runtime, do: Callable[[Connection], _Result]) -> list[_Result]:
     """What is found for each tenant, in a transaction of its own: rows of two tenants are never seen together."""
     return [_as_tenant(runtime, tenant, do) for tenant in tenants(runtime)]
 
 
-def _as_tenant(runtime: Runtime, tenant: UUID, do: Callable[[Connection], _Found]) -> _Found:
+def _as_tenant(runtime: Runtime, tenant: UUID, do: Callable[[Connection], _Result]) -> _Result:
     with runtime.database.tenant(tenant) as connection:
         return do(connection)
 
@@ -76,16 +76,16 @@ def request_builds(runtime: Runtime) -> None:
     with runtime.database.control() as connection:
         search_indexes.request_builds(connection)
     with suppress(BlockingIOError):  # it is full of what nobody reads
-        os.write(_ASK, b"?")
+        os.write(_REQUEST_END, b"?")
 
 
 def wait_for_request(seconds: float) -> None:
     """Until a process of this worker asks for builds; others may have after so many seconds."""
-    asked = select.poll()
-    asked.register(_ASKED, select.POLLIN)
-    if asked.poll(seconds * 1000):
+    poller = select.poll()
+    poller.register(_REQUESTS, select.POLLIN)
+    if poller.poll(seconds * 1000):
         with suppress(BlockingIOError):  # a worker beside this one was quicker
-            os.read(_ASKED, 4096)
+            os.read(_REQUESTS, 4096)
 
 
 def build_requested(runtime: Runtime) -> None:
@@ -93,8 +93,8 @@ def build_requested(runtime: Runtime) -> None:
     lease = runtime.rag.queue.lease_seconds
     _apart(partial(_build_stories, runtime))
     with runtime.database.control() as connection:
-        found = indexes(connection)
-    for index in found:
+        all_indexes = indexes(connection)
+    for index in all_indexes:
         with runtime.database.control() as connection:
             claimed = search_indexes.claim_build(connection, index.id, lease=lease)
         if claimed is None:
@@ -124,8 +124,8 @@ def _renew_build(runtime: Runtime, claimed: search_indexes.Build, lease: float) 
 def build_indexes(runtime: Runtime) -> None:
     """Build what is due for each search index, here and now."""
     with runtime.database.control() as connection:
-        found = indexes(connection)
-    for index in found:
+        all_indexes = indexes(connection)
+    for index in all_indexes:
         _build(runtime, index)
 
 

@@ -38,22 +38,22 @@ def pump_once(runtime: Runtime, sent: float | None = None) -> None:
     unheard = broker.without_message(runtime.addresses.broker, dispatch.LISTS)
     limits = replace(steps.limits(runtime.rag), resend=_resend(runtime, unheard, *dispatch.TASK_OF.values()))
     with runtime.database.control() as connection:
-        found = due_work.pump_once(
+        chosen = due_work.pump_once(
             connection,
             limits,
             embed=_embed_room(runtime, connection),
             resend_syncs=_resend(runtime, unheard, "larder.sync"),
         )
     # Sent at once: whatever goes wrong further down, they are noted as under way.
-    for tenant, source, run in found.syncs if found else ():
+    for tenant, source, run in chosen.syncs if chosen else ():
         dispatch.send_sync(runtime.database, tenant, source, run)
-    if _send(runtime, found.batches if found else ()) >= limits.at_once:
+    if _send(runtime, chosen.batches if chosen else ()) >= limits.at_once:
         dispatch.wake_pump()  # more may wait
     _open_due(runtime, sent)
     close_settled(runtime)
     with runtime.database.control() as connection:
         lacking = indexes(connection)
-    if found and len(lacking) > 1:
+    if chosen and len(lacking) > 1:
         for index in lacking:
             send_fills(runtime, index.id, resend=_resend(runtime, unheard, "larder.fill"))
 
@@ -92,18 +92,18 @@ def _open_due(runtime: Runtime, sent: float | None) -> None:
     with runtime.database.control() as connection:
         due = sources.due(connection)
         watched = sources.watched(connection)
-    wanted = {row.id: ("schedule", row) for row in due}
+    due_rows = {row.id: ("schedule", row) for row in due}
     for row in watched:
-        wanted.setdefault(row.id, ("watch", row))
-    for trigger, row in wanted.values():
+        due_rows.setdefault(row.id, ("watch", row))
+    for trigger, row in due_rows.values():
         try:
             _open(runtime, row, trigger, sent)
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - one source must not keep the others from their turn
-            told = error if isinstance(error, LarderError) else as_indexing_error(error)
+            described = error if isinstance(error, LarderError) else as_indexing_error(error)
             with runtime.database.tenant(row.tenant_id) as connection:
-                sources.failed(connection, row.id, str(told), row.next_sync_at)
+                sources.failed(connection, row.id, str(described), row.next_sync_at)
 
 
 def _open(runtime: Runtime, row: sources.SourceRow, trigger: str, sent: float | None) -> None:

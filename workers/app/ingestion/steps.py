@@ -128,23 +128,23 @@ def decide(queue: QueueSettings, error: LarderError, attempts: int) -> Decision:
     Permanent errors and the last try are final; waits never are.
     """
     decision = _decision(queue, error, attempts)
-    said = "dead" if decision.dead else "wait" if error.waits else "retry"
-    metrics.FAILURES.labels(error.code, said).inc()
+    outcome = "dead" if decision.dead else "wait" if error.waits else "retry"
+    metrics.FAILURES.labels(error.code, outcome).inc()
     tracing.mark_failed(error)
     return decision
 
 
 def _decision(queue: QueueSettings, error: LarderError, attempts: int) -> Decision:
     chance = random.random()  # noqa: S311 - spreads load, guards nothing
-    asked = error.retry_after
-    if error.waits and asked is not None:
+    requested_pause = error.retry_after
+    if error.waits and requested_pause is not None:
         # Whoever names a time knows it exactly; a little chance keeps all who wait from coming at once.
-        return Decision(delay=asked + min(1.0, asked / 10) * chance, dead=False)
+        return Decision(delay=requested_pause + min(1.0, requested_pause / 10) * chance, dead=False)
     if not error.waits and (not error.transient or attempts >= queue.max_attempts):
         return Decision(delay=0.0, dead=True)
     step = pause_after(attempts, first=queue.retry_base_seconds, most=queue.retry_max_seconds)
     # Half is fixed: full jitter would use up eight tries within a second of a rate limit (measured with Celery's own).
-    return Decision(delay=max(step / 2 + step / 2 * chance, asked or 0.0), dead=False)
+    return Decision(delay=max(step / 2 + step / 2 * chance, requested_pause or 0.0), dead=False)
 
 
 def limits(rag: Configuration) -> Limits:

@@ -74,9 +74,9 @@ def source_of_row(settings: Settings, row: sources.SourceRow) -> Configured | No
     except (KeyError, ValidationError) as error:
         faults = error.errors() if isinstance(error, ValidationError) else [{"loc": ("type",)}]
         keys = ", ".join(sorted({".".join(map(str, fault["loc"])) for fault in faults}))
-        found = f"this release does not understand {keys} of source {row.name}"
+        message = f"this release does not understand {keys} of source {row.name}"
         fix = "let all workers run the release that registered it, or register it again with this one"
-        raise ConfigurationError(found, fix=fix) from None
+        raise ConfigurationError(message, fix=fix) from None
     return Configured(
         settings=section,
         id=row.id,
@@ -93,8 +93,8 @@ def open_source(runtime: Runtime, source: SourceSettings) -> Source:
     Raises:
         ConfigurationError: what it is told is wrong.
     """
-    told = source.with_context(runtime.settings.context_of(source, lambda: runtime.request_limiter))
-    return connectors.open_source(told)
+    options = source.with_context(runtime.settings.context_of(source, lambda: runtime.request_limiter))
+    return connectors.open_source(options)
 
 
 def schedule_of(settings: Settings, source: SourceSettings) -> Schedule:
@@ -128,7 +128,9 @@ def next_time(schedule: str | None, timezone: str, after: datetime) -> datetime 
     named = croniter(schedule, clock - shift)
     candidates = islice(named.all_next(datetime), 1 + 2 * shift // timedelta(minutes=1))
     folds = (0, 1) if named.expanded[1] == ["*"] else (0,)
-    times: list[datetime] = [shown.replace(tzinfo=zone, fold=fold) for shown in candidates for fold in folds]
+    times: list[datetime] = [
+        wall_time.replace(tzinfo=zone, fold=fold) for wall_time in candidates for fold in folds
+    ]
     # A time that is left out has no second one.
     moments = [t.astimezone(UTC) for t in times if not t.fold or t == t.astimezone(UTC).astimezone(zone)]
     return min(moment for moment in moments if moment > after)
@@ -149,12 +151,12 @@ def sync(runtime: Runtime, tenant: UUID, source_id: UUID, run_id: int) -> bool:
         if configured is None:
             raise _unknown(runtime, row)  # noqa: TRY301 (put back like what is raised further down)
         source = open_source(runtime, configured.settings)
-        where = admission_of(runtime, configured, source, run=run.id, force=run.force)
+        target = admission_of(runtime, configured, source, run=run.id, force=run.force)
         about: dict[str, Any] = {"tenant": str(tenant), "source": row.name, "run": run_id}
         with tracing.span("larder.sync", within=[run.traceparent], **about):
             complete = steps.syncer(runtime).slice(
                 source,
-                where,
+                target,
                 lambda: schedule_of(runtime.settings, configured.settings),
                 config_hash=row.config_hash if row.origin == "command" else config_hash(runtime, configured),
             )
@@ -175,9 +177,9 @@ def _unknown(runtime: Runtime, row: sources.SourceRow) -> SourceUnavailable:
 
 def as_indexing_error(error: Exception) -> IndexingError:
     """A fault of ours in the work on one source: named without its text, tried again a few times, then final."""
-    found = f"a sync failed unexpectedly: {describe_error(error)}"
-    logger.error("%s", found)
-    return SourceUnavailable(found, fix="report it; the next sync tries again")
+    message = f"a sync failed unexpectedly: {describe_error(error)}"
+    logger.error("%s", message)
+    return SourceUnavailable(message, fix="report it; the next sync tries again")
 
 
 def admission_of(
@@ -201,10 +203,10 @@ def _put_back(runtime: Runtime, tenant: UUID, source_id: UUID, run_id: int, erro
         if run is None or run.state != "discovering" or sources.is_held(connection, source_id):
             return
         # A wait that the source asks for is no failure, however often it asks.
-        asked = isinstance(error, RateLimited)
-        decision = steps.decide(runtime.rag.queue, error, 1 if asked else run.attempts + 1)
+        is_rate_limit = isinstance(error, RateLimited)
+        decision = steps.decide(runtime.rag.queue, error, 1 if is_rate_limit else run.attempts + 1)
         if not decision.dead:
-            runs.postpone(connection, run_id, delay=decision.delay, error=str(error), tried=not asked)
+            runs.postpone(connection, run_id, delay=decision.delay, error=str(error), tried=not is_rate_limit)
             return
         runs.fail(connection, run_id, str(error))
         runs.delete_id_lists(connection, run_id)
@@ -247,8 +249,8 @@ def register(runtime: Runtime, *, besides: Collection[UUID] = ()) -> None:
     `besides` are sources that are left as they are, since whoever works has another configuration.
     """
     settings = runtime.settings
-    own = settings.tenant_id
-    by_tenant: dict[UUID, list[Configured]] = {} if besides else {own: []}
+    own_tenant = settings.tenant_id
+    by_tenant: dict[UUID, list[Configured]] = {} if besides else {own_tenant: []}
     for one in configured_sources(runtime.settings).values():
         if one.id not in besides:
             by_tenant.setdefault(one.tenant_id, []).append(one)
@@ -259,8 +261,10 @@ def register(runtime: Runtime, *, besides: Collection[UUID] = ()) -> None:
         embedding_use.resume_waiting(connection)
     for tenant, ones in by_tenant.items():
         with runtime.database.tenant(tenant) as connection:
-            if tenant == own:
-                sources.ensure_tenant(connection, own, settings.tenant, settings.project_id, settings.project)
+            if tenant == own_tenant:
+                sources.ensure_tenant(
+                    connection, own_tenant, settings.tenant, settings.project_id, settings.project
+                )
             for one in ones:
                 sources.ensure_tenant(connection, tenant, one.tenant, one.project_id, one.project)
             registrations = [registration(runtime, one, now) for one in ones]

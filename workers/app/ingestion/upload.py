@@ -91,39 +91,43 @@ def upload(
         )
     with runtime.database.tenant(caller.tenant) as connection:
         place = caller.project(connection, project, to_change=True)  # before anything is read
-    found = _read_apart(runtime.settings, files, documents)
-    rejected = [one for one in found if isinstance(one, Problem)]
+    read_items = _read_apart(runtime.settings, files, documents)
+    rejected = [one for one in read_items if isinstance(one, Problem)]
     with runtime.database.tenant(caller.tenant) as connection:
-        own = _registered(connection, caller, place)
-        run = runs.open_run(connection, caller.tenant, own, trigger="manual")
+        upload_source = _registered(connection, caller, place)
+        run = runs.open_run(connection, caller.tenant, upload_source, trigger="manual")
         if run is None:  # cannot be: runs of uploads are opened and walked in one transaction
             raise StoreUnavailable("another upload to this project is under way", retry_after=1)
         runs.keep_trace(connection, run, tracing.traceparent())
-        named = _named_items(connection, own, [one for one in found if isinstance(one, Document)])
-        taken = {one.external_id: one for one in named}
-        others = [one for one in named if one.content_hash != taken[one.external_id].content_hash]
-        rejected += [Problem(external_id=one.external_id, reason=SAME_NAME) for one in others]
-        rejected += _unseen(connection, caller, own, taken)
-        where = admission.Admission(
+        named = _named_items(
+            connection, upload_source, [one for one in read_items if isinstance(one, Document)]
+        )
+        accepted = {one.external_id: one for one in named}
+        repeated = [one for one in named if one.content_hash != accepted[one.external_id].content_hash]
+        rejected += [Problem(external_id=one.external_id, reason=SAME_NAME) for one in repeated]
+        rejected += _unseen(connection, caller, upload_source, accepted)
+        target = admission.Admission(
             tenant_id=caller.tenant,
-            source_id=own,
+            source_id=upload_source,
             run_id=run,
             pipeline_version=f"upload-1|{steps.chunkers(runtime)(sources.UPLOADED, None).version}",
             keyring=runtime.keyring,
         )
-        page = Page(cursor={}, documents=tuple(taken.values()), failed=tuple(rejected))
-        runs.add(connection, run, admission.admit(connection, where, page), cursor=page.cursor)
+        page = Page(cursor={}, documents=tuple(accepted.values()), failed=tuple(rejected))
+        runs.add(connection, run, admission.admit(connection, target, page), cursor=page.cursor)
         runs.finish_walk(connection, run)
         sources.completed(
-            connection, own, pipeline_version=where.pipeline_version, stamp=None, next_sync_at=None,
+            connection, upload_source, pipeline_version=target.pipeline_version, stamp=None, next_sync_at=None,
             next_walk_at=None, walked=False,
         )  # fmt: skip
-        told = {"run": run, "taken": len(taken), "rejected": len(rejected)}
-        audit.append(connection, caller.tenant, "upload", str(place), told, by=caller.subject)
+        counts = {"run": run, "taken": len(accepted), "rejected": len(rejected)}
+        audit.append(connection, caller.tenant, "upload", str(place), counts, by=caller.subject)
     dispatch.wake_pump(seldom=True)
     return {
         "run": run,
-        "documents": [{"external_id": e, "document_id": str(document_id(own, e))} for e in taken],
+        "documents": [
+            {"external_id": e, "document_id": str(document_id(upload_source, e))} for e in accepted
+        ],
         "rejected": _reasons(rejected),
         "noted": _reasons(page.reading_notes),
     }
@@ -135,25 +139,25 @@ def _reasons(problems: Iterable[Problem]) -> list[Json]:
 
 def _checked(documents: Sequence[Mapping[str, object]]) -> list[Json]:
     try:
-        given = TypeAdapter(list[SentDocument]).validate_python([*documents])
+        checked = TypeAdapter(list[SentDocument]).validate_python([*documents])
     except ValidationError as error:
         wrong = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, wrong["loc"]))
+        field_path = ".".join(map(str, wrong["loc"]))
         raise RequestRejected(
-            f"documents.{where}: {wrong['msg']}", fix="send it as docs/api.md says"
+            f"documents.{field_path}: {wrong['msg']}", fix="send it as docs/api.md says"
         ) from None
-    return [one.model_dump(mode="json") for one in given]
+    return [one.model_dump(mode="json") for one in checked]
 
 
 def _named_items(connection: Connection, source: UUID, documents: Sequence[Document]) -> list[Document]:
     """The documents, backlog items by the names of those whose next states they are: of one id and nearly one title."""
     items = [one for one in documents if one.source_type is SourceType.PBI]
     ids = {str(one.metadata["pbi_id"]) for one in items}
-    known = admission.titles_by_id(connection, source, ids)
+    known_titles = admission.titles_by_id(connection, source, ids)
     names: dict[str, str] = {}  # by those of the reader, who knows of no earlier upload
     for one in items:
         pbi_id = str(one.metadata["pbi_id"])
-        titles = known.get(pbi_id, {})
+        titles = known_titles.get(pbi_id, {})
         same = (
             n for n, title in titles.items() if n not in names.values() and is_same_title(title, one.title)
         )
@@ -166,19 +170,19 @@ def _named_items(connection: Connection, source: UUID, documents: Sequence[Docum
 
 
 def _unseen(
-    connection: Connection, caller: Caller, source: UUID, taken: dict[str, Document]
+    connection: Connection, caller: Caller, source: UUID, accepted: dict[str, Document]
 ) -> Iterator[Problem]:
     """Takes out what would replace a document that the caller may not see."""
     names = statement.names_of(caller.search_filter)
-    ids = [document_id(source, storable(one)) for one in taken]
+    ids = [document_id(source, storable(one)) for one in accepted]
     rows = connection.exec_driver_sql(
         f"""select d.external_id from document d
             where d.id = any(%(ids)s) and not d.deleted and ({statement.visible(names)}) is not true""",
         {**statement.values_of(caller.search_filter, names), "ids": ids},
     )
     unseen = set(rows.scalars())
-    for name in [one for one in taken if storable(one) in unseen]:
-        del taken[name]
+    for name in [one for one in accepted if storable(one) in unseen]:
+        del accepted[name]
         yield Problem(
             external_id=name,
             reason="this name is taken by something you may not replace; send it under another",
@@ -188,9 +192,9 @@ def _unseen(
 def _registered(connection: Connection, caller: Caller, project: UUID) -> UUID:
     """The source that uploads of a project belong to; no configured one can be called so, for it has a colon."""
     name = f"{sources.UPLOADED}:{sources.project_name(connection, project)}"
-    own = source_id(caller.tenant, name)
-    there = sources.Registration(
-        id=own,
+    upload_source = source_id(caller.tenant, name)
+    registration = sources.Registration(
+        id=upload_source,
         tenant_id=caller.tenant,
         project_id=project,
         name=name,
@@ -198,8 +202,8 @@ def _registered(connection: Connection, caller: Caller, project: UUID) -> UUID:
         config_hash="",
         origin=sources.UPLOADED,
     )
-    sources.register(connection, [there])
-    return own
+    sources.register(connection, [registration])
+    return upload_source
 
 
 def remove(runtime: Runtime, caller: Caller, document: UUID) -> None:
@@ -213,8 +217,8 @@ def remove(runtime: Runtime, caller: Caller, document: UUID) -> None:
         place = sources.uploaded_to(connection, document)
         if place is None or not caller.may_change(place) or not admission.remove(connection, [document]):
             raise NotFound("there is no uploaded document of this id")
-        told = {"document": str(document)}
-        audit.append(connection, caller.tenant, "upload.delete", str(place), told, by=caller.subject)
+        details = {"document": str(document)}
+        audit.append(connection, caller.tenant, "upload.delete", str(place), details, by=caller.subject)
 
 
 @cache
@@ -287,13 +291,16 @@ def read(
     settings: Settings, files: Sequence[tuple[str, bytes]], documents: Sequence[Mapping[str, object]]
 ) -> list[Document | Problem]:
     """Files, as the connectors read them from a folder, and documents that are sent as such."""
-    told = _options(settings, "text", paths=["**"])
-    return [*_files(settings, files), *(_document(told, given, n) for n, given in enumerate(documents))]
+    options = _options(settings, "text", paths=["**"])
+    return [
+        *_files(settings, files),
+        *(_document(options, sent_fields, n) for n, sent_fields in enumerate(documents)),
+    ]
 
 
-def _options(settings: Settings, kind: str, **given: object) -> SourceOptions:
+def _options(settings: Settings, kind: str, **fields: object) -> SourceOptions:
     """Those of the readers of one type of files."""
-    section = SOURCE_TYPES[kind].model_validate({"name": sources.UPLOADED, "type": kind, **given})
+    section = SOURCE_TYPES[kind].model_validate({"name": sources.UPLOADED, "type": kind, **fields})
     return section.with_context(settings.context_of(section, LocalRequestLimiter))
 
 
@@ -301,9 +308,9 @@ def _files(settings: Settings, files: Sequence[tuple[str, bytes]]) -> Iterator[D
     with TemporaryDirectory(prefix="larder-upload-") as folder:
         # As a Mac sends a name, it may look the same and be another.
         named = [(normalize("NFC", name), content) for name, content in files]
-        taken, roots = dict(named), dict[Path, str]()
+        contents, roots = dict(named), dict[Path, str]()
         for name, content in named:
-            if taken[name] != content:
+            if contents[name] != content:
                 yield Problem(external_id=name[:200], reason=SAME_NAME)
                 continue
             kind = next((k for k, ends in ENDINGS.items() if name.lower().endswith(ends)), "")
@@ -311,7 +318,7 @@ def _files(settings: Settings, files: Sequence[tuple[str, bytes]]) -> Iterator[D
                 yield Problem(external_id=name[:200], reason=why)
                 continue
             # Names that differ in case alone would be one file on some disks.
-            alike = [other for other in taken if other.lower() == name.lower()]
+            alike = [other for other in contents if other.lower() == name.lower()]
             root = Path(folder, kind, str(alike.index(name)))
             path = root / name
             try:
@@ -339,8 +346,8 @@ def _refused(name: str, kind: str) -> str:
 
 def _converted(settings: Settings, kind: str, folder: Path) -> Iterator[Document | Problem]:
     try:
-        told = _options(settings, kind, root=str(folder), paths=["**/*"])
-        for page in connectors.open_source(told).pages(None):
+        options = _options(settings, kind, root=str(folder), paths=["**/*"])
+        for page in connectors.open_source(options).pages(None):
             # The addresses are those of a folder that is soon gone.
             yield from (replace(document, url="") for document in page.documents)
             yield from (replace(problem, url="") for problem in (*page.failed, *page.skipped))
@@ -348,29 +355,29 @@ def _converted(settings: Settings, kind: str, folder: Path) -> Iterator[Document
         yield Problem(external_id=f"the {kind} files", reason=str(error))
 
 
-def _document(options: SourceOptions, given: Mapping[str, object], number: int) -> Document | Problem:
-    name = str(given.get("external_id") or given.get("title") or f"document {number + 1}")
+def _document(options: SourceOptions, sent_fields: Mapping[str, object], number: int) -> Document | Problem:
+    name = str(sent_fields.get("external_id") or sent_fields.get("title") or f"document {number + 1}")
 
     def build() -> Document:
-        asked = {LEVEL: given["security_level"]} if given.get("security_level") else {}
-        facts = given.get("metadata")
+        level = {LEVEL: sent_fields["security_level"]} if sent_fields.get("security_level") else {}
+        facts = sent_fields.get("metadata")
         sent = Document(
             external_id=name,
-            title=str(given["title"]),
-            text=str(given["text"]),
+            title=str(sent_fields["title"]),
+            text=str(sent_fields["text"]),
             source_type=SourceType.TEXT,
-            kind=Kind(str(given.get("kind") or Kind.REFERENCE)),
-            url=str(given.get("url") or ""),
-            tags=tuple(map(str, _listed(given.get("tags")))),
-            metadata={**facts, **asked} if isinstance(facts, Mapping) else asked,
+            kind=Kind(str(sent_fields.get("kind") or Kind.REFERENCE)),
+            url=str(sent_fields.get("url") or ""),
+            tags=tuple(map(str, _listed(sent_fields.get("tags")))),
+            metadata={**facts, **level} if isinstance(facts, Mapping) else level,
         )
         return protected(sent, options)
 
     try:
-        found = build_document(build, name)
+        document = build_document(build, name)
     except DocumentRejected as error:
         return Problem(external_id=name, reason=str(error))
-    return found or Problem(external_id=name, reason="it holds no text")
+    return document or Problem(external_id=name, reason="it holds no text")
 
 
 def _listed(value: object) -> Iterable[object]:
@@ -385,12 +392,12 @@ def create_project(runtime: Runtime, caller: Caller, name: str) -> UUID:
     """
     if not name.strip():  # of control characters, too
         raise RequestRejected("the project's name is empty", fix="give it a name")
-    found = project_id(caller.tenant, name)
+    project = project_id(caller.tenant, name)
     with runtime.database.tenant(caller.tenant) as connection:
-        if str(found) == name.strip().lower() and not sources.has_project(connection, found):
+        if str(project) == name.strip().lower() and not sources.has_project(connection, project):
             raise RequestRejected(
                 "a project's name is no id", fix="give it a name, from which its id is made"
             )
-        sources.ensure_tenant(connection, caller.tenant, caller.tenant_name, found, name)
+        sources.ensure_tenant(connection, caller.tenant, caller.tenant_name, project, name)
         audit.append(connection, caller.tenant, "project", name, {}, by=caller.subject)
-    return found
+    return project
