@@ -1,4 +1,4 @@
-"""What starts work: Celery tasks and beat, command line, HTTP API; settings and processes."""
+"""Entry points that start work: Celery tasks and beat, command line, HTTP API; settings and processes."""
 
 PACKAGE = "larder"
 
@@ -14,5 +14,5 @@ def installed_version() -> str:
 
 
 def version_line() -> str:
-    """What `larder --version` prints."""
+    """The output of `larder --version`."""
     return f"{PACKAGE} {installed_version()}"

@@ -59,7 +59,7 @@ AT_ONCE = 8
 LOOK_SECONDS = 5.0
 """A waiter looks by itself that often, whatever has become of its alarm clock."""
 AWAY_SECONDS = 10.0
-"""Whoever asks for an answer now, and not for a job by its id, waits that long for a database to come back."""
+"""Seconds for which `enrich`, unlike a look at a job by its id, waits for a database to come back."""
 
 
 class Client(StoryMethods):
@@ -107,7 +107,7 @@ class Client(StoryMethods):
         self._names = (tenant, project)
         self._known = self._closed = False
         self._opened: Runtime | None = None
-        """What searches and reads, if anything did."""
+        """Runtime for searches and uploads; None until the first one."""
         self._settings, self._addresses = settings, (database_url, broker_url or "")
         self._shared = database is not None
         self._database = database or Database(database_url, pool_size=AT_ONCE, answer_timeout=answer_timeout)
@@ -141,10 +141,10 @@ class Client(StoryMethods):
         )
 
     @classmethod
-    def of_parts(
+    def of_runtime(
         cls, runtime: Runtime, tenant: str, project: str, publisher: JobPublisher | None = None
     ) -> Self:
-        """The client of a tenant in a process that has these parts; what it uses of them is not closed with it."""
+        """The client of a tenant in a process that has a runtime, which is not closed with the client."""
         return cls(
             runtime.addresses.database,
             tenant=tenant,
@@ -157,7 +157,7 @@ class Client(StoryMethods):
 
     @property
     def _runtime(self) -> Runtime:
-        """What searches and reads; the model is loaded with the first question."""
+        """Runtime for searches and uploads; the model is loaded with the first query."""
         from workers.queue.app import configure
 
         if self._opened is not None:
@@ -173,7 +173,7 @@ class Client(StoryMethods):
 
     @property
     def _writer(self) -> Caller:
-        """Who uploads and marks.
+        """The caller that uploads and marks.
 
         Raises:
             Forbidden: the client's caller, who may not.
@@ -198,9 +198,8 @@ class Client(StoryMethods):
         """
         request = request_of(text, **options)
         if self._caller:
-            return to_json(
-                self._runtime, self.tenant, search_as(self._runtime, self._caller, request, projects)
-            )
+            results = search_as(self._runtime, self._caller, request, projects)
+            return to_json(self._runtime, self.tenant, results)
         project_ids = tuple(sorted({project_id(self.tenant, name) for name in projects})) if projects else ALL
         request = replace(request, filter=replace(request.filter, projects=project_ids))
         results = search(self._runtime, self.tenant, request, by=current_user())
@@ -273,10 +272,8 @@ class Client(StoryMethods):
         parsed = EnrichmentRequest.from_json(request)
         home, more_projects = project or parsed.project or self._names[1], projects or parsed.projects
         named = EnrichmentRequest.from_json({"pbi": parsed.pbi, "project": home, "projects": more_projects})
-        checked_request, caller = (
-            replace(parsed, project=named.project, projects=named.projects),
-            caller or self._caller,
-        )
+        checked_request = replace(parsed, project=named.project, projects=named.projects)
+        caller = caller or self._caller
         if caller is not None:
             with self._store() as connection:
                 for name in {checked_request.project, *({*checked_request.projects} - {ALL})}:
@@ -305,7 +302,7 @@ class Client(StoryMethods):
         asked_project = project_id(self.tenant, project) if project else self.project
         seconds = self.deadline if deadline is None else None if math.isinf(deadline) else deadline
         queueing: dict[str, Any] = {"task": task, "priority": priority}
-        stored_fields: dict[str, Any] = {"seconds": seconds, "traceparent": tracing.traceparent()}
+        fields: dict[str, Any] = {"seconds": seconds, "traceparent": tracing.traceparent()}
         sends = self._publisher is not None
         by = by or self._subject
         with self._store() as connection:
@@ -313,7 +310,7 @@ class Client(StoryMethods):
                 tenant, name = self._names
                 sources.ensure_tenant(connection, self.tenant, tenant, self.project, name)
             job = jobs.submit(
-                connection, self.tenant, asked_project, request, sends=sends, **stored_fields, **queueing
+                connection, self.tenant, asked_project, request, sends=sends, **fields, **queueing
             )
             for action, details in audited(task, request):
                 audit.append(connection, self.tenant, action, str(job.id), details, by=by)
@@ -338,14 +335,14 @@ class Client(StoryMethods):
             raise
 
     def job(self, job_id: UUID | str, *, caller: Caller | None = None) -> JobRow:
-        """How a job stands; with a `caller` (else the client's) one that was asked with no more rights than theirs.
+        """State of a job; with a `caller` (else the client's) of one that was asked with no more rights than theirs.
 
         Raises:
             UnknownJob: there is none of this id for this tenant, or its answer was kept long enough.
             StoreUnavailable: the database does not answer.
         """
         caller = caller or self._caller
-        return self._job(job_id, lambda found: caller is None or may_read(caller, found))
+        return self._job(job_id, lambda row: caller is None or may_read(caller, row))
 
     def _job(self, job_id: UUID | str, readable: Callable[[JobRow], bool] = lambda _: True) -> JobRow:
         job_key = job_uuid(job_id)

@@ -177,7 +177,7 @@ def _answer(runtime: Runtime, message: str, args: Sequence[object], kwargs: Json
     method = APP_TASKS[name]
     _sendable(method, arguments, message)
     end = time.monotonic() + runtime.rag.enrichment.deadline_seconds
-    with Client.of_parts(runtime, runtime.settings.tenant, runtime.settings.project) as client:
+    with Client.of_runtime(runtime, runtime.settings.tenant, runtime.settings.project) as client:
         job = client.ask(f"larder.{name}", arguments) if method else client.submit(arguments)
         while True:
             if method:

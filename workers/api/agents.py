@@ -40,7 +40,7 @@ from workers.runtime import Runtime
 router = APIRouter(tags=["agents"])
 
 BY_TOKEN = TransportSecuritySettings(enable_dns_rebinding_protection=False)
-"""Whoever has a token may call by any name of the host; a page of another site has none."""
+"""Requests may name any host: each needs a token, and a page of another site has none."""
 LONGEST_PASSAGE = 1200
 LONGEST_DOCUMENT = 40_000
 """Characters."""
@@ -60,7 +60,7 @@ def caller_of_request(context: Context) -> Caller:
 
 
 class Tools:
-    """What an agent may call; each method is a tool, and its docstring what the agent is told."""
+    """Tools of an agent: each method is one, and its docstring is the description that the agent reads."""
 
     def __init__(self, runtime: Runtime, caller_of: Ask) -> None:
         self._runtime = runtime
@@ -95,12 +95,12 @@ class Tools:
         acceptance_criteria: Annotated[tuple[str, ...], Field(max_length=100)] = (),
         project: Project = None,
     ) -> str:
-        """What the team knows about a backlog item: similar work, past decisions, documentation, suggestions."""
+        """Find what the team knows about a backlog item: similar work, past decisions, documentation, suggestions."""
         caller, runtime = self._caller_of(context), self._runtime
         home = next((name for name in caller.projects if name != ALL), runtime.settings.project)
         pbi = {"title": title, "description": description, "acceptance_criteria": acceptance_criteria}
         with _errors_for_agent():
-            client = Client.of_parts(runtime, caller.tenant_name, home)
+            client = Client.of_runtime(runtime, caller.tenant_name, home)
             request = client.checked({"pbi": pbi}, project, (), caller)
             place = project_id(caller.tenant, request["project"])
             answer = prompt_block(job.enricher(runtime, caller.tenant, place)(request))
@@ -136,7 +136,7 @@ class Tools:
 
 
 def server(runtime: Runtime, caller_of: Ask) -> MCPServer:
-    """The server of these parts; `caller_of` says who asks."""
+    """The server of agents on this runtime; `caller_of` identifies the caller of a request."""
     mcp_server = MCPServer(
         "larder", version=installed_version(), instructions=INSTRUCTIONS, log_level="WARNING"
     )

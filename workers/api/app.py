@@ -39,11 +39,11 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 UNPROVED_BYTES = 64_000
-"""Of a body that are taken before its token was proved: of whoever has none nothing large is kept."""
+"""Bytes of a body that are read before its token is proved, so that callers without one send nothing large."""
 HEAD_SECONDS = 20.0
-"""In which a request begins on a connection; at most twice as long after the one before."""
+"""Seconds in which a request must begin on a connection; at most twice as long after the one before."""
 BODY_SECONDS = 20.0
-"""Until the next piece of a body."""
+"""Seconds of waiting for the next piece of a body."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class Envelope:
                     await problems.problem(scope, 500, detail)(scope, receive, send_with_headers)
 
     def _bounded(self, scope: Scope, receive: Receive) -> Receive:
-        """The same, for a body that is not too large, does not stop coming, and is of somebody if it is not small."""
+        """`receive` with limits: the body must not be too large or stop coming; a large one needs a proved token."""
         received, whole, proved = 0, False, False
 
         async def receive_bounded() -> Message:
@@ -149,7 +149,7 @@ class Protocol(H11Protocol):
 
 
 def create_app(runtime: Runtime) -> FastAPI:
-    """The application on these parts; it loads its model while it starts, and says so at `/health/rag`.
+    """The application on this runtime; it loads its model while it starts, and says so at `/health/rag`.
 
     Raises:
         ConfigurationError: there is nothing to prove tokens with.

@@ -249,7 +249,7 @@ class HttpClient:
         return stories
 
     def story_stats(self) -> Json:
-        """How many stories there are, by agent and model, and their mean confidence."""
+        """Numbers of stories, by agent and model, and their mean confidence."""
         return self._ask("GET", "/rag/stats")
 
     def close(self) -> None:

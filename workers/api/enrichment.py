@@ -67,7 +67,9 @@ async def client_of(request: Request, runtime: CurrentRuntime, caller: Reader) -
 
 def client_for(request: Request, runtime: Runtime, caller: Caller) -> Client:
     """A client for a caller from another dependency."""
-    return Client.of_parts(runtime, caller.tenant_name, runtime.settings.project, request.app.state.publisher)
+    return Client.of_runtime(
+        runtime, caller.tenant_name, runtime.settings.project, request.app.state.publisher
+    )
 
 
 Asking = Annotated[Client, Depends(client_of)]

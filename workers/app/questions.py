@@ -61,7 +61,7 @@ def _mark_truncated(runtime: Runtime, hits: Sequence[Hit], explained: Sequence[J
 
 
 def _screen_hit(hit: Hit, question: str, length: int) -> Json:
-    """What a screen shows of a hit besides its result."""
+    """Fields of a hit for the screen, besides its result."""
     best = passage(hit.chunk.content, question, length=length)
     return {
         "text": best.text,

@@ -87,7 +87,7 @@ def _performed(
 
 
 def options_of(runtime: Runtime) -> RetrievalOptions:
-    """How the configuration asks to search."""
+    """Options of the search, from the configuration."""
     r = runtime.rag.retrieval
     return RetrievalOptions(
         top_k=r.top_k,
@@ -163,7 +163,7 @@ class _TimedReranker:
         self._model = model
 
     def scores(self, query: str, texts: Sequence[str]) -> list[float]:
-        """As the model's own."""
+        """Score the texts as the model does, with the time measured."""
         with metrics.timed(metrics.RERANKING):
             return self._model.scores(query, texts)
 
@@ -247,7 +247,7 @@ def request_of(
 
 
 def visible_filter(runtime: Runtime, caller: Caller, projects: Sequence[str] = ()) -> Filter:
-    """What the caller may see of these projects; of all of theirs if none is named.
+    """Filter for what the caller may see of these projects; of all of theirs if none is named.
 
     Raises:
         NotFound: there is no such project.
@@ -340,7 +340,7 @@ def unknown_projects(runtime: Runtime, tenant: UUID, names: Iterable[str]) -> li
 
 
 def are_truncated(runtime: Runtime, texts: Sequence[str]) -> list[bool] | None:
-    """For each text of a chunk, whether the model reads only its beginning; None if the model cannot be opened."""
+    """Tell for each text of a chunk whether the model reads only its beginning; None if the model cannot be opened."""
     try:
         embedder = runtime.embedder
     except LarderError:

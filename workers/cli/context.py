@@ -1,4 +1,4 @@
-"""What every command shares: its options, its parts, its output, its exit code."""
+"""Common to all commands: options, runtime, output and exit code."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Tell = Callable[[str, Any], None]
 ANSWER_TIMEOUT = 10.0
 """Seconds in which the database must say something to a command."""
 LONG_ANSWER_TIMEOUT = 60.0
-"""The same for commands that have many rows counted or wait behind workers."""
+"""Seconds in which the database must say something to commands that count many rows or wait behind workers."""
 _NAMING = ("LARDER_CONFIG", "LARDER_DATA", "LARDER_DATABASE_URL")
 """Variables that say which installation is meant."""
 FAILED, WRONG, PARTLY = 1, 2, 3
@@ -163,7 +163,7 @@ class CommandContext:
 
     @property
     def console(self) -> Console:
-        """Where people read; with --json it is stderr, since stdout belongs to the document."""
+        """Console for text; with --json it is stderr, since stdout belongs to the document."""
         return Screen(stderr=self.as_json, highlight=False)
 
     def answer(self, data: Any, *lines: RenderableType, code: int = 0) -> None:
@@ -206,7 +206,7 @@ class CommandContext:
 
 @dataclass(frozen=True)
 class RightsOptions:
-    """What a user of the API, or an agent, may see."""
+    """Rights of a user of the API, or of an agent."""
 
     project: Annotated[list[str] | None, Option(help="May be repeated; * is all. [default: *]")] = None
     group: Annotated[list[str] | None, Option(help="May be repeated.")] = None

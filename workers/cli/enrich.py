@@ -196,7 +196,7 @@ def _lines(answer: Json) -> Iterator[tuple[str, str]]:
 
 
 def _documents(answer: Json) -> Iterator[tuple[str, Json, str]]:
-    """What it is called, the document, and what is said of it."""
+    """Rows of the documents of an answer: label, document and description."""
     from pipeline.enrichment.report import named
 
     for work in answer.get("similar_work") or ():

@@ -39,7 +39,7 @@ from workers.cli.tables import (
 MOST_SHOWN = 20
 """Lines of a list on the screen; --json has all."""
 TELL_SECONDS = 10.0
-"""Between lines that tell how far it is, where no bar can be drawn."""
+"""Seconds between lines that tell how far it is, where no bar can be drawn."""
 ForceOption = Annotated[bool, Option("--force", help="Index unchanged documents again, too.")]
 
 
@@ -136,7 +136,7 @@ def _run(
 
 
 def progress_note(run: Mapping[str, Any], *, earlier: bool = False) -> str:
-    """What a run under way is at; `earlier`: it was under way before the command."""
+    """Progress of a run under way, in words; `earlier`: it was under way before the command."""
     if run["state"] == "discovering":
         note = f"reading, {run['listed']} listed" + (f", waiting: {run['error']}" if run.get("error") else "")
     else:
@@ -159,7 +159,7 @@ _COLOURS = {"failed": "red", "skipped": "yellow", "noted": "cyan"}
 
 
 def summary(result: Json) -> Iterator[RenderableType]:
-    """What became of each source, and what went wrong."""
+    """Results of each source, and the errors."""
     stats, runs = result["stats"], result["runs"]
     rows = ((run["source"], *(sum(run[c] for c in counts) for counts in _COLUMNS.values())) for run in runs)
     yield table(("source", *_COLUMNS), rows, right=_COLUMNS)
@@ -430,7 +430,7 @@ def begin_index(
 
 @command(reindex, "status", looks=True)
 def index_status(context: CommandContext) -> None:
-    """How far each index is, which one is searched, and whether a switch is possible."""
+    """Show how far each index is, which one is searched, and whether a switch is possible."""
     from workers.app import reindex as reindexing
 
     document = reindexing.status(context.runtime)

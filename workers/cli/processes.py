@@ -278,7 +278,7 @@ def worker(
 
 
 LOADED_MODULES = ("workers.processes.run", "workers.tasks")
-"""What forks of the supervisor would load themselves."""
+"""Modules that each fork of the supervisor would load by itself."""
 
 
 def _load(runtime: Runtime, commands: Iterable[str], modules: Iterable[str]) -> None:

@@ -40,7 +40,7 @@ Words = list[str] | None
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How to search, and among which documents, in a person's words."""
+    """Options of a search and conditions on its documents, as a person writes them."""
 
     k: Annotated[int | None, Option("-k", min=1, help=_COUNT)] = None
     mode: Annotated[str, Option(help="hybrid, vector or keyword.")] = "hybrid"
@@ -91,7 +91,7 @@ def search(
 
 
 def _notices(answer: Json) -> Iterator[RenderableType]:
-    """What is to be known before the hits."""
+    """Lines that stand before the hits: nothing indexed, degradation, a load under way."""
     document = answer["document"]
     if tenant := answer["empty_tenant"]:
         yield f"no document of tenant {tenant} is indexed; see `larder index`"
@@ -268,7 +268,7 @@ def _document_rows(d: Json) -> Iterator[tuple[str, Any]]:
 
 
 def _query_rows(query: Json | None) -> Iterator[tuple[str, str]]:
-    """What became of the question, if there is one, and the parts of its score."""
+    """Rows on the query, if there is one, and on the parts of its score."""
     explanation = (query or {}).get("explanation") or {}
     yield "question", query["detail"] if query else ""
     for label, raw, part in SCORE_PARTS:
@@ -345,7 +345,7 @@ def feedback(
 
 
 def _marked(done: Json) -> str:
-    """What was said, and what no longer holds."""
+    """Sentence about a mark: what it says, and which earlier one it replaces."""
     if done["verdict"] is None:
         return f"{done['ref']} is no longer {done['before']} for {_named(done)}"
     other = f", no longer {done['before']}" if done["before"] not in (None, done["verdict"]) else ""

@@ -358,7 +358,7 @@ def disown(url: str) -> None:
 
 
 def shared_with(database: str) -> tuple[str, str]:
-    """What is wrong where workers of that other database take the messages, and what to do."""
+    """Message and fix for a broker whose messages workers of another database take."""
     name = database.partition("/")[2]
     message = f"workers of another database ({name!r}) use the same number of this Valkey:"
     message += " each installation takes the other's messages"

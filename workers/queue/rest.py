@@ -8,7 +8,7 @@ REST_SECONDS = 5.0
 
 
 class Rest:
-    """Until when a server, or any of several by address, is not asked."""
+    """Times until which a server, or any of several by address, is not asked."""
 
     def __init__(self, seconds: float = REST_SECONDS) -> None:
         self.seconds = seconds
@@ -19,9 +19,9 @@ class Rest:
         return time.monotonic() < self._until.get(server, float("-inf"))
 
     def begin(self, server: str = "") -> None:
-        """It was asked in vain."""
+        """Note that it was asked in vain: its rest begins."""
         self._until[server] = time.monotonic() + self.seconds
 
     def end(self, server: str = "") -> None:
-        """It may be asked again."""
+        """Let it be asked again."""
         self._until.pop(server, None)

@@ -98,7 +98,7 @@ class EmbeddingModel(ConfigSection):
         return None
 
     def options(self, model_path: Path | None) -> EmbeddingOptions:
-        """The same for who opens the model, whose folder is given as an absolute path."""
+        """Options for opening the model, whose folder is given as an absolute path."""
         hashing = self.provider == "hashing"
         return EmbeddingOptions(
             provider=self.provider,

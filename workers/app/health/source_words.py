@@ -1,4 +1,4 @@
-"""What is said of a source in the document of `larder status --json`; light, for commands that ask the API."""
+"""Sentences about a source, from the document of `larder status --json`; light, for commands that ask the API."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pipeline.documents import Json
 
 
 def count_rejected(source: Json) -> int:
-    """How many items of a source could not be taken in, as far as they are named."""
+    """Number of a source's failures, as far as they are named."""
     return sum(problem["outcome"] == "failed" for problem in source["problems"])
 
 
@@ -18,6 +18,6 @@ def nothing_stored(source: Json) -> bool:
 
 
 def left_out_in_words(counts: Mapping[str, int]) -> str:
-    """As in `3 excluded: too large: 2; empty: 1`, the most frequent first."""
+    """Counts of excluded items, the most frequent reason first: `3 excluded: too large: 2; empty: 1`."""
     reasons = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
     return f"{sum(counts.values())} excluded: " + "; ".join(f"{reason}: {n}" for reason, n in reasons)

@@ -1,1 +1,1 @@
-"""What tasks of the control, ingest and embed queues do: the pump, syncs, steps of documents, fills, upkeep."""
+"""Work of the control, ingest and embed queues: the pump, syncs, steps of documents, fills, upkeep."""

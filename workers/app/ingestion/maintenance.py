@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
 _REQUESTS, _REQUEST_END = os.pipe()
-"""From the processes of a worker, which ask for builds, to the one that forked them and builds."""
+"""Pipe from the processes of a worker, which ask for builds, to the one that forked them and builds."""
 os.set_blocking(_REQUESTS, False)
 os.set_blocking(_REQUEST_END, False)
 
@@ -38,7 +38,7 @@ def tenants(runtime: Runtime) -> list[UUID]:
 
 
 def each_tenant(runtime: Runtime, do: Callable[[Connection], _Result]) -> list[_Result]:
-    """What is found for each tenant, in a transaction of its own: rows of two tenants are never seen together."""
+    """Results of `do` for each tenant, in a transaction of its own: rows of two tenants are never seen together."""
     return [_as_tenant(runtime, tenant, do) for tenant in tenants(runtime)]
 
 
@@ -80,7 +80,7 @@ def request_builds(runtime: Runtime) -> None:
 
 
 def wait_for_request(seconds: float) -> None:
-    """Until a process of this worker asks for builds; others may have after so many seconds."""
+    """Wait until a process of this worker asks for builds, at most `seconds`: other workers may have asked by then."""
     poller = select.poll()
     poller.register(_REQUESTS, select.POLLIN)
     if poller.poll(seconds * 1000):

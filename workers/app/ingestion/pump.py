@@ -21,11 +21,11 @@ from workers.runtime import Runtime
 logger = logging.getLogger(__name__)
 
 LOST_SECONDS = 5.0
-"""Of a message that was sent so long ago, waits nowhere and is with nobody: it was lost with its broker."""
+"""Age in seconds at which a message that waits nowhere and is with no worker was lost with its broker."""
 
 
 def pump_once(runtime: Runtime, sent: float | None = None) -> None:
-    """What is due becomes messages. Harmless beside itself, late, doubled or lost.
+    """Send messages for the work that is due. Harmless beside itself, late, doubled or lost.
 
     `sent` is the time at which the tick was sent that asks for it, if it was one.
     """
@@ -75,7 +75,7 @@ def _embed_room(runtime: Runtime, connection: Connection) -> due_work.EmbedRoom:
 
 
 def _send(runtime: Runtime, batches: Sequence[due_work.Batch]) -> int:
-    """How many documents the messages are about."""
+    """Send the batches; returns the number of their documents."""
     for batch in batches:
         dispatch.send_batch(runtime.database, batch)
     return sum(len(batch.items) for batch in batches)

@@ -1,4 +1,4 @@
-"""What a worker does documents' steps with: the indexer of a search index, the walk through a source, their limits."""
+"""Tools for the steps of documents: the indexer of a search index, the syncer of sources, their limits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from workers.settings.queue import QueueSettings
 INSTANT = ("hashing",)
 """Providers whose vectors take less time than any of the messages about them."""
 SLICE_SECONDS = 4.0
-"""How long a large document is embedded until others get their turn."""
+"""Seconds for which a large document is embedded until others get their turn."""
 
 
 def indexer(runtime: Runtime, tenant: UUID, beside: SearchIndex | None = None) -> Indexer:
@@ -59,7 +59,7 @@ def indexer(runtime: Runtime, tenant: UUID, beside: SearchIndex | None = None) -
 
 
 def traces_of(runtime: Runtime, tenant: UUID, items: Sequence[Item]) -> list[str]:
-    """Where the traces of these documents go on: those of the runs that brought them. None if nothing is traced."""
+    """Traces that the work on these documents continues: those of the runs that brought them; [] without tracing."""
     if not tracing.enabled():
         return []
     with runtime.database.tenant(tenant, durable=False) as connection:
@@ -115,7 +115,7 @@ def chunkers(runtime: Runtime, strategy: str = "") -> Callable[[str, SourceType 
 
 
 def pipeline_version(runtime: Runtime, source: SourceSettings, extractor: str) -> str:
-    """What made a document's chunks: extractor and chunker; another one means to index it again.
+    """Version of extractor and chunker, which make a document's chunks; another one means to index it again.
 
     The model is that of the search index: another one is a matter of `larder reindex`.
     """
@@ -123,7 +123,7 @@ def pipeline_version(runtime: Runtime, source: SourceSettings, extractor: str) -
 
 
 def decide(queue: QueueSettings, error: LarderError, attempts: int) -> Decision:
-    """What an error means for its documents, counted; `attempts` counts this failed try, or this wait.
+    """Decide what an error means for its documents, and count it; `attempts` includes this failed try, or this wait.
 
     Permanent errors and the last try are final; waits never are.
     """
@@ -148,7 +148,7 @@ def _decision(queue: QueueSettings, error: LarderError, attempts: int) -> Decisi
 
 
 def limits(rag: Configuration) -> Limits:
-    """How long the ledger waits and how often it tries."""
+    """Waits and numbers of tries of the ledger."""
     q = rag.queue
     return Limits(
         resend=q.resend_after,
@@ -160,7 +160,7 @@ def limits(rag: Configuration) -> Limits:
 
 
 def job_limits(rag: Configuration) -> jobs.JobLimits:
-    """The same for enrichments, for which somebody waits."""
+    """Waits and numbers of tries of enrichments, for which somebody waits."""
     e = rag.enrichment
     return jobs.JobLimits(
         lease=e.lease_seconds,

@@ -185,7 +185,7 @@ def as_indexing_error(error: Exception) -> IndexingError:
 def admission_of(
     runtime: Runtime, one: Configured, source: Source, *, run: int, force: bool
 ) -> admission.Admission:
-    """Whose pages those of this source are, and how they will be indexed."""
+    """Tenant, source and run of a source's pages, and how they will be indexed."""
     return admission.Admission(
         tenant_id=one.tenant_id,
         source_id=one.id,
@@ -281,7 +281,7 @@ def config_hash(runtime: Runtime, one: Configured) -> str:
 def registration(
     runtime: Runtime, one: Configured, now: datetime, *, origin: str = "file"
 ) -> sources.Registration:
-    """What the ledger must know of a source; `now` is when one with autoIndex is due first."""
+    """Facts about a source for the ledger; `now` is when one with autoIndex is due first."""
     source = one.settings
     zone = timezone_of(runtime.settings, source)
     return sources.Registration(

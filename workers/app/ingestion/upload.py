@@ -1,4 +1,4 @@
-"""What somebody sends becomes documents of a project, by the same readers as files and through the same ledger."""
+"""Uploads: texts and files become documents of a project, by the readers of folders and through the same ledger."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from workers.settings import SOURCE_TYPES, Settings
 
 MOST_FILES = 500
 MOST_SECONDS = 60.0
-"""For reading what is sent at once."""
+"""Seconds for reading one upload."""
 SOON_SECONDS = 5.0
-"""When there may be a place again."""
+"""Seconds after which there may be a place again."""
 SAME_NAME = "another one of this name came before it in this upload, and that is taken; send it under a name of its own"
 LONGEST_NAME = 500
 """Bytes of a file's name with its folders."""
@@ -239,7 +239,7 @@ def _end_with_parent() -> None:
 
 
 _TURN = Lock()
-"""Whoever has it uses the process that reads: what takes too long there is theirs."""
+"""Lock on the process that reads: one upload at a time, so that the one that takes too long is known."""
 _PLACES = BoundedSemaphore(8)
 """Uploads that may wait for their turn: each holds a thread, and there are 40 for all that is asked of the API."""
 
@@ -268,7 +268,7 @@ def _turn() -> Iterator[None]:
 def _read_apart(
     settings: Settings, files: Sequence[tuple[str, bytes]], documents: Sequence[Mapping[str, object]]
 ) -> list[Document | Problem]:
-    """What was sent, read by a process of its own that an evil one cannot hold up for long."""
+    """Read an upload in a process of its own, so that a malicious one cannot hold up others for long."""
     # Sections of sources are classes made at run time, which cannot be sent; nor does it need their keys.
     settings = replace(settings, rag=settings.rag.model_copy(update={"sources": ()}))
     with _turn():
@@ -299,7 +299,7 @@ def read(
 
 
 def _options(settings: Settings, kind: str, **fields: object) -> SourceOptions:
-    """Those of the readers of one type of files."""
+    """Options of the reader of one type of files."""
     section = SOURCE_TYPES[kind].model_validate({"name": sources.UPLOADED, "type": kind, **fields})
     return section.with_context(settings.context_of(section, LocalRequestLimiter))
 
