@@ -95,7 +95,7 @@ def _step(
         )
         if method is not Indexer.upsert:
             pumping.send_embeds(current)
-        if method is Indexer.chunk and done.again:
+        if method is Indexer.chunk and done.requeued:
             dispatch.wake_pump(seldom=True)
 
 

@@ -67,7 +67,7 @@ class Step:
 
     ready: list[Item] = field(default_factory=list)
     stage: Stage = Stage.DONE
-    again: list[Item] = field(default_factory=list)
+    requeued: list[Item] = field(default_factory=list)
     """Put back for this or an earlier stage; the pump chooses them once more."""
     sizes: dict[UUID, int] = field(default_factory=dict)
     """Chunks per document, for cutting messages of even weight."""
@@ -80,7 +80,7 @@ class Step:
         return cls(
             ready=[item for step in steps for item in step.ready],
             stage=next((step.stage for step in steps if step.ready), Stage.DONE),
-            again=[item for step in steps for item in step.again],
+            requeued=[item for step in steps for item in step.requeued],
             sizes={i: size for step in steps for i, size in step.sizes.items()},
             indexed=sum(step.indexed for step in steps),
         )
@@ -176,8 +176,13 @@ class Indexer(TextEmbedder):
                 work.postpone(connection, claim, same, delay=decision.delay, reason=str(error))
             else:
                 work.fail(connection, claim, same, error, delay=decision.delay, dead=decision.dead)
-                told = {"code": error.code, "error": str(error), "attempt": count + 1, "dead": decision.dead}
-                logger.warning("indexing_failed", extra={"documents": [str(i) for i in same], **told})
+                log_fields = {
+                    "code": error.code,
+                    "error": str(error),
+                    "attempt": count + 1,
+                    "dead": decision.dead,
+                }
+                logger.warning("indexing_failed", extra={"documents": [str(i) for i in same], **log_fields})
 
     # -- chunk -------------------------------------------------------------------------------------
 
@@ -186,18 +191,18 @@ class Indexer(TextEmbedder):
         return self._apart(self._chunk, Stage.FETCHED, tenant, items)
 
     def _chunk(self, tenant: UUID, items: Sequence[Item]) -> Step:
-        of = {item.document_id: item for item in items}
+        by_id = {item.document_id: item for item in items}
         with self.database.tenant(tenant, durable=False) as connection:
-            parts = work_in_progress.parts_by_size(connection, sorted(of))
+            batches = work_in_progress.batches_by_size(connection, sorted(by_id))
         done, begun = list[Step](), time.monotonic()
-        for number, ids in enumerate(parts):
+        for number, ids in enumerate(batches):
             if number and time.monotonic() - begun > self.slice_seconds:
-                left = [of[i] for part in parts[number:] for i in part]
+                not_begun = [by_id[i] for part in batches[number:] for i in part]
                 with self.database.tenant(tenant, durable=False) as connection:
-                    work.mark_unsent(connection, left)
-                done.append(Step(again=left))
+                    work.mark_unsent(connection, not_begun)
+                done.append(Step(requeued=not_begun))
                 break
-            part = [of[i] for i in ids]
+            part = [by_id[i] for i in ids]
             done.append(
                 self._claimed(tenant, Stage.FETCHED, part, work_in_progress.bodies, self._cut_and_stage)
             )
@@ -236,22 +241,24 @@ class Indexer(TextEmbedder):
         """
         with self.database.tenant(claim.tenant_id, durable=False) as connection:
             search_indexes.lock_active(connection)
-            mine = [i for i in work.still_ours(connection, claim) if i in ids]
+            claimed_ids = [i for i in work.still_ours(connection, claim) if i in ids]
             index = self.index(connection)
             if index.strategy != self.strategy:
-                work.postpone(connection, claim, mine, delay=0.0, reason=None)
+                work.postpone(connection, claim, claimed_ids, delay=0.0, reason=None)
                 return []
-            versions = {i: claim.documents[i].version for i in mine}
-            staged = {i: pieces[i] for i in mine}
+            versions = {i: claim.documents[i].version for i in claimed_ids}
+            staged = {i: pieces[i] for i in claimed_ids}
             work_in_progress.stage_chunks(connection, claim.tenant_id, staged, versions)
             if self.pipeline_of:
-                made = {i: self.pipeline_of(claim.documents[i].source) for i in mine}
-                work_in_progress.record_pipeline(connection, made)
-            fresh = self._found_by_words(connection, index, mine)
+                pipelines = {i: self.pipeline_of(claim.documents[i].source) for i in claimed_ids}
+                work_in_progress.record_pipeline(connection, pipelines)
+            fresh = self._found_by_words(connection, index, claimed_ids)
             store = PgVectorStore(connection, index, claim.tenant_id)
             words = [Replacement(document=claim.documents[i], chunks=pieces[i], vectors=None) for i in fresh]
             store.replace(words, newest=True)
-            return work.advance(connection, claim, mine, Stage.CHUNKED, {i: len(pieces[i]) for i in fresh})
+            return work.advance(
+                connection, claim, claimed_ids, Stage.CHUNKED, {i: len(pieces[i]) for i in fresh}
+            )
 
     def _found_by_words(
         self, connection: Connection, index: SearchIndex, ids: Sequence[UUID]
@@ -288,15 +295,15 @@ class Indexer(TextEmbedder):
             tenant_id=claim.tenant_id, provider=self.terms.provider, model=self.model, kind="document"
         )
         with self.database.tenant(claim.tenant_id, durable=False) as connection:
-            ours = [i for i in work.still_ours(connection, claim) if i in todo.hashes]
-            bad = todo.of(todo.refused, ours)
-            slow = todo.of(late, [i for i in ours if i not in bad])
-            fine = [i for i in ours if i not in bad and i not in slow]
-            saved = 0 if self.beside else self.count_texts(connection, todo, ours, slow)
+            claimed_ids = [i for i in work.still_ours(connection, claim) if i in todo.hashes]
+            bad = todo.documents_with(todo.refused, claimed_ids)
+            slow = todo.documents_with(late, [i for i in claimed_ids if i not in bad])
+            fine = [i for i in claimed_ids if i not in bad and i not in slow]
+            saved = 0 if self.beside else self.count_texts(connection, todo, claimed_ids, slow)
             if bad:
                 refusal = TextRejected("the embedding provider refuses one of its texts")
                 self._decided(connection, claim, bad, refusal)
-            again = self._put_back(connection, todo, slow)
+            requeued = self._put_back(connection, todo, slow)
             ready = [] if self.beside else work.advance(connection, claim, fine, Stage.EMBEDDED)
             self.note_health(connection, todo)
             used = embedding_use.Used(cache_hits=saved)
@@ -307,7 +314,7 @@ class Indexer(TextEmbedder):
             embedding_use.add_usage(connection, meter, used)
         self.terms.counted(meter, used)
         sizes = {i: len(todo.hashes[i]) for i in todo.hashes}
-        return fine, Step(ready=ready, stage=Stage.EMBEDDED, again=again, sizes=sizes)
+        return fine, Step(ready=ready, stage=Stage.EMBEDDED, requeued=requeued, sizes=sizes)
 
     def _put_back(self, connection: Connection, todo: Texts, slow: Sequence[UUID]) -> list[Item]:
         """What has texts without vectors waits, fails, or is chosen again at once; returns the last."""
@@ -320,7 +327,7 @@ class Indexer(TextEmbedder):
         if error is not None:
             self._decided(connection, claim, slow, error)
             return []
-        shared = todo.of(todo.missing - set(todo.texts), slow)
+        shared = todo.documents_with(todo.missing - set(todo.texts), slow)
         work.postpone(connection, claim, shared, delay=SHARED_SECONDS, reason=None)
         return work.put_back(connection, claim, [i for i in slow if i not in shared])
 
@@ -338,15 +345,15 @@ class Indexer(TextEmbedder):
 
     def _write_all(self, claim: work.Claim, staged: dict[UUID, Staged]) -> Step:
         """Write the documents that are whole; vectors that were trimmed from the cache are made again."""
-        again: list[Item] = []
+        requeued: list[Item] = []
         if trimmed := [i for i in staged if not staged[i].complete]:
             with self.database.tenant(claim.tenant_id, durable=False) as connection:
-                again = work.put_back(connection, claim, trimmed, Stage.CHUNKED)
+                requeued = work.put_back(connection, claim, trimmed, Stage.CHUNKED)
         whole = [i for i in staged if i not in trimmed]
         done: list[UUID] = []
         fault = partial(self._fault, claim)
-        again += write_each(whole, lambda ids: self._write(claim, ids, staged, done), fault)
-        return Step(again=again, indexed=len(done))
+        requeued += write_each(whole, lambda ids: self._write(claim, ids, staged, done), fault)
+        return Step(requeued=requeued, indexed=len(done))
 
     def _write(
         self, claim: work.Claim, ids: Sequence[UUID], staged: dict[UUID, Staged], done: list[UUID]
@@ -365,7 +372,7 @@ class Indexer(TextEmbedder):
                     connection, claim, ids, delay=BUILT_SECONDS, reason="its search index is being built"
                 )
                 return []
-            ours = set(work.still_ours(connection, claim))
+            claimed_ids = set(work.still_ours(connection, claim))
             batch = [
                 Replacement(
                     document=claim.documents[i],
@@ -373,7 +380,7 @@ class Indexer(TextEmbedder):
                     vectors=np.asarray(staged[i].vectors),
                 )
                 for i in ids
-                if i in ours
+                if i in claimed_ids
             ]
             store = PgVectorStore(connection, index, claim.tenant_id)
             replaced = store.replace(batch, newest=self.beside is None)
@@ -383,7 +390,7 @@ class Indexer(TextEmbedder):
                     version=r.document.version,
                     chunks=len(r.chunks),
                     written=n.written,
-                    kept=n.unchanged,
+                    unchanged=n.unchanged,
                     centroid=centroid(r.vectors),
                 )
                 for r, n in zip(batch, replaced, strict=True)
@@ -407,7 +414,7 @@ class Indexer(TextEmbedder):
             return copied, work_in_progress.bodies(connection, claim, claim.documents.keys() - copied.keys())
 
         return self._claimed(
-            tenant, Stage.FETCHED, items, read, lambda claim, found: self._filled(claim, *found)
+            tenant, Stage.FETCHED, items, read, lambda claim, content: self._filled(claim, *content)
         )
 
     def _filled(self, claim: work.Claim, copied: dict[UUID, list[Chunk]], bodies: Mapping[UUID, str]) -> Step:
@@ -415,10 +422,10 @@ class Indexer(TextEmbedder):
         pieces = copied | self._cut(claim, [i for i in claim.ids if i in bodies], bodies)
         texts = {bytes.fromhex(c.hash): c.embedding_text for chunks in pieces.values() for c in chunks}
         hashes = {i: [bytes.fromhex(c.hash) for c in chunks] for i, chunks in pieces.items()}
-        gone = [i for i in claim.ids if i not in copied and i not in bodies]
+        without_text = [i for i in claim.ids if i not in copied and i not in bodies]
         with self.database.tenant(claim.tenant_id, durable=False) as connection:
             reason = "its text is being indexed in a newer version"
-            work.postpone(connection, claim, gone, delay=self.lease / 4, reason=reason)
+            work.postpone(connection, claim, without_text, delay=self.lease / 4, reason=reason)
             todo = self.texts_to_embed(
                 connection, claim, self.index(connection), hashes, lambda ours: {h: texts[h] for h in ours}
             )

@@ -49,7 +49,7 @@ class Syncer:
     def slice(
         self,
         source: Source,
-        where: admission.Admission,
+        target: admission.Admission,
         schedule: Callable[[], Schedule],
         *,
         config_hash: str,
@@ -62,20 +62,20 @@ class Syncer:
         Raises:
             LarderError: the source failed; the run stands where its last page was stored.
         """
-        with self.database.tenant(where.tenant_id) as connection:
+        with self.database.tenant(target.tenant_id) as connection:
             # Claimed before they are read: another worker may be ending the walk at this moment.
-            token = sources.claim(connection, where.source_id, lease=self.lease)
-            run = runs.get(connection, where.run_id)
-            row = sources.get(connection, where.source_id)
+            token = sources.claim(connection, target.source_id, lease=self.lease)
+            run = runs.get(connection, target.run_id)
+            row = sources.get(connection, target.source_id)
             if token is None or row is None or run is None or run.state != "discovering":
                 if token is not None:
-                    sources.release(connection, where.source_id, token)
+                    sources.release(connection, target.source_id, token)
                 return True
         try:
             if row.config_hash != config_hash:
                 raise configured_otherwise(row.name)
-            another = row.pipeline_version.split("|")[0] != where.pipeline_version.split("|")[0]
-            unread = None if run.force or another else self._skip_unchanged(source, where, run, row)
+            another = row.pipeline_version.split("|")[0] != target.pipeline_version.split("|")[0]
+            unread = None if run.force or another else self._skip_unchanged(source, target, run, row)
             # Where this run stopped, else where the source stopped, else at the start.
             anew = run.force or another or source.walks_all
             since = run.cursor if run.cursor is not None else None if anew else row.cursor
@@ -86,24 +86,24 @@ class Syncer:
                 # Before the first page: what changes during the walk shall differ from it.
                 with _translated():
                     stamp = source.stamp()
-                with self.database.tenant(where.tenant_id) as connection:
-                    runs.begin(connection, where.run_id, stamp, walk=walk)
-                    runs.add(connection, where.run_id, runs.Counts(unchanged=unread or 0))
+                with self.database.tenant(target.tenant_id) as connection:
+                    runs.begin(connection, target.run_id, stamp, walk=walk)
+                    runs.add(connection, target.run_id, runs.Counts(unchanged=unread or 0))
             # The last page of such a source leaves an empty cursor: then only the end is missing.
             is_through = source.walks_all and run.cursor == {}
-            if not is_through and not self._walk(source, where, token, since):
+            if not is_through and not self._walk(source, target, token, since):
                 return False
             after = (run.walk_after or "") if walk or source.walks_all else None
             read_at = time.time() if source.walks_all and unread is None else None
             return self._finish(
-                source, where, token, walk_after=after, stamp=stamp, read_at=read_at, schedule=schedule
+                source, target, token, walk_after=after, stamp=stamp, read_at=read_at, schedule=schedule
             )
         finally:
-            with self.database.tenant(where.tenant_id) as connection:
-                sources.release(connection, where.source_id, token)
+            with self.database.tenant(target.tenant_id) as connection:
+                sources.release(connection, target.source_id, token)
 
     def _skip_unchanged(
-        self, source: Source, where: admission.Admission, run: runs.RunRow, row: sources.SourceRow
+        self, source: Source, target: admission.Admission, run: runs.RunRow, row: sources.SourceRow
     ) -> int | None:
         """Have a source that walks over all bring what differs from the ledger alone; how many items that leaves out.
 
@@ -114,12 +114,12 @@ class Syncer:
         is_due = run.stamp is None and not 0 <= time.time() - read_at < self.read_all_after
         if not source.walks_all or run.walk or is_due:
             return None
-        with self.database.tenant(where.tenant_id) as connection:
-            noted = admission.noted(connection, where)
+        with self.database.tenant(target.tenant_id) as connection:
+            fingerprints = admission.settled_fingerprints(connection, target)
         with _translated():
-            return source.skip_unchanged(noted)
+            return source.skip_unchanged(fingerprints)
 
-    def _walk(self, source: Source, where: admission.Admission, token: UUID, since: Cursor | None) -> bool:
+    def _walk(self, source: Source, target: admission.Admission, token: UUID, since: Cursor | None) -> bool:
         """Store page after page; False if the slice is over before the source is.
 
         Each that changed something is on the disk before the next one is read: a server that dies and is back in
@@ -131,12 +131,12 @@ class Syncer:
                 # A long listing is done anew in each slice, so each must bring as much as it cost.
                 waited = min(LONGEST_LISTING, time.monotonic() - begun)
                 end = time.monotonic() + max(self.slice_seconds, waited)
-            with self.database.tenant(where.tenant_id) as connection:
+            with self.database.tenant(target.tenant_id) as connection:
                 cursor = None if source.walks_all else page.cursor
-                sources.renew(connection, where.source_id, token, lease=self.lease, cursor=cursor)
-                counts = admission.admit(connection, where, page)
-                runs.add(connection, where.run_id, counts, cursor=page.cursor)
-                runs.add_late_ids(connection, where.run_id, [d.external_id for d in page.documents])
+                sources.renew(connection, target.source_id, token, lease=self.lease, cursor=cursor)
+                counts = admission.admit(connection, target, page)
+                runs.add(connection, target.run_id, counts, cursor=page.cursor)
+                runs.add_late_ids(connection, target.run_id, [d.external_id for d in page.documents])
                 if counts == runs.Counts(unchanged=counts.unchanged):
                     commit_soon(connection)
             if counts.queued:
@@ -150,7 +150,7 @@ class Syncer:
     def _finish(
         self,
         source: Source,
-        where: admission.Admission,
+        target: admission.Admission,
         token: UUID,
         *,
         walk_after: str | None,
@@ -163,29 +163,29 @@ class Syncer:
         `walk_after` None: without an id walk. `read_at` is when all of a source was read, if it was. False if the slice
         is over first.
         """
-        if not self._outdate(where, token):
+        if not self._outdate(target, token):
             return False
         listing = None
         if walk_after is not None:
-            listing = self._listed(source, where, token)
-            if listing is None or not self._read_again(source, where, token, listing, walk_after):
+            listing = self._listed(source, target, token)
+            if listing is None or not self._read_again(source, target, token, listing, walk_after):
                 return False
-        with self.database.tenant(where.tenant_id) as connection:
+        with self.database.tenant(target.tenant_id) as connection:
             cursor = None if read_at is None else {READ_AT: read_at}
-            sources.renew(connection, where.source_id, token, lease=self.lease, cursor=cursor)
+            sources.renew(connection, target.source_id, token, lease=self.lease, cursor=cursor)
             if listing is not None:
-                runs.delete_id_lists(connection, where.run_id)
-                pruned = admission.prune(connection, where.source_id, listing, self.guard)
-                runs.add(connection, where.run_id, pruned)
+                runs.delete_id_lists(connection, target.run_id)
+                pruned = admission.prune(connection, target.source_id, listing, self.guard)
+                runs.add(connection, target.run_id, pruned)
                 if listing.left_out is not None:
-                    runs.note_left_out(connection, where.run_id, listing.left_out, anew=True)
-            runs.finish_walk(connection, where.run_id, walk=listing is not None)
-            run = runs.get(connection, where.run_id)
+                    runs.note_left_out(connection, target.run_id, listing.left_out, anew=True)
+            runs.finish_walk(connection, target.run_id, walk=listing is not None)
+            run = runs.get(connection, target.run_id)
             when = schedule()
             sources.completed(
                 connection,
-                where.source_id,
-                pipeline_version=where.pipeline_version,
+                target.source_id,
+                pipeline_version=target.pipeline_version,
                 stamp=stamp,
                 next_sync_at=when.next_sync_at,
                 # A source whose every sync ends with a walk needs no walks besides.
@@ -193,36 +193,36 @@ class Syncer:
                 walked=listing is not None,
                 left_out=run.left_out if run else {},
             )
-            sources.release(connection, where.source_id, token)
+            sources.release(connection, target.source_id, token)
         return True
 
-    def _listed(self, source: Source, where: admission.Admission, token: UUID) -> Listing | None:
+    def _listed(self, source: Source, target: admission.Admission, token: UUID) -> Listing | None:
         """The run's list of ids, each piece kept as it comes; None if the slice is over before the list is."""
-        with self.database.tenant(where.tenant_id) as connection:
-            found = runs.id_lists(connection, where.run_id)
+        with self.database.tenant(target.tenant_id) as connection:
+            pieces = runs.id_lists(connection, target.run_id)
         end = time.monotonic() + self.slice_seconds
-        while not found or found[-1].cursor:
-            with self.database.tenant(where.tenant_id) as connection:
-                sources.renew(connection, where.source_id, token, lease=self.lease * LONG_CALL)
+        while not pieces or pieces[-1].cursor:
+            with self.database.tenant(target.tenant_id) as connection:
+                sources.renew(connection, target.source_id, token, lease=self.lease * LONG_CALL)
             with _translated():
-                piece = source.ids(found[-1].cursor if found else None)
-            found.append(piece)
+                piece = source.ids(pieces[-1].cursor if pieces else None)
+            pieces.append(piece)
             if piece.cursor or piece.versions:  # else it is one look at files, and nothing will be read again
-                with self.database.tenant(where.tenant_id) as connection:
-                    sources.renew(connection, where.source_id, token, lease=self.lease)
-                    runs.add_id_list(connection, where.run_id, len(found), piece)
+                with self.database.tenant(target.tenant_id) as connection:
+                    sources.renew(connection, target.source_id, token, lease=self.lease)
+                    runs.add_id_list(connection, target.run_id, len(pieces), piece)
             if piece.cursor and time.monotonic() > end:
                 return None
-        return Listing.merged(found)
+        return Listing.merged(pieces)
 
-    def _outdate(self, where: admission.Admission, token: UUID) -> bool:
+    def _outdate(self, target: admission.Admission, token: UUID) -> bool:
         """Queue what another pipeline made, some at a time; False if the slice is over first."""
         end = time.monotonic() + self.slice_seconds
         while True:
-            with self.database.tenant(where.tenant_id) as connection:
-                sources.renew(connection, where.source_id, token, lease=self.lease)
-                queued = admission.outdate(connection, where)
-                runs.add(connection, where.run_id, runs.Counts(queued=queued))
+            with self.database.tenant(target.tenant_id) as connection:
+                sources.renew(connection, target.source_id, token, lease=self.lease)
+                queued = admission.outdate(connection, target)
+                runs.add(connection, target.run_id, runs.Counts(queued=queued))
                 if not queued:
                     commit_soon(connection)
             if queued < admission.OUTDATED:
@@ -231,26 +231,26 @@ class Syncer:
                 return False
 
     def _read_again(
-        self, source: Source, where: admission.Admission, token: UUID, listing: Listing, after: str
+        self, source: Source, target: admission.Admission, token: UUID, listing: Listing, after: str
     ) -> bool:
         """Read the items that the walk shows otherwise than the ledger; False if the slice is over first."""
         if not listing.versions:
             return True
-        with self.database.tenant(where.tenant_id) as connection:
-            wanted = admission.differing(connection, where.source_id, listing, after)
+        with self.database.tenant(target.tenant_id) as connection:
+            differing = admission.differing(connection, target.source_id, listing, after)
         end = time.monotonic() + self.slice_seconds
-        for start in range(0, len(wanted), READ_AGAIN):
-            ids = wanted[start : start + READ_AGAIN]
+        for start in range(0, len(differing), READ_AGAIN):
+            ids = differing[start : start + READ_AGAIN]
             with _translated():
                 for page in source.read(ids):  # what came before a fault is kept
-                    with self.database.tenant(where.tenant_id) as connection:
-                        sources.renew(connection, where.source_id, token, lease=self.lease)
-                        runs.add(connection, where.run_id, admission.admit(connection, where, page))
-            with self.database.tenant(where.tenant_id) as connection:
-                sources.renew(connection, where.source_id, token, lease=self.lease)
-                runs.add(connection, where.run_id, runs.Counts(), walk_after=ids[-1])
+                    with self.database.tenant(target.tenant_id) as connection:
+                        sources.renew(connection, target.source_id, token, lease=self.lease)
+                        runs.add(connection, target.run_id, admission.admit(connection, target, page))
+            with self.database.tenant(target.tenant_id) as connection:
+                sources.renew(connection, target.source_id, token, lease=self.lease)
+                runs.add(connection, target.run_id, runs.Counts(), walk_after=ids[-1])
             self.after_page()
-            if time.monotonic() > end and start + READ_AGAIN < len(wanted):
+            if time.monotonic() > end and start + READ_AGAIN < len(differing):
                 return False
         return True
 

@@ -62,7 +62,7 @@ class Texts:
         """Have no vector still."""
         return self.missing - self.done - self.refused
 
-    def of(self, hashes: set[bytes], ids: Sequence[UUID]) -> list[UUID]:
+    def documents_with(self, hashes: set[bytes], ids: Sequence[UUID]) -> list[UUID]:
         """Those of the documents that have one of these texts."""
         return [i for i in ids if not hashes.isdisjoint(self.hashes[i])]
 
@@ -93,17 +93,17 @@ class TextEmbedder:
         every = list(dict.fromkeys(h for hs in hashes.values() for h in hs))
         work_in_progress.refill(connection, claim.tenant_id, index, claim.ids, every)
         lease = self.lease if self.terms.budget else None
-        lacking, ours = _missing(connection, claim, self.model, every, lease=lease)
-        hold = self._held(connection) if ours else None
-        return Texts(claim=claim, hashes=hashes, missing=lacking, texts=texts_of(list(ours)), hold=hold)
+        lacking, to_embed = _missing(connection, claim, self.model, every, lease=lease)
+        hold = self._active_hold(connection) if to_embed else None
+        return Texts(claim=claim, hashes=hashes, missing=lacking, texts=texts_of(list(to_embed)), hold=hold)
 
-    def _held(self, connection: Connection) -> embedding_use.Hold | None:
+    def _active_hold(self, connection: Connection) -> embedding_use.Hold | None:
         """The hold on this configuration, unless this step is the one that tries again."""
         name, seconds = self.terms.fingerprint, self.terms.probe_seconds
-        held = embedding_use.hold_on(connection, name, probe_seconds=seconds)
-        if held and embedding_use.claim_probe(connection, name, probe_seconds=seconds):
+        hold = embedding_use.hold_on(connection, name, probe_seconds=seconds)
+        if hold and embedding_use.claim_probe(connection, name, probe_seconds=seconds):
             return None
-        return held
+        return hold
 
     def embed_texts(self, todo: Texts) -> None:
         """Embed until all texts are done or refused, the slice of time is over, or an error comes."""
@@ -145,13 +145,13 @@ class TextEmbedder:
             embedding_use.renew_texts(connection, claim, lease=self.lease)
 
     def count_texts(
-        self, connection: Connection, todo: Texts, ours: Sequence[UUID], slow: Sequence[UUID]
+        self, connection: Connection, todo: Texts, claimed_ids: Sequence[UUID], slow: Sequence[UUID]
     ) -> int:
         """Tell the runs what was embedded; returns how many texts the cache saved."""
         embedded, reused = _attributed(todo.hashes, todo.done, todo.late)
         cut_short, _ = _attributed(todo.hashes, todo.cut, todo.late)
-        ready_made = {i: reused[i] for i in ours if i not in slow}
-        versions = {i: todo.claim.documents[i].version for i in ours}
+        ready_made = {i: reused[i] for i in claimed_ids if i not in slow}
+        versions = {i: todo.claim.documents[i].version for i in claimed_ids}
         return runs.count_texts(connection, versions, embedded, ready_made, cut_short)
 
     def note_health(self, connection: Connection, todo: Texts) -> None:
@@ -173,15 +173,15 @@ def _missing(
     lease: float | None,
 ) -> tuple[set[bytes], set[bytes]]:
     """(those without a vector, those of them that are ours to embed); with a `lease` in seconds, texts are claimed."""
-    wanted = work_in_progress.uncached(connection, claim.tenant_id, model, list(hashes))
-    if there := [h for h in hashes if h not in wanted]:
-        work_in_progress.touch(connection, claim.tenant_id, model, there)
-    if not wanted or lease is None:
-        return wanted, wanted
-    ours = embedding_use.claim_texts(connection, claim, model, wanted, lease=lease)
+    lacking = work_in_progress.uncached(connection, claim.tenant_id, model, list(hashes))
+    if present := [h for h in hashes if h not in lacking]:
+        work_in_progress.touch(connection, claim.tenant_id, model, present)
+    if not lacking or lease is None:
+        return lacking, lacking
+    claimed_hashes = embedding_use.claim_texts(connection, claim, model, lacking, lease=lease)
     # Looked at again: whoever had the others may have finished between the two statements.
-    wanted = work_in_progress.uncached(connection, claim.tenant_id, model, list(wanted))
-    return wanted, ours & wanted
+    lacking = work_in_progress.uncached(connection, claim.tenant_id, model, list(lacking))
+    return lacking, claimed_hashes & lacking
 
 
 def _embed_calls(
@@ -218,12 +218,12 @@ def _embed_calls(
             except TextsRejected as error:
                 vectors, refused = error.vectors, error.indexes
             good = [n for n in range(len(part)) if n not in refused]
-            kept = [part[n] for n in good]
-            if kept:
+            embedded = [part[n] for n in good]
+            if embedded:
                 # Durable: these vectors may have cost money.
                 with database.tenant(tenant) as connection:
-                    work_in_progress.cache_vectors(connection, tenant, model, kept, vectors[good])
-            yield kept, [part[n] for n in refused]
+                    work_in_progress.cache_vectors(connection, tenant, model, embedded, vectors[good])
+            yield embedded, [part[n] for n in refused]
             if time.monotonic() - started > seconds:
                 return
 
@@ -256,9 +256,9 @@ def _attributed(
     embedded: dict[UUID, int] = {}
     reused: dict[UUID, int] = {}
     fresh = set(done)
-    for document, own in hashes.items():
-        first = set(own) & fresh
+    for document, document_hashes in hashes.items():
+        first = set(document_hashes) & fresh
         fresh -= first
         embedded[document] = len(first)
-        reused[document] = len([h for h in own if h not in late]) - len(first)
+        reused[document] = len([h for h in document_hashes if h not in late]) - len(first)
     return embedded, reused

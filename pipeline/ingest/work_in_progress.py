@@ -135,12 +135,12 @@ def cut(chunker: Chunker, stored: StoredDocument, body: str | None) -> list[Chun
         raise DocumentRejected(f"the chunker failed with {type(error).__name__}") from None
 
 
-PART_BYTES = 2_000_000
+BATCH_BYTES = 2_000_000
 """Of texts that are cut and staged together: of many usual documents all of a message, of large ones a few."""
 
 
-def parts_by_size(connection: Connection, ids: Sequence[UUID]) -> list[list[UUID]]:
-    """Those that wait to be cut, in order, in parts of about `PART_BYTES` of wanted text; a larger one ends a part."""
+def batches_by_size(connection: Connection, ids: Sequence[UUID]) -> list[list[UUID]]:
+    """Those that wait to be cut, in order, in parts of about `BATCH_BYTES` of wanted text; a larger one ends a part."""
     statement = text("""
         select array_agg(document_id order by nr) from (
             select i.document_id, i.nr, (sum(size) over (order by i.nr) - size) / :most as part
@@ -149,7 +149,7 @@ def parts_by_size(connection: Connection, ids: Sequence[UUID]) -> list[list[UUID
             left join document_body b on b.document_id = d.id and b.version = d.desired_version
             cross join lateral coalesce(octet_length(b.body), 0) as size) sized
         group by part order by part""")
-    return list(connection.execute(statement, {"ids": list(ids), "most": PART_BYTES}).scalars())
+    return list(connection.execute(statement, {"ids": list(ids), "most": BATCH_BYTES}).scalars())
 
 
 def stage_chunks(
@@ -168,28 +168,28 @@ def stage_chunks(
     transfer(connection, _STAGE, rows)
 
 
-def record_pipeline(connection: Connection, made: Mapping[UUID, str]) -> None:
+def record_pipeline(connection: Connection, pipelines: Mapping[UUID, str]) -> None:
     """How documents that the caller holds were cut, if not as whoever read them would have.
 
     Two processes may have two configurations for a while. The next sync makes these documents anew.
     """
     statement = text("""
-        update document d set pipeline_version = split_part(pipeline_version, '|', 1) || '|' || m.made
-        from unnest(cast(:ids as uuid[]), cast(:made as text[])) as m(id, made)
-        where d.id = m.id and pipeline_version <> split_part(pipeline_version, '|', 1) || '|' || m.made""")
-    connection.execute(statement, {"ids": list(made), "made": list(made.values())})
+        update document d set pipeline_version = split_part(pipeline_version, '|', 1) || '|' || m.pipeline
+        from unnest(cast(:ids as uuid[]), cast(:pipelines as text[])) as m(id, pipeline)
+        where d.id = m.id and pipeline_version <> split_part(pipeline_version, '|', 1) || '|' || m.pipeline""")
+    connection.execute(statement, {"ids": list(pipelines), "pipelines": list(pipelines.values())})
 
 
 def staged_hashes(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, list[bytes]]:
     """The hash of every staged chunk, per document."""
-    found: dict[UUID, list[bytes]] = {i: [] for i in ids}
+    hashes: dict[UUID, list[bytes]] = {i: [] for i in ids}
     statement = text(
         "select document_id, hash from chunk_stage where document_id = any(:ids) order by document_id, ord"
     )
     rows = connection.execute(statement, {"ids": list(ids)})
     for row in rows:
-        found[row.document_id].append(bytes(row.hash))
-    return found
+        hashes[row.document_id].append(bytes(row.hash))
+    return hashes
 
 
 def refill(
@@ -220,7 +220,7 @@ def cached(
             "select hash, vector from embedding_cache where tenant_id = %s and model = %s and hash = any(%s)",
             (tenant_id, model, list(hashes)),
         )
-        return {bytes(found): vector.to_numpy().astype(np.float32) for found, vector in cursor}
+        return {bytes(text_hash): vector.to_numpy().astype(np.float32) for text_hash, vector in cursor}
 
 
 def uncached(connection: Connection, tenant_id: UUID, model: str, hashes: Sequence[bytes]) -> set[bytes]:
@@ -256,7 +256,7 @@ def cache_vectors(
 
 def staged(connection: Connection, tenant_id: UUID, model: str, ids: Sequence[UUID]) -> dict[UUID, Staged]:
     """The staged chunks of documents with their vectors from the cache."""
-    found = {i: Staged(chunks=[], vectors=[]) for i in ids}
+    staged_chunks = {i: Staged(chunks=[], vectors=[]) for i in ids}
     # Binary: parsing 384 numbers from text costs more than the query. Lateral: joined in the plain way, a cache
     # that was never analysed is read whole for every batch (60 ms of PostgreSQL's time instead of 8).
     with driver_of(connection) as driver, driver.cursor(binary=True) as cursor:
@@ -269,9 +269,11 @@ def staged(connection: Connection, tenant_id: UUID, model: str, ids: Sequence[UU
             (tenant_id, model, list(ids)),
         )
         for document, ordinal, content, context, vector in cursor:
-            found[document].chunks.append(Chunk(ord=ordinal, content=content, context=context))
-            found[document].vectors.append(None if vector is None else vector.to_numpy().astype(np.float32))
-    return found
+            staged_chunks[document].chunks.append(Chunk(ord=ordinal, content=content, context=context))
+            staged_chunks[document].vectors.append(
+                None if vector is None else vector.to_numpy().astype(np.float32)
+            )
+    return staged_chunks
 
 
 def touch(connection: Connection, tenant_id: UUID, model: str, hashes: Sequence[bytes]) -> None:

@@ -112,7 +112,7 @@ def project_id(tenant: UUID, text: str) -> UUID:
     return _id(SHARED if text.strip() == "shared" else text, prefix=f"project:{tenant}:")
 
 
-def visible_projects(tenant: UUID, own: UUID, more: Iterable[str] = ()) -> tuple[UUID, ...] | All:
+def visible_projects(tenant: UUID, project: UUID, more: Iterable[str] = ()) -> tuple[UUID, ...] | All:
     """The projects that a request of `own` looks into: that one, what all share, and `more` of them.
 
     Raises:
@@ -121,14 +121,14 @@ def visible_projects(tenant: UUID, own: UUID, more: Iterable[str] = ()) -> tuple
     names = set(more)
     if ALL in names:
         return ALL
-    return tuple(sorted({own, *(project_id(tenant, name) for name in (SHARED, *names))}))
+    return tuple(sorted({project, *(project_id(tenant, name) for name in (SHARED, *names))}))
 
 
 def _id(text: str, *, prefix: str) -> UUID:
     name = text.strip().encode(errors="replace").decode()
     if not name:
-        what = prefix.partition(":")[0]
-        raise ConfigurationError(f"the {what} is empty", fix=f"give the {what}'s id or its name")
+        kind = prefix.partition(":")[0]
+        raise ConfigurationError(f"the {kind} is empty", fix=f"give the {kind}'s id or its name")
     # Only the form with hyphens: a project may well be called by 32 hexadecimal digits.
     return UUID(name) if _CANONICAL.fullmatch(name) else uuid5(_NAMESPACE, prefix + name)
 
@@ -140,7 +140,7 @@ class Lease:
     tenant_id: UUID
     token: UUID
 
-    def mine(self, ids: Sequence[UUID], **more: Any) -> dict[str, Any]:
+    def parameters(self, ids: Sequence[UUID], **more: Any) -> dict[str, Any]:
         """What a statement about these documents takes."""
         return {"token": self.token, "ids": list(ids), **more}
 

@@ -39,7 +39,7 @@ class Admission:
     """Encrypts some of the metadata."""
 
 
-_KNOWN = """
+_STORED = """
     select d.id, d.external_id, d.desired_version, d.desired_hash, d.pipeline_version, d.state, d.hidden, d.deleted,
            d.fingerprint,
            exists (select from run_item i where i.run_id = :run and i.document_id = d.id) as in_run
@@ -82,30 +82,33 @@ _WORDS_GO = text("""
 """By the key of the chunks, whose first part is the index."""
 
 
-def admit(connection: Connection, where: Admission, page: Page) -> Counts:
+def admit(connection: Connection, target: Admission, page: Page) -> Counts:
     """Take one page: upsert what changed, note every item in the run, move nothing else.
 
     The caller proves in the same transaction that the sync is still its own (`sources.renew`) and keeps the cursor.
     """
     named = {storable(d.external_id): d for d in page.documents}
-    others = [d for d in page.documents if named[storable(d.external_id)].content_hash != d.content_hash]
-    failed = [*page.failed, *(Problem(external_id=d.external_id, reason=TWICE, url=d.url) for d in others)]
+    duplicates = [d for d in page.documents if named[storable(d.external_id)].content_hash != d.content_hash]
+    failed = [
+        *page.failed,
+        *(Problem(external_id=d.external_id, reason=TWICE, url=d.url) for d in duplicates),
+    ]
     documents = {e: d for e, d in named.items() if len(e.encode()) <= LONGEST_ID}
     failed += [_too_long(e) for e in named if e not in documents]
-    gone = [storable(e) for e in page.deleted]
+    deleted_ids = [storable(e) for e in page.deleted]
     # Those that go are locked here too: locks are taken once, in the order of ids.
-    values = {"source": where.source_id, "ids": [*documents, *gone], "run": where.run_id}
-    rows = connection.execute(text(f"{_KNOWN} order by d.id for no key update of d"), values)
-    known = {row.external_id: row for row in rows}
+    values = {"source": target.source_id, "ids": [*documents, *deleted_ids], "run": target.run_id}
+    rows = connection.execute(text(f"{_STORED} order by d.id for no key update of d"), values)
+    stored = {row.external_id: row for row in rows}
     changed: list[tuple[Document, int]] = []
-    new_ids = _new_ids(connection, where.source_id, [e for e in documents if e not in known])
+    new_ids = _new_ids(connection, target.source_id, [e for e in documents if e not in stored])
     waiting: list[tuple[str, int]] = []
     back: list[UUID] = []
     marks: list[dict[str, str]] = []
     unchanged = restored = 0
     for external_id, document in documents.items():
-        row, mark = known.get(external_id), storable(document.fingerprint)
-        verdict = _verdict(row, document, where)
+        row, mark = stored.get(external_id), storable(document.fingerprint)
+        verdict = _verdict(row, document, target)
         if row is None or verdict == "changed":
             changed.append((document, row.desired_version + 1 if row else 1))
             restored += bool(row and (row.hidden or row.deleted))
@@ -117,10 +120,10 @@ def admit(connection: Connection, where: Admission, page: Page) -> Counts:
         if verdict == "waiting":
             waiting.append((str(row.id), row.desired_version))
         elif verdict == "dead":
-            said = (
+            reason = (
                 "it is a dead letter in this very version; see `larder dead list`, then `larder dead replay`"
             )
-            failed.append(Problem(external_id=external_id, reason=said))
+            failed.append(Problem(external_id=external_id, reason=reason))
         else:
             unchanged += 1
         if row.hidden:
@@ -131,14 +134,14 @@ def admit(connection: Connection, where: Admission, page: Page) -> Counts:
             from jsonb_to_recordset(cast(:marks as jsonb)) as m(id uuid, mark text) where d.id = m.id""")
         connection.execute(statement, {"marks": json.dumps(marks)})
     _hide(connection, back, hidden=False)
-    ids = {**new_ids, **{e: row.id for e, row in known.items()}}
-    queued = note_items(connection, where, [*_write(connection, where, changed, ids), *waiting])
-    deleted = remove(connection, [known[e].id for e in gone if e in known])
-    runs.note_problems(connection, where.run_id, "failed", failed)
-    runs.note_problems(connection, where.run_id, "skipped", page.skipped)
-    runs.note_problems(connection, where.run_id, "noted", page.reading_notes)
+    ids = {**new_ids, **{e: row.id for e, row in stored.items()}}
+    queued = note_items(connection, target, [*_write(connection, target, changed, ids), *waiting])
+    deleted = remove(connection, [stored[e].id for e in deleted_ids if e in stored])
+    runs.note_problems(connection, target.run_id, "failed", failed)
+    runs.note_problems(connection, target.run_id, "skipped", page.skipped)
+    runs.note_problems(connection, target.run_id, "noted", page.reading_notes)
     left_out = page.all_left_out
-    runs.note_left_out(connection, where.run_id, left_out)
+    runs.note_left_out(connection, target.run_id, left_out)
     return Counts(
         queued=queued,
         unchanged=unchanged,
@@ -154,8 +157,8 @@ def _new_ids(connection: Connection, source: UUID, external_ids: Sequence[str]) 
     """Ids of documents that are new here; one that went to another source has taken its own along."""
     ids = {e: document_id(source, e) for e in external_ids}
     statement = text("select id from document where id = any(:ids) and source_id <> :source")
-    taken = connection.execute(statement, {"ids": [*ids.values()], "source": source}).scalars().all()
-    return {e: uuid4() if key in taken else key for e, key in ids.items()}
+    taken_ids = connection.execute(statement, {"ids": [*ids.values()], "source": source}).scalars().all()
+    return {e: uuid4() if key in taken_ids else key for e, key in ids.items()}
 
 
 def _too_long(external_id: str) -> Problem:
@@ -165,7 +168,7 @@ def _too_long(external_id: str) -> Problem:
     return Problem(external_id=external_id[:200], reason=reason)
 
 
-def noted(connection: Connection, where: Admission) -> dict[str, str]:
+def settled_fingerprints(connection: Connection, target: Admission) -> dict[str, str]:
     """Fingerprints by external id, of the documents that need not be read again as long as they show the same.
 
     Those that were settled since the run began are read once more, so that a run which has stopped counts them.
@@ -175,17 +178,17 @@ def noted(connection: Connection, where: Admission) -> dict[str, str]:
         where source_id = :source and state = 'done' and not deleted and fingerprint <> ''
           and pipeline_version = :pipeline
           and coalesce(last_indexed, first_seen_at) < (select started_at from sync_run where id = :run)""")
-    values = {"source": where.source_id, "pipeline": where.pipeline_version, "run": where.run_id}
+    values = {"source": target.source_id, "pipeline": target.pipeline_version, "run": target.run_id}
     fingerprints: dict[str, str] = connection.execute(statement, values).scalar_one()
     return fingerprints
 
 
-def verdicts(connection: Connection, where: Admission, page: Page) -> dict[str, str]:
+def verdicts(connection: Connection, target: Admission, page: Page) -> dict[str, str]:
     """What `admit` would make of each document, without a write; external id -> verdict."""
     documents = {storable(d.external_id): d for d in page.documents}
-    values = {"source": where.source_id, "ids": list(documents), "run": where.run_id}
-    known = {row.external_id: row for row in connection.execute(text(_KNOWN), values)}
-    return {e: _verdict(known.get(e), d, where) for e, d in documents.items()}
+    values = {"source": target.source_id, "ids": list(documents), "run": target.run_id}
+    stored = {row.external_id: row for row in connection.execute(text(_STORED), values)}
+    return {e: _verdict(stored.get(e), d, target) for e, d in documents.items()}
 
 
 def titles_by_id(connection: Connection, source: UUID, ids: Collection[str]) -> dict[str, dict[str, str]]:
@@ -195,21 +198,21 @@ def titles_by_id(connection: Connection, source: UUID, ids: Collection[str]) -> 
         where source_id = :source and not deleted
           and regexp_replace(external_id, '~[0-9a-f]{8}$', '') = any(:ids)
         order by external_id""")
-    found: dict[str, dict[str, str]] = {}
+    titles: dict[str, dict[str, str]] = {}
     for row in connection.execute(statement, {"source": source, "ids": [*ids]}) if ids else ():
-        found.setdefault(row.id, {})[row.external_id] = row.title
-    return found
+        titles.setdefault(row.id, {})[row.external_id] = row.title
+    return titles
 
 
-def _verdict(row: Row[Any] | None, document: Document, where: Admission) -> str:
+def _verdict(row: Row[Any] | None, document: Document, target: Admission) -> str:
     """changed, waiting (already queued), dead (tried in this very form, and given up) or unchanged."""
     if row is None or row.deleted:
         return "changed"
-    if row.desired_hash != document.content_hash or row.pipeline_version != where.pipeline_version:
+    if row.desired_hash != document.content_hash or row.pipeline_version != target.pipeline_version:
         return "changed"
     if row.state == "pending":
         return "waiting"
-    if where.force and not row.in_run:
+    if target.force and not row.in_run:
         return "changed"
     return "dead" if row.state == "dead" else "unchanged"
 
@@ -225,9 +228,9 @@ def _hide(connection: Connection, ids: Sequence[UUID], *, hidden: bool = True) -
 
 def _write(
     connection: Connection,
-    where: Admission,
+    target: Admission,
     changed: Sequence[tuple[Document, int]],
-    known: Mapping[str, UUID],
+    ids_by_external_id: Mapping[str, UUID],
 ) -> list[tuple[str, int]]:
     """Write changed documents and their bodies in a new version; returns (id, version) of each.
 
@@ -235,34 +238,36 @@ def _write(
     """
     if not changed:
         return []
-    rows = [_row(where, document, version, known) for document, version in changed]
-    values = {"tenant": where.tenant_id, "source": where.source_id, "pipeline": where.pipeline_version}
+    rows = [_row(target, document, version, ids_by_external_id) for document, version in changed]
+    values = {"tenant": target.tenant_id, "source": target.source_id, "pipeline": target.pipeline_version}
     connection.execute(_UPSERT, {**values, "rows": json.dumps(rows, default=str)})
     ids = [row["id"] for row in rows]
     # What was found by its words alone had the level and the readers of the text that goes.
-    if again := [row["id"] for row in rows if row["version"] > 1]:
-        connection.execute(_WORDS_GO, {"ids": again})
+    if replaced := [row["id"] for row in rows if row["version"] > 1]:
+        connection.execute(_WORDS_GO, {"ids": replaced})
     for table in ("document_body", "chunk_stage"):
         statement = text(f"delete from {table} where document_id = any(cast(:ids as uuid[]))")
         connection.execute(statement, {"ids": ids})
     bodies = (
-        (i, where.tenant_id, version, storable(document.text))
+        (i, target.tenant_id, version, storable(document.text))
         for i, (document, version) in zip(ids, changed, strict=True)
     )
     transfer(connection, _BODIES, bodies)
     return [(row["id"], row["version"]) for row in rows]
 
 
-def _row(where: Admission, document: Document, version: int, known: Mapping[str, UUID]) -> dict[str, Any]:
+def _row(
+    target: Admission, document: Document, version: int, ids_by_external_id: Mapping[str, UUID]
+) -> dict[str, Any]:
     row = storable({name: value for name, value in vars(document).items() if name != "text"})
     row["title"] = row["title"] or row["external_id"]
     row["tags"] = list(dict.fromkeys(tag[:LONGEST_TAG] for tag in row["tags"]))
-    row["metadata"] = where.keyring.seal(row["metadata"])
-    row["id"] = str(known[row["external_id"]])
+    row["metadata"] = target.keyring.seal(row["metadata"])
+    row["id"] = str(ids_by_external_id[row["external_id"]])
     return {**row, "hash": document.content_hash, "version": version}
 
 
-def note_items(connection: Connection, where: Admission, items: Sequence[tuple[str, int]]) -> int:
+def note_items(connection: Connection, target: Admission, items: Sequence[tuple[str, int]]) -> int:
     """Put documents, (id, version) of each, into the run; returns how many were not in it before."""
     if not items:
         return 0
@@ -270,13 +275,13 @@ def note_items(connection: Connection, where: Admission, items: Sequence[tuple[s
     statement = text("""
         update run_item set outcome = 'superseded'
         where outcome is null and document_id = any(cast(:ids as uuid[])) and run_id <> :run""")
-    connection.execute(statement, {"ids": ids, "run": where.run_id})
+    connection.execute(statement, {"ids": ids, "run": target.run_id})
     statement = text("""
         insert into run_item (run_id, tenant_id, document_id, version)
         select :run, :tenant, * from unnest(cast(:ids as uuid[]), cast(:versions as integer[]))
         on conflict (run_id, document_id) do update set version = excluded.version, outcome = null
         returning (xmax = 0) as fresh""")
-    values = {"run": where.run_id, "tenant": where.tenant_id, "ids": ids, "versions": [v for _, v in items]}
+    values = {"run": target.run_id, "tenant": target.tenant_id, "ids": ids, "versions": [v for _, v in items]}
     return sum(row.fresh for row in connection.execute(statement, values))
 
 
@@ -291,20 +296,20 @@ def remove(connection: Connection, ids: Sequence[UUID]) -> int:
                lease_token = null, lease_until = null, last_error = null
         where id in (select id from document where id = any(:ids) and not deleted order by id for no key update)
         returning id""")
-    found = [row.id for row in connection.execute(statement, {"ids": list(ids)})]
-    search_indexes.forget(connection, found)
+    removed = [row.id for row in connection.execute(statement, {"ids": list(ids)})]
+    search_indexes.forget(connection, removed)
     for table in ("chunk", "chunk_stage", "document_body"):
-        connection.execute(text(f"delete from {table} where document_id = any(:ids)"), {"ids": found})
-    runs.settle_items(connection, found, "superseded")
-    resolve_letters(connection, found, "document deleted")
-    return len(found)
+        connection.execute(text(f"delete from {table} where document_id = any(:ids)"), {"ids": removed})
+    runs.settle_items(connection, removed, "superseded")
+    resolve_letters(connection, removed, "document deleted")
+    return len(removed)
 
 
 OUTDATED = 2000
 """Documents that are queued anew in one transaction."""
 
 
-def outdate(connection: Connection, where: Admission) -> int:
+def outdate(connection: Connection, target: Admission) -> int:
     """Queue settled documents of the source that were made by another pipeline; their text is already here.
 
     For documents that the sync itself did not list again: a source that only tells what changed
@@ -323,9 +328,9 @@ def outdate(connection: Connection, where: Admission) -> int:
             returning id, desired_version)
         update document_body b set version = made.desired_version from made where b.document_id = made.id
         returning b.document_id, b.version""")
-    values = {"source": where.source_id, "pipeline": where.pipeline_version, "most": OUTDATED}
+    values = {"source": target.source_id, "pipeline": target.pipeline_version, "most": OUTDATED}
     rows = connection.execute(statement, values)
-    return note_items(connection, where, [(str(row.document_id), row.version) for row in rows])
+    return note_items(connection, target, [(str(row.document_id), row.version) for row in rows])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,7 +345,7 @@ class DeletionGuard:
 class Pruned(Counts):
     """What a walk removed."""
 
-    held: int = 0
+    pending_approval: int = 0
     """Documents that wait for `larder sources release`."""
 
 
@@ -361,24 +366,24 @@ def prune(connection: Connection, source_id: UUID, listing: Listing, guard: Dele
         statement, {"source": source_id, "here": [storable(i) for i in listing.ids]}
     ).all()
     back = [row.id for row in rows if not row.absent]
-    newly = [row.id for row in rows if row.absent and not row.hidden]
-    again = [row.id for row in rows if row.absent and row.hidden]
+    newly_absent = [row.id for row in rows if row.absent and not row.hidden]
+    absent_twice = [row.id for row in rows if row.absent and row.hidden]
     statement = text("""
         select case when released_until > now() then released else 0 end as released,
                (select count(*) from document where source_id = :id and not deleted) as living
         from source where id = :id""")
     source = connection.execute(statement, {"id": source_id}).one()
-    held = len(newly) > max(guard.documents, guard.share * source.living, source.released)
+    needs_approval = len(newly_absent) > max(guard.documents, guard.share * source.living, source.released)
     # What was released is for one walk, whatever it finds.
     statement = text("""
         update source set held = :held, released = 0, released_until = null
         where id = :id and (held <> :held or released_until is not null)""")
-    connection.execute(statement, {"held": len(newly) if held else 0, "id": source_id})
+    connection.execute(statement, {"held": len(newly_absent) if needs_approval else 0, "id": source_id})
     _hide(connection, back, hidden=False)
-    if held:
-        return Pruned(restored=len(back), held=len(newly))
-    _hide(connection, newly)
-    return Pruned(hidden=len(newly), deleted=remove(connection, again), restored=len(back))
+    if needs_approval:
+        return Pruned(restored=len(back), pending_approval=len(newly_absent))
+    _hide(connection, newly_absent)
+    return Pruned(hidden=len(newly_absent), deleted=remove(connection, absent_twice), restored=len(back))
 
 
 def differing(connection: Connection, source_id: UUID, listing: Listing, after: str = "") -> list[str]:

@@ -46,8 +46,8 @@ def append(
 
 
 def _values(tenant: UUID, action: str, subject: str, detail: Json, by: str) -> dict[str, Any]:
-    told = {"by": storable(by), "action": action, "subject": storable(subject)}
-    return {"tenant": tenant, **told, "detail": json.dumps(storable(detail))}
+    values = {"by": storable(by), "action": action, "subject": storable(subject)}
+    return {"tenant": tenant, **values, "detail": json.dumps(storable(detail))}
 
 
 class AuditLog:
@@ -60,9 +60,9 @@ class AuditLog:
         # Its thread is waited for when the process ends, so a command writes what it has asked.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="audit")
 
-    def search(self, tenant: UUID, query: str, found: int, *, by: str) -> None:
+    def search(self, tenant: UUID, query: str, hit_count: int, *, by: str) -> None:
         """Note that somebody searched; `found` is the number of results."""
-        self.add(tenant, SEARCH, query[:MOST_QUERY], {"resultsCount": found}, by=by)
+        self.add(tenant, SEARCH, query[:MOST_QUERY], {"resultsCount": hit_count}, by=by)
 
     def add(self, tenant: UUID, action: str, subject: str, detail: Json, *, by: str) -> None:
         """The same as `append`, a moment later and in another transaction."""
@@ -80,14 +80,14 @@ class AuditLog:
         for _ in range(min(len(self._waiting), AT_ONCE)):
             tenant, values = self._waiting.popleft()
             entries.setdefault(tenant, []).append(values)
-        for tenant, own in entries.items():
+        for tenant, tenant_entries in entries.items():
             try:
                 with self._database.tenant(tenant) as connection:
-                    connection.execute(_APPEND, own)
+                    connection.execute(_APPEND, tenant_entries)
             except Exception as error:  # noqa: BLE001 (whatever it is, the log must tell that entries are missing)
                 # Its class alone is sure to hold no text.
                 why = getattr(error, "message", type(error).__name__)
-                lost = plural(len(own), "entry was", "entries were")
+                lost = plural(len(tenant_entries), "entry was", "entries were")
                 logger.warning("%s not written to the audit: %s", lost, why)
 
     def flush(self) -> None:
@@ -152,39 +152,39 @@ _VERIFY = text("""
     from judged""")
 
 
-def verify(connection: Connection, noted: str | None = None) -> Chain:
+def verify(connection: Connection, noted_head: str | None = None) -> Chain:
     """Look at every entry of the tenant's chain; `noted` is the hash of a head that was noted before.
 
     One statement that keeps nothing but its counts, however many entries there are.
     """
     lift_statement_timeout(connection)
-    found = connection.execute(_VERIFY, {"noted": noted}).one()._asdict()
-    problems = [Damage(seq=seq, problem=said) for seq, said in _problems(found)]
-    if noted and not found["noted"]:
-        said = "no entry has the noted hash: the chain was cut or written anew, or the entry was pruned"
-        problems.append(Damage(seq=found["last"], problem=said))
+    counts = connection.execute(_VERIFY, {"noted": noted_head}).one()._asdict()
+    problems = [Damage(seq=seq, problem=problem) for seq, problem in _problems(counts)]
+    if noted_head and not counts["noted"]:
+        problem = "no entry has the noted hash: the chain was cut or written anew, or the entry was pruned"
+        problems.append(Damage(seq=counts["last"], problem=problem))
     return Chain(
-        entries=found["entries"], first=found["first"], head=found["last_hash"], problems=tuple(problems)
+        entries=counts["entries"], first=counts["first"], head=counts["last_hash"], problems=tuple(problems)
     )
 
 
-def _problems(found: Json) -> Iterator[tuple[int, str]]:
+def _problems(counts: Json) -> Iterator[tuple[int, str]]:
     """Number and sentence of the first entry of each kind of damage."""
-    seq, before = found["gap"] or (0, 0)
+    seq, before = counts["gap"] or (0, 0)
     if seq > before + 1:
         yield before + 1, f"entry {before + 1} is missing"
     elif seq:
         yield seq, f"entry {seq} was put in"
-    if seq := found["changed"]:
+    if seq := counts["changed"]:
         yield seq, f"entry {seq} was changed"
-    if seq := found["unlinked"]:
+    if seq := counts["unlinked"]:
         yield seq, f"entry {seq} does not follow on {seq - 1}: one of them was changed or put in"
-    last, head = found["last"], found["head_seq"]
+    last, head = counts["last"], counts["head_seq"]
     if last < head:
         yield last + 1, f"entry {last + 1} is missing, and all up to {head}"
     elif last > head:
         yield head + 1, f"entry {head + 1} was put in at the end"
-    elif found["last_hash"] != found["head"]:
+    elif counts["last_hash"] != counts["head"]:
         yield last, f"entry {last} is another one than was written"
 
 

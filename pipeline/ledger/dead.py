@@ -110,21 +110,21 @@ MOST_DAMAGED = 10
 
 def damaged_alone(connection: Connection, document: UUID, *, index: int | None = None) -> bool:
     """True if the database fails in itself over few documents besides this one: on their way, or into an index."""
-    where = "document where state in ('pending', 'dead') and id <> :id"
+    other_documents = "document where state in ('pending', 'dead') and id <> :id"
     if index is not None:
-        where = "index_document where index_id = :index and document_id <> :id"
+        other_documents = "index_document where index_id = :index and document_id <> :id"
     statement = text(rf"""
         select count(*) < :most
-        from (select from {where} and last_error ~ '[(]XX...[)]' limit :most) others""")
+        from (select from {other_documents} and last_error ~ '[(]XX...[)]' limit :most) others""")
     values = {"id": document, "index": index, "most": MOST_DAMAGED}
     return bool(connection.execute(statement, values).scalar_one())
 
 
-def _letters(connection: Connection, where: str, values: Json) -> list[DeadLetter]:
+def _letters(connection: Connection, condition: str, values: Json) -> list[DeadLetter]:
     statement = text(f"""
         select {", ".join(DeadLetter.__dataclass_fields__)} from (
             select {_COLUMNS}, row_number() over (partition by l.source_id order by l.id desc) as place
-            {_FROM} where {where}
+            {_FROM} where {condition}
         ) x where place <= coalesce(:most, place) order by id desc""")
     return [DeadLetter(**row) for row in connection.execute(statement, {"most": None, **values}).mappings()]
 

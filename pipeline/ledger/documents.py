@@ -49,8 +49,8 @@ def find(connection: Connection, name: str, *, most: int) -> list[Json]:
     for condition in _NAMES:
         statement = text(f"{_FACTS} where {condition} order by d.deleted, d.external_id, d.id limit :most")
         rows = connection.execute(statement, {"name": name, "most": most})
-        if found := [dict(row) for row in rows.mappings()]:
-            return found
+        if matches := [dict(row) for row in rows.mappings()]:
+            return matches
     return []
 
 
@@ -163,8 +163,8 @@ def seconds_put_off(connection: Connection) -> float | None:
     statement = text("""
         select cast(extract(epoch from max(due_at) - now()) as double precision) from document
         where state = 'pending' and waits > 0""")
-    found: float | None = connection.execute(statement).scalar()
-    return found
+    seconds: float | None = connection.execute(statement).scalar()
+    return seconds
 
 
 def never_indexed(connection: Connection) -> tuple[int, str | None]:
@@ -186,11 +186,11 @@ def source_named(connection: Connection, name: str) -> UUID:
         ConfigurationError: there is none of that name; the message lists those that are.
     """
     rows = connection.execute(text("select name, id from source order by name"))
-    known: dict[str, UUID] = {row.name: row.id for row in rows}
-    if name not in known:
-        fix = f"known are {', '.join(known) or 'none'}"
+    ids_by_name: dict[str, UUID] = {row.name: row.id for row in rows}
+    if name not in ids_by_name:
+        fix = f"known are {', '.join(ids_by_name) or 'none'}"
         raise ConfigurationError(f"no source is called {name!r}", fix=fix)
-    return known[name]
+    return ids_by_name[name]
 
 
 def move(connection: Connection, old: UUID, new: UUID) -> tuple[int, int]:
@@ -214,18 +214,18 @@ def move(connection: Connection, old: UUID, new: UUID) -> tuple[int, int]:
             where o.source_id = :old"""),
         both,
     ).all()
-    gone = {"goes": [row.goes for row in twins], "stays": [row.stays for row in twins]}
+    twin_ids = {"goes": [row.goes for row in twins], "stays": [row.stays for row in twins]}
     connection.execute(
         text("""
             update feedback f set document_id = t.stays
             from unnest(cast(:goes as uuid[]), cast(:stays as uuid[])) t(goes, stays)
             where f.document_id = t.goes and not exists (
                 select from feedback g where g.document_id = t.stays and g.query_hash = f.query_hash)"""),
-        gone,
+        twin_ids,
     )
-    search_indexes.forget(connection, gone["goes"])
+    search_indexes.forget(connection, twin_ids["goes"])
     for table, key in (("chunk", "document_id"), ("document", "id")):
-        connection.execute(text(f"delete from {table} where {key} = any(cast(:goes as uuid[]))"), gone)
+        connection.execute(text(f"delete from {table} where {key} = any(cast(:goes as uuid[]))"), twin_ids)
     moved = connection.execute(
         text("""
             update document set source_id = :new, project_id = (select project_id from source where id = :new)
@@ -261,16 +261,16 @@ def clear(connection: Connection, source: UUID | None) -> tuple[int, int]:
         where id in (select id from source where id = coalesce(cast(:s as uuid), id) order by id for no key update)""")
     connection.execute(statement, {"s": source})
     statement = text(f"select id, deleted from document where {_OF_SOURCE} order by id for update")
-    gone = connection.execute(statement, {"s": source}).all()
-    where = {"s": source, "ids": [row.id for row in gone]}
-    search_indexes.forget(connection, [row.id for row in gone])
-    chunks = connection.execute(text("delete from chunk where document_id = any(:ids)"), where).rowcount
-    connection.execute(text("delete from document where id = any(:ids)"), where)
+    removed = connection.execute(statement, {"s": source}).all()
+    values = {"s": source, "ids": [row.id for row in removed]}
+    search_indexes.forget(connection, [row.id for row in removed])
+    chunks = connection.execute(text("delete from chunk where document_id = any(:ids)"), values).rowcount
+    connection.execute(text("delete from document where id = any(:ids)"), values)
     statement = text(f"""
         update sync_run set state = 'failed', finished_at = now(), error = 'cleared'
         where finished_at is null and {_OF_SOURCE}""")
-    connection.execute(statement, where)
-    living = sum(not row.deleted for row in gone)
+    connection.execute(statement, values)
+    living = sum(not row.deleted for row in removed)
     if source is None:
         connection.execute(text("delete from embedding_cache"))
     return living, chunks

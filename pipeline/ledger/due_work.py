@@ -89,10 +89,10 @@ def pump_once(
     return PumpResult(batches=tuple(batches), syncs=tuple(syncs), crashed=crashed)
 
 
-def _expire(rows: WorkRows, where: str, dead: str) -> TextClause:
+def _expire(rows: WorkRows, condition: str, dead: str) -> TextClause:
     return rows.leased.expire(
         f"enqueued_at = null, due_at = now(), last_error = 'the worker died or hung while working on it', {dead}",
-        where=where,
+        condition=condition,
         returning=f"{rows.document}, crash_count >= :crashes as dead",
     )
 
@@ -194,13 +194,13 @@ def _choose(connection: Connection, limits: Limits) -> list[Batch]:
     In each lane tenants take turns, then the sources of each, then the stages of a source, the longest due first.
     """
     flying = connection.execute(_FLYING).one()
-    left, queues = limits.in_flight - flying.documents, limits.queues - flying.queues
+    capacity, queues = limits.in_flight - flying.documents, limits.queues - flying.queues
     room = limits.at_once
     groups: dict[tuple[Lane, UUID, str, UUID | None], list[Item]] = defaultdict(list)
     for lane in _OF_LANE:
-        kept = limits.in_flight // 10 if lane is Lane.BULK else 0  # for what comes later and overtakes
-        rows = _stamp(connection, limits, lane, min(room, left - kept), queues)
-        left, room = left - len(rows), room - len(rows)
+        reserve = limits.in_flight // 10 if lane is Lane.BULK else 0  # for what comes later and overtakes
+        rows = _stamp(connection, limits, lane, min(room, capacity - reserve), queues)
+        capacity, room = capacity - len(rows), room - len(rows)
         queues -= len({(row.source_id, row.stage) for row in rows})
         for row in rows:
             alone = row.id if row.crash_count else None
@@ -223,22 +223,22 @@ def choose_embeds(connection: Connection, limits: Limits, room: EmbedRoom) -> li
     """
     connection.execute(text("select pg_advisory_xact_lock(hashtext('larder.embed'))"))
     flying = connection.execute(_FLYING).one()
-    left = limits.in_flight - flying.documents
-    left = left if room.documents is None else min(left, room.documents)
+    capacity = limits.in_flight - flying.documents
+    capacity = capacity if room.documents is None else min(capacity, room.documents)
     batches: list[Batch] = []
     for lane in _OF_LANE:
-        more = left if room.waiting is None else flying.embedding + AHEAD - room.waiting.get(lane, 0)
+        more = capacity if room.waiting is None else flying.embedding + AHEAD - room.waiting.get(lane, 0)
         values = {"stages": [Stage.CHUNKED], "embed": True, "most": 0}
-        queues = deque(connection.execute(_QUEUES[lane], values) if min(more, left) > 0 else ())
-        while queues and more > 0 and left > 0:
+        queues = deque(connection.execute(_QUEUES[lane], values) if min(more, capacity) > 0 else ())
+        while queues and more > 0 and capacity > 0:
             queue = queues.popleft()
-            values = {"source": queue.source_id, "most": min(limits.batch, left), "chunks": room.chunks}
+            values = {"source": queue.source_id, "most": min(limits.batch, capacity), "chunks": room.chunks}
             items = tuple(Item(*row) for row in connection.execute(_SEND_EMBED[lane], values))
             if items:
                 batch = Batch(tenant_id=queue.tenant_id, stage=Stage.CHUNKED, items=items, lane=lane)
                 batches.append(batch)
                 queues.append(queue)
-                more, left = more - 1, left - len(items)
+                more, capacity = more - 1, capacity - len(items)
     return batches
 
 
@@ -261,12 +261,12 @@ def _stamp(connection: Connection, limits: Limits, lane: Lane, room: int, most: 
         }
         rows = connection.execute(_SEND[lane], values).all()
         chosen += rows
-        taken = Counter((row.source_id, row.stage) for row in rows)
+        sent_by_queue = Counter((row.source_id, row.stage) for row in rows)
         # A queue that gave less than its share is empty: the others have its room.
         queues = [
             queue
             for queue, share in zip(queues, shares, strict=True)
-            if taken[queue.source_id, queue.stage] >= share
+            if sent_by_queue[queue.source_id, queue.stage] >= share
         ]
     return chosen
 
@@ -276,11 +276,11 @@ def _shares(queues: Sequence[Row[Any]], room: int, least: int) -> list[int]:
     sources = {(queue.tenant_id, queue.source_id) for queue in queues}
     of_tenant = Counter(tenant for tenant, _ in sources)
     of_source = Counter(queue.source_id for queue in queues)
-    shares, left = [], room
+    shares, remaining = [], room
     for queue in queues:
         fair = room // (len(of_tenant) * of_tenant[queue.tenant_id] * of_source[queue.source_id])
-        shares.append(min(max(least, fair), left))
-        left -= shares[-1]
+        shares.append(min(max(least, fair), remaining))
+        remaining -= shares[-1]
     return shares
 
 
@@ -338,8 +338,8 @@ def choose_fills(connection: Connection, index: int, limits: Limits, *, chunks: 
         return []
     room = FILLS_IN_FLIGHT - flying
     rows = list(connection.execute(_SEND_FILLS, {"index": index, "room": room}))
-    if (left := room - len(rows)) and search_indexes.enqueue_existing(connection, index):
-        rows += connection.execute(_SEND_FILLS, {"index": index, "room": left})
+    if (remaining := room - len(rows)) and search_indexes.enqueue_existing(connection, index):
+        rows += connection.execute(_SEND_FILLS, {"index": index, "room": remaining})
     sizes = {row.id: max(1, row.chunk_count) for row in rows}
     groups: dict[tuple[UUID, UUID | None], list[Item]] = defaultdict(list)
     for row in rows:

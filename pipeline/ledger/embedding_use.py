@@ -66,8 +66,8 @@ _ADD = text("""
 
 def add_usage(connection: Connection, meter: Meter, used: Used, day: date | None = None) -> date:
     """Count use for `day`, today by default; returns the day. Last in a transaction: it locks the tenant's row."""
-    made: date = connection.execute(_ADD, {**vars(meter), **vars(used), "day": day}).scalar_one()
-    return made
+    counted_day: date = connection.execute(_ADD, {**vars(meter), **vars(used), "day": day}).scalar_one()
+    return counted_day
 
 
 def reserve(connection: Connection, meter: Meter, used: Used, ceiling: DailyLimit) -> date | None:
@@ -176,8 +176,8 @@ def resume_waiting(connection: Connection) -> None:
 
 def hold_on(connection: Connection, name: str, *, probe_seconds: float) -> Hold | None:
     """The hold on this configuration, if there is one that is not long forgotten."""
-    found = latest_hold(connection, name, probe_seconds=probe_seconds)
-    return found if found and found.fingerprint == name else None
+    newest = latest_hold(connection, name, probe_seconds=probe_seconds)
+    return newest if newest and newest.fingerprint == name else None
 
 
 def latest_hold(connection: Connection, name: str, *, probe_seconds: float) -> Hold | None:
@@ -187,8 +187,8 @@ def latest_hold(connection: Connection, name: str, *, probe_seconds: float) -> H
         where seen_at > now() - make_interval(secs => :old)
         order by fingerprint = :name desc, seen_at desc limit 1""")
     row = connection.execute(statement, {"name": name, "old": OLD_PROBES * probe_seconds}).mappings()
-    found = row.one_or_none()
-    return Hold(**found) if found else None
+    newest = row.one_or_none()
+    return Hold(**newest) if newest else None
 
 
 def claim_probe(connection: Connection, name: str, *, probe_seconds: float) -> bool:
@@ -244,7 +244,7 @@ def renew_texts(connection: Connection, claimed: Lease, *, lease: float) -> None
 def release_texts(connection: Connection, claimed: Lease) -> None:
     """Give back all texts of a claim, embedded or not."""
     values = {"tenant": claimed.tenant_id, "token": claimed.token}
-    connection.execute(_TEXTS.held(), values)  # in the order of their keys
+    connection.execute(_TEXTS.lock(), values)  # in the order of their keys
     statement = text("delete from embedding_claim where tenant_id = :tenant and token = :token")
     connection.execute(statement, values)
 

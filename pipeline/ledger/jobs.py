@@ -132,11 +132,11 @@ _CORPUS = """
 
 # In a slot that is no connection's, and the same for the same way: back to the former one is no news.
 # The bare look first: a conflict locks the row even where nothing is written, and many claim at once.
-_MADE = text("""
+_RECORD_VERSION = text("""
     insert into change_stamp (tenant_id, slot, stamp)
-    select t.id, -1, cast(md5(:way) as uuid) from tenant t
+    select t.id, -1, cast(md5(:version) as uuid) from tenant t
     where not exists (select from change_stamp s where s.tenant_id = t.id and s.slot = -1
-                      and s.stamp = cast(md5(:way) as uuid))
+                      and s.stamp = cast(md5(:version) as uuid))
     order by t.id
     on conflict (tenant_id, slot) do update set stamp = excluded.stamp""")
 
@@ -174,29 +174,29 @@ def submit(
     the first who asks goes on.
     """
     key = submission_key(project, request) if task == ENRICH else None
-    how = {"key": key, "task": task, "priority": priority, "seconds": seconds, "sends": sends}
-    asked = {"tenant": tenant, "project": project, "request": json.dumps(storable(request), default=str)}
-    new = {**asked, **how, "share": SHARE, "traceparent": traceparent}
+    options = {"key": key, "task": task, "priority": priority, "seconds": seconds, "sends": sends}
+    content = {"tenant": tenant, "project": project, "request": json.dumps(storable(request), default=str)}
+    new = {**content, **options, "share": SHARE, "traceparent": traceparent}
     while True:
-        made = connection.execute(_INSERT, {**new, "id": uuid4()}).one_or_none()
-        if made is not None:
-            return Submission(id=made.id, new=True, sends=made.sends)
-        found = connection.execute(_REUSABLE, {"key": key}).one_or_none()
-        if found and found.good:
-            connection.execute(_JOIN, {**how, "id": found.id})
-            return Submission(id=found.id, new=False)
-        if found:
+        inserted = connection.execute(_INSERT, {**new, "id": uuid4()}).one_or_none()
+        if inserted is not None:
+            return Submission(id=inserted.id, new=True, sends=inserted.sends)
+        earlier = connection.execute(_REUSABLE, {"key": key}).one_or_none()
+        if earlier and earlier.good:
+            connection.execute(_JOIN, {**options, "id": earlier.id})
+            return Submission(id=earlier.id, new=False)
+        if earlier:
             statement = text("update enrichment_job set submission = null where id = :id")
-            connection.execute(statement, {"id": found.id})
+            connection.execute(statement, {"id": earlier.id})
 
 
-def record_answer_version(connection: Connection, way: str) -> None:
+def record_answer_version(connection: Connection, answer_version: str) -> None:
     """Note that answers are made in this way from now on; kept answers of another way are not given any more.
 
     On the control role that holds for all tenants, else for the one of the transaction. Noted before a job is claimed,
     it is what the job's answer counts as made with.
     """
-    connection.execute(_MADE, {"way": way})
+    connection.execute(_RECORD_VERSION, {"version": answer_version})
 
 
 def get(connection: Connection, job_id: UUID) -> JobRow | None:
@@ -291,8 +291,8 @@ def _end(connection: Connection, statement: TextClause, claimed: ClaimedJob, val
 
 def put_back(connection: Connection, claimed: ClaimedJob, error: LarderError, *, delay: float) -> None:
     """Try again in `delay` seconds, after an error that may pass; nothing happens if it is no longer ours."""
-    said = {"code": error.code, "error": str(error)}
-    connection.execute(_PUT_BACK, {"id": claimed.id, "token": claimed.token, "delay": delay, **said})
+    error_fields = {"code": error.code, "error": str(error)}
+    connection.execute(_PUT_BACK, {"id": claimed.id, "token": claimed.token, "delay": delay, **error_fields})
 
 
 def has_unsent(connection: Connection) -> bool:
@@ -340,12 +340,12 @@ def drop(connection: Connection, ids: Sequence[str]) -> list[str]:
 # Two statements, since the role may write the column `submission` and not read it.
 _GIVEN_UP = _LEASED.expire(
     "state = 'failed', submission = null, finished_at = now(), code = 'E003', error = :reason",
-    where="state = 'running' and crash_count >= :crashes",
+    condition="state = 'running' and crash_count >= :crashes",
     returning=f"id, {_NOTIFIED}",
 )
 _CRASHED = _LEASED.expire(
     "state = 'queued', enqueued_at = null, code = 'E003', error = 'the worker died or hung while working on it'",
-    where="state = 'running'",
+    condition="state = 'running'",
 )
 
 _EXPIRED = text(f"""

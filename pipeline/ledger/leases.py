@@ -37,58 +37,58 @@ class Leased:
     """Whether claims are counted in `crash_count`."""
 
     def claim(
-        self, where: str = "true", *, also: str = "", returning: str = "", wait: bool = False
+        self, condition: str = "true", *, also: str = "", returning: str = "", wait: bool = False
     ) -> TextClause:
-        """Take those that nobody holds and that fit `where`; `also` are further assignments.
+        """Take those that nobody holds and that meet `condition`; `also` are further assignments.
 
         A row that is locked this moment is left to whoever locks it, unless `wait`.
         """
         count = ", crash_count = crash_count + 1" if self.crashes else ""
         return self._update(
             f"{self.token} = :token, {self.until} = {TERM}{count}{also and ', ' + also}",
-            f"{self.rows} and ({self.until} is null or {self.until} < now()) and {where}",
+            f"{self.rows} and ({self.until} is null or {self.until} < now()) and {condition}",
             returning or self.key,
             "" if wait else "skip locked",
         )
 
     def renew(self, *, also: str = "") -> TextClause:
         """Keep what is still ours for another lease; `also` are further assignments."""
-        return self._update(f"{self.until} = {TERM}{also and ', ' + also}", self._ours(), self.key)
+        return self._update(f"{self.until} = {TERM}{also and ', ' + also}", self._owned_rows(), self.key)
 
-    def held(self) -> TextClause:
+    def lock(self) -> TextClause:
         """Lock what is still ours: only that may be written in this transaction."""
-        return text(self._locked(self._ours()))
+        return text(self._locked(self._owned_rows()))
 
-    def give_back(self, assignments: str, *, where: str = "true", returning: str = "") -> TextClause:
+    def give_back(self, assignments: str, *, condition: str = "true", returning: str = "") -> TextClause:
         """Let go of what is still ours."""
-        return self._update(self._let_go(assignments), f"{self._ours()} and {where}", returning or self.key)
+        return self._update(
+            self._let_go(assignments), f"{self._owned_rows()} and {condition}", returning or self.key
+        )
 
-    def expire(self, assignments: str, *, where: str, returning: str = "") -> TextClause:
+    def expire(self, assignments: str, *, condition: str, returning: str = "") -> TextClause:
         """Free what is held under a lease that ran out; on the control role."""
-        lost = f"{self.until} < now() and {where}"
+        lost = f"{self.until} < now() and {condition}"
         return self._update(self._let_go(assignments), lost, returning or self.key, "skip locked")
 
     def mark_unsent(self) -> TextClause:
         """Note that a message about these could not be published; the pump sends one the next time it looks."""
         return self._update("enqueued_at = null", f"{self.rows} and {self.token} is null", self.key)
 
-    def forget_messages(self, where: str) -> TextClause:
+    def forget_messages(self, condition: str) -> TextClause:
         """Note that messages which nobody took for `resend` seconds are lost; on the control role."""
         old = f"enqueued_at < now() - make_interval(secs => :resend) and ({self.until} is null or {self.until} < now())"
-        return self._update("enqueued_at = null", f"{where} and {old}", self.key, "skip locked")
+        return self._update("enqueued_at = null", f"{condition} and {old}", self.key, "skip locked")
 
-    def _ours(self) -> str:
+    def _owned_rows(self) -> str:
         return f"{self.rows} and {self.token} = :token"
 
     def _let_go(self, assignments: str) -> str:
         return f"{self.token} = null, {self.until} = null{assignments and ', ' + assignments}"
 
-    def _locked(self, where: str, skip: str = "") -> str:
-        return (
-            f"select {self.key} from {self.table} where {where} order by {self.key} for no key update {skip}"
-        )
+    def _locked(self, condition: str, skip: str = "") -> str:
+        return f"select {self.key} from {self.table} where {condition} order by {self.key} for no key update {skip}"
 
-    def _update(self, assignments: str, where: str, returning: str, skip: str = "") -> TextClause:
+    def _update(self, assignments: str, condition: str, returning: str, skip: str = "") -> TextClause:
         return text(f"""
-            update {self.table} set {assignments} where ({self.key}) in ({self._locked(where, skip)})
+            update {self.table} set {assignments} where ({self.key}) in ({self._locked(condition, skip)})
             returning {returning}""")

@@ -81,11 +81,13 @@ def sources(connection: Connection) -> list[Json]:
     """
     letters: dict[UUID, list[Json]] = defaultdict(list)
     for letter in dead.listed(connection, most_per_source=DEAD_SHOWN):
-        said = letter.to_json()
-        letters[letter.source_id].append({k: said[k] for k in ("id", "item", "stage", "reason", "at")})
+        letter_fields = letter.to_json()
+        letters[letter.source_id].append(
+            {k: letter_fields[k] for k in ("id", "item", "stage", "reason", "at")}
+        )
     last, problems = _runs(connection, "true", "started_at desc, id desc"), newest_problems(connection)
     running = _runs(connection, "finished_at is null", "id")
-    found = []
+    listed = []
     for row in connection.execute(_SOURCES).mappings():
         values = dict(row)
         key, due = values.pop("id"), values["next_sync"]
@@ -98,8 +100,8 @@ def sources(connection: Connection) -> list[Json]:
             "last_run": last.get(key),
             "running": running.get(key),
         }
-        found.append(values | more)
-    return found
+        listed.append(values | more)
+    return listed
 
 
 RUN_COUNTS = ("listed", *runs.COUNTED, *runs.TOTALS)
@@ -111,18 +113,18 @@ def _runs(connection: Connection, which: str, order: str) -> dict[UUID, Json]:
         select distinct on (source_id) source_id, id as run, state, trigger, started_at, finished_at,
                {", ".join(RUN_COUNTS)}, left_out
         from sync_run where {which} order by source_id, {order}""")
-    found = {row["source_id"]: dict(row) for row in connection.execute(statement).mappings()}
-    _count_now(connection, found.values())
-    for run in found.values():
+    by_source = {row["source_id"]: dict(row) for row in connection.execute(statement).mappings()}
+    _count_now(connection, by_source.values())
+    for run in by_source.values():
         del run["source_id"]
         run |= {name: run[name] and run[name].isoformat() for name in ("started_at", "finished_at")}
-    return found
+    return by_source
 
 
-def _count_now(connection: Connection, found: Collection[Json]) -> None:
+def _count_now(connection: Connection, run_values: Collection[Json]) -> None:
     """Give open runs the counts of this moment: their own are written when they close."""
-    live = runs.progress(connection, [run["run"] for run in found if not run["finished_at"]])
-    for run in found:
+    live = runs.progress(connection, [run["run"] for run in run_values if not run["finished_at"]])
+    for run in run_values:
         run |= {name: n for name, n in live.get(run["run"], {}).items() if name in RUN_COUNTS}
 
 
@@ -132,9 +134,9 @@ def newest_runs(connection: Connection, source_ids: Sequence[UUID], most: int) -
         select id as run, source_id, state, trigger, started_at, finished_at, {", ".join(RUN_COUNTS)}, error, problems
         from sync_run where source_id = any(:ids) order by id desc limit :most""")
     rows = connection.execute(statement, {"ids": list(source_ids), "most": most}).mappings()
-    found = [dict(row) for row in rows]
-    _count_now(connection, found)
-    return found
+    newest = [dict(row) for row in rows]
+    _count_now(connection, newest)
+    return newest
 
 
 def newest_problems(connection: Connection) -> dict[UUID, list[Json]]:
@@ -302,8 +304,10 @@ def server_version(connection: Connection) -> str:
 
 def vector_version(connection: Connection) -> str | None:
     """Of the extension pgvector; None if it is not in this database."""
-    found = connection.execute(text("select extversion from pg_extension where extname = 'vector'")).scalar()
-    return None if found is None else str(found)
+    version = connection.execute(
+        text("select extversion from pg_extension where extname = 'vector'")
+    ).scalar()
+    return None if version is None else str(version)
 
 
 def role(connection: Connection) -> Row[Any]:
@@ -329,5 +333,5 @@ def tables_of_tenants(connection: Connection) -> dict[str, bool]:
 
 def server_time(connection: Connection) -> datetime:
     """The moment at which the server answers."""
-    found: datetime = connection.execute(text("select clock_timestamp()")).scalar_one()
-    return found
+    moment: datetime = connection.execute(text("select clock_timestamp()")).scalar_one()
+    return moment

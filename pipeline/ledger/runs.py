@@ -152,10 +152,10 @@ def is_walked(connection: Connection, source_id: UUID) -> bool:
     return bool(connection.execute(statement, {"id": source_id}).scalar())
 
 
-def _one(connection: Connection, where: str, named: int | UUID) -> RunRow | None:
-    rows = connection.execute(text(f"select {_COLUMNS} from sync_run where {where}"), {"id": named})
-    found = rows.mappings().one_or_none()
-    return RunRow(**found) if found else None
+def _one(connection: Connection, condition: str, named: int | UUID) -> RunRow | None:
+    rows = connection.execute(text(f"select {_COLUMNS} from sync_run where {condition}"), {"id": named})
+    row = rows.mappings().one_or_none()
+    return RunRow(**row) if row else None
 
 
 _ADD = text(f"""
@@ -188,11 +188,11 @@ def add(
 
 def add_id_list(connection: Connection, run_id: int, number: int, piece: Listing) -> None:
     """Keep a piece of a run's list of ids; that is progress, so tries count anew."""
-    found = storable({**vars(piece), "ids": sorted(piece.ids), "cursor": dict(piece.cursor)})
+    stored = storable({**vars(piece), "ids": sorted(piece.ids), "cursor": dict(piece.cursor)})
     statement = text("""
         insert into walk_piece (run_id, tenant_id, number, found)
         select id, tenant_id, :number, cast(:found as jsonb) from sync_run where id = :id""")
-    connection.execute(statement, {"id": run_id, "number": number, "found": json.dumps(found)})
+    connection.execute(statement, {"id": run_id, "number": number, "found": json.dumps(stored)})
     statement = text("update sync_run set attempts = 0, error = null where id = :id")
     connection.execute(statement, {"id": run_id})
 
@@ -212,8 +212,8 @@ def add_late_ids(connection: Connection, run_id: int, ids: Sequence[str]) -> Non
 def id_lists(connection: Connection, run_id: int) -> list[Listing]:
     """What was kept of a run's list of ids, in order."""
     statement = text("select found from walk_piece where run_id = :id order by number")
-    found = connection.execute(statement, {"id": run_id}).scalars()
-    return [Listing(**{**piece, "ids": frozenset(piece["ids"])}) for piece in found]
+    pieces = connection.execute(statement, {"id": run_id}).scalars()
+    return [Listing(**{**piece, "ids": frozenset(piece["ids"])}) for piece in pieces]
 
 
 def delete_id_lists(connection: Connection, run_id: int) -> None:
@@ -320,8 +320,10 @@ def count_texts(
         {"id": i, "version": version, **{name: count.get(i, 0) for name, count in counts.items()}}
         for i, version in versions.items()
     ]
-    again: list[int] = list(connection.execute(statement, {"rows": json.dumps(rows, default=str)}).scalars())
-    return sum(reused.values()) - sum(again)
+    embedded_before: list[int] = list(
+        connection.execute(statement, {"rows": json.dumps(rows, default=str)}).scalars()
+    )
+    return sum(reused.values()) - sum(embedded_before)
 
 
 SUMS = ("chunks", "chunks_written", "chunks_kept", "texts_embedded", "texts_reused", "texts_cut")
@@ -425,13 +427,13 @@ def close(connection: Connection, run_ids: Sequence[int]) -> list[Json]:
 
 def compact_counts(connection: Connection) -> None:
     """Bring what statements noted of figures into one row of each; by one at a time, on the control role."""
-    for table, keys, added, kept in _FIGURES:
+    for table, keys, added, having in _FIGURES:
         key, same = ", ".join(keys), " and ".join(f"c.{k} is not distinct from m.{k}" for k in keys)
         statement = text(f"""
             with many as (select {key} from {table} group by {key} having count(*) > 1),
             gone as (delete from {table} c using many m where {same} returning c.*)
             insert into {table} ({key}, {", ".join(added)})
-            select {key}, {", ".join(added.values())} from gone group by {key} having {kept}""")
+            select {key}, {", ".join(added.values())} from gone group by {key} having {having}""")
         connection.execute(statement)
 
 

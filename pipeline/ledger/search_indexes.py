@@ -38,21 +38,21 @@ def made_with(index: SearchIndex) -> WantedIndex:
     )
 
 
-def begin_index(connection: Connection, wanted: WantedIndex, *, chunker: str) -> SearchIndex:
+def begin_index(connection: Connection, wanted_index: WantedIndex, *, chunker: str) -> SearchIndex:
     """An empty index beside the active one, or the one that is being filled already; on the control role.
 
     The caller looks whether it is the one that was wanted. What is being written to the active one at this moment is
     waited for: who writes later sees this one, and notes what it lacks.
     """
     _lock_indexes(connection)
-    cut = wanted.strategy or chunker
-    pipeline = f"{cut}|{wanted.model}:{wanted.dimensions}"
+    cut = wanted_index.strategy or chunker
+    pipeline = f"{cut}|{wanted_index.model}:{wanted_index.dimensions}"
     statement = text(
         "select begin_search_index(:provider, :model, :dimensions, :chunker, :pipeline, :strategy)"
     )
-    values = {**vars(wanted), "chunker": cut, "pipeline": pipeline}
-    made = connection.execute(statement, values).scalar_one()
-    return next(index for index in indexes(connection) if index.id == made)
+    values = {**vars(wanted_index), "chunker": cut, "pipeline": pipeline}
+    index_id = connection.execute(statement, values).scalar_one()
+    return next(index for index in indexes(connection) if index.id == index_id)
 
 
 def _lock_indexes(connection: Connection) -> None:
@@ -131,7 +131,7 @@ class IndexedDocument:
     chunks: int
     written: int = 0
     """Of the chunks, those that are new or changed."""
-    kept: int = 0
+    unchanged: int = 0
     centroid: Any = None
 
 
@@ -149,10 +149,10 @@ _NOTE = Transfer(
 
 
 def record_indexed(
-    connection: Connection, tenant_id: UUID, index: int, held: Sequence[IndexedDocument]
+    connection: Connection, tenant_id: UUID, index: int, documents: Sequence[IndexedDocument]
 ) -> None:
     """Write down what was just made searchable; an older version never replaces a newer one."""
-    rows = ((tenant_id, index, h.document_id, h.version, h.chunks, h.centroid) for h in held)
+    rows = ((tenant_id, index, h.document_id, h.version, h.chunks, h.centroid) for h in documents)
     transfer(connection, _NOTE, rows)
 
 
@@ -300,7 +300,7 @@ def of_document(connection: Connection, document_id: UUID) -> list[dict[str, Any
 _BUILDS = Leased(table="search_index", rows="id = :index", crashes=False)
 _CLAIM_BUILD = _BUILDS.claim("build_asked_at is not null", returning="build_asked_at")
 _RENEW_BUILD = _BUILDS.renew()
-_BUILT = _BUILDS.give_back("build_asked_at = nullif(build_asked_at, :asked)")
+_BUILT = _BUILDS.give_back("build_asked_at = nullif(build_asked_at, :requested_at)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,7 +309,7 @@ class Build:
 
     index: int
     token: UUID
-    asked: datetime
+    requested_at: datetime
 
 
 def request_builds(connection: Connection) -> None:
@@ -320,8 +320,8 @@ def request_builds(connection: Connection) -> None:
 def claim_build(connection: Connection, index: int, *, lease: float) -> Build | None:
     """Take an index that somebody is asked to look at; None if nobody is, or somebody does."""
     token = uuid4()
-    asked = connection.execute(_CLAIM_BUILD, {"index": index, "token": token, "lease": lease}).scalar()
-    return None if asked is None else Build(index=index, token=token, asked=asked)
+    requested_at = connection.execute(_CLAIM_BUILD, {"index": index, "token": token, "lease": lease}).scalar()
+    return None if requested_at is None else Build(index=index, token=token, requested_at=requested_at)
 
 
 def renew_build(connection: Connection, build: Build, *, lease: float) -> bool:

@@ -152,8 +152,8 @@ def uploaded_to(connection: Connection, document_id: UUID) -> UUID | None:
     statement = text("""
         select d.project_id from document d join source s on s.id = d.source_id
         where d.id = :id and s.origin = :origin and not d.deleted""")
-    found: UUID | None = connection.execute(statement, {"id": document_id, "origin": UPLOADED}).scalar()
-    return found
+    project_id: UUID | None = connection.execute(statement, {"id": document_id, "origin": UPLOADED}).scalar()
+    return project_id
 
 
 def has_project(connection: Connection, project_id: UUID) -> bool:

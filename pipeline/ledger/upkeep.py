@@ -49,8 +49,10 @@ def trim(connection: Connection, table: str, *, runs_days: int, dead_days: int, 
     statement = f"""
         with old as materialized (select id from {table} where {AGED[table]} limit :most for update skip locked)
         delete from {table} where id in (select id from old)"""
-    given = {name: value for name, value in values.items() if f":{name}" in statement} | {"most": TRIMMED}
-    return connection.execute(text(statement), given).rowcount >= TRIMMED
+    parameters = {name: value for name, value in values.items() if f":{name}" in statement} | {
+        "most": TRIMMED
+    }
+    return connection.execute(text(statement), parameters).rowcount >= TRIMMED
 
 
 def trim_usage_and_workers(connection: Connection) -> None:
@@ -137,14 +139,14 @@ def fire_alerts(connection: Connection, *, calm: float) -> tuple[list[Json], lis
         delete from alert where seen_at < now() - make_interval(secs => :calm) and fired_at < now()
         returning {_ALERT}""")
     rows = connection.execute(fired).mappings(), connection.execute(cleared, {"calm": calm}).mappings()
-    new, gone = ([{**row, "since": row["since"].isoformat()} for row in found] for found in rows)
-    return new, gone
+    new, ended = ([{**row, "since": row["since"].isoformat()} for row in group] for group in rows)
+    return new, ended
 
 
 def keep_alert_messages(connection: Connection, messages: Collection[tuple[str, Json]], *, most: int) -> None:
     """What channels, by their addresses, are to be told; of more than `most` the oldest go."""
     if messages:
-        rows = [{"address": address, "told": json.dumps(told)} for address, told in messages]
+        rows = [{"address": address, "told": json.dumps(message)} for address, message in messages]
         connection.execute(
             text("insert into alert_message (address, told) values (:address, cast(:told as jsonb))"), rows
         )
@@ -173,13 +175,13 @@ def lease_alert_message(
     return None if row is None else (row.id, row.address, row.told)
 
 
-def settle_alert_message(connection: Connection, number: int, *, told: bool) -> None:
+def settle_alert_message(connection: Connection, number: int, *, delivered: bool) -> None:
     """It is through, or whoever looks next tries again."""
-    over, again = (
+    remove, retry = (
         "delete from alert_message where id = :id",
         "update alert_message set lease_until = clock_timestamp() where id = :id",
     )
-    connection.execute(text(over if told else again), {"id": number})
+    connection.execute(text(remove if delivered else retry), {"id": number})
 
 
 def alerts(connection: Connection) -> list[Json]:
@@ -203,15 +205,15 @@ OLD_BODIES = """
 """Texts of versions that are not the wanted ones."""
 
 
-def count(connection: Connection, found: str) -> int:
+def count(connection: Connection, from_clause: str) -> int:
     """How many rows there are of one of those above."""
-    return int(connection.execute(text(f"select count(*) from {found}")).scalar_one())
+    return int(connection.execute(text(f"select count(*) from {from_clause}")).scalar_one())
 
 
-def delete(connection: Connection, found: str) -> None:
+def delete(connection: Connection, from_clause: str) -> None:
     """Remove them."""
     lift_statement_timeout(connection)
-    connection.execute(text(f"delete from {found}"))
+    connection.execute(text(f"delete from {from_clause}"))
 
 
 # Against the index that is read, unless that one was made active a moment ago and is still filled from another.
@@ -297,10 +299,12 @@ _STUCK = "{until} > now() + make_interval(secs => :most)"
 
 def count_stuck_leases(connection: Connection, *, most: float) -> int:
     """Leases that end later than any that was taken for `most` seconds: nobody is told of that work before."""
-    found = " union all ".join(
+    stuck_leases = " union all ".join(
         f"select 1 from {table} where {_STUCK.format(until=until)}" for table, until in LEASES.items()
     )
-    return int(connection.execute(text(f"select count(*) from ({found}) l"), {"most": most}).scalar_one())
+    return int(
+        connection.execute(text(f"select count(*) from ({stuck_leases}) l"), {"most": most}).scalar_one()
+    )
 
 
 def end_stuck_leases(connection: Connection, *, most: float) -> None:
@@ -336,8 +340,8 @@ def count_forgotten(
 
 def holds_chunks(connection: Connection) -> bool:
     """True if any document has been indexed."""
-    found = connection.execute(text("select coalesce(sum(chunks), 0) > 0 from document_count"))
-    return bool(found.scalar_one())
+    result = connection.execute(text("select coalesce(sum(chunks), 0) > 0 from document_count"))
+    return bool(result.scalar_one())
 
 
 _KEY = "tenant_id, source_id, state, stage, hidden, indexed"

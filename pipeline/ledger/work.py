@@ -51,9 +51,9 @@ class Claim(Lease):
         """In the order in which rows are locked."""
         return sorted(self.documents)
 
-    def mine(self, ids: Sequence[UUID], **more: Any) -> dict[str, Any]:
+    def parameters(self, ids: Sequence[UUID], **more: Any) -> dict[str, Any]:
         """Parameters of a statement about these documents."""
-        return super().mine(ids, index=self.index, **more)
+        return super().parameters(ids, index=self.index, **more)
 
     def items(self, ids: Sequence[UUID]) -> list[Item]:
         """What a message about these documents names."""
@@ -80,7 +80,7 @@ class WorkRows:
             also="enqueued_at = coalesce(enqueued_at, now())",  # whoever has a lease is among those that are sent
             returning=returning,
         )
-        self.renew, self.lock, self.mark_unsent = leased.renew(), leased.held(), leased.mark_unsent()
+        self.renew, self.lock, self.mark_unsent = leased.renew(), leased.lock(), leased.mark_unsent()
         self.put_back = leased.give_back(f"{UNCOUNTED}, enqueued_at = null", returning=document)
         self.postpone = leased.give_back(f"waits = waits + 1, {waiting}")
         self.fail = leased.give_back(f"attempts = attempts + 1, {waiting}, {dead}", returning=document)
@@ -170,7 +170,7 @@ def claim(
 
 def renew(connection: Connection, claimed: Claim, *, lease: float) -> None:
     """Keep the claim for another lease; rows that are no longer ours stay untouched."""
-    connection.execute(rows_of(claimed.index).renew, claimed.mine(claimed.ids, lease=lease))
+    connection.execute(rows_of(claimed.index).renew, claimed.parameters(claimed.ids, lease=lease))
 
 
 def lock_documents(connection: Connection, ids: Sequence[UUID]) -> None:
@@ -188,7 +188,9 @@ def still_ours(connection: Connection, claimed: Claim) -> list[UUID]:
     if claimed.index is not None:
         lock_documents(connection, claimed.ids)
     rows = rows_of(claimed.index)
-    return [getattr(row, rows.document) for row in connection.execute(rows.lock, claimed.mine(claimed.ids))]
+    return [
+        getattr(row, rows.document) for row in connection.execute(rows.lock, claimed.parameters(claimed.ids))
+    ]
 
 
 def mark_unsent(connection: Connection, items: Sequence[Item], *, index: int | None = None) -> None:
@@ -217,7 +219,7 @@ _FINISH = ACTIVE.leased.give_back(
        attempts = 0, enqueued_at = null, last_error = null, served_level = null, served_acl = null,
        chunk_count = (select chunks from jsonb_to_recordset(cast(:rows as jsonb)) as r(document_id uuid, chunks integer)
                       where r.document_id = document.id)""",
-    where="(indexed_version is null or indexed_version < desired_version)",
+    condition="(indexed_version is null or indexed_version < desired_version)",
 )
 # If it is the index that is read, answers that were kept from before no longer hold, nor does the number of chunks.
 _FILLED = text("""
@@ -240,7 +242,7 @@ def advance(
 
     Those of `chunks` have so many that are found by their words from now on.
     """
-    values = claimed.mine(ids, stage=stage)
+    values = claimed.parameters(ids, stage=stage)
     if chunks:
         values["chunks"] = json.dumps({str(i): n for i, n in chunks.items()})
     return claimed.items(list(connection.execute(_CUT if chunks else _ADVANCE, values).scalars()))
@@ -254,7 +256,7 @@ def put_back(
         return []
     earlier = stage is not None and claimed.index is None
     statement = _BACK_TO_STAGE if earlier else rows_of(claimed.index).put_back
-    return claimed.items(list(connection.execute(statement, claimed.mine(ids, stage=stage)).scalars()))
+    return claimed.items(list(connection.execute(statement, claimed.parameters(ids, stage=stage)).scalars()))
 
 
 def postpone(
@@ -262,7 +264,9 @@ def postpone(
 ) -> None:
     """Give documents back for `delay` seconds, since something they need is away; they keep their attempts."""
     if ids:
-        connection.execute(rows_of(claimed.index).postpone, claimed.mine(ids, delay=delay, reason=reason))
+        connection.execute(
+            rows_of(claimed.index).postpone, claimed.parameters(ids, delay=delay, reason=reason)
+        )
 
 
 def finish(connection: Connection, claimed: Claim, results: Sequence[IndexedDocument]) -> int:
@@ -276,14 +280,14 @@ def finish(connection: Connection, claimed: Claim, results: Sequence[IndexedDocu
         resolve_letters(connection, ids, "indexed", index=claimed.index)
         connection.execute(_FILLED, {"ids": ids, "index": claimed.index})
         return len(ids)
-    names = ("document_id", "version", "chunks", "written", "kept")
+    names = ("document_id", "version", "chunks", "written", "unchanged")
     rows = {r.document_id: {name: getattr(r, name) for name in names} for r in results}
-    values = claimed.mine(ids, rows=json.dumps(list(rows.values()), default=str))
+    values = claimed.parameters(ids, rows=json.dumps(list(rows.values()), default=str))
     done = list(connection.execute(_FINISH, values).scalars())
     statement = text("""
-        update run_item i set outcome = 'done', chunks = r.chunks, chunks_written = r.written, chunks_kept = r.kept
+        update run_item i set outcome = 'done', chunks = r.chunks, chunks_written = r.written, chunks_kept = r.unchanged
         from jsonb_to_recordset(cast(:rows as jsonb)) as r(
-            document_id uuid, version integer, chunks integer, written integer, kept integer)
+            document_id uuid, version integer, chunks integer, written integer, unchanged integer)
         where i.document_id = r.document_id and i.version = r.version and i.outcome is null""")
     connection.execute(statement, {"rows": json.dumps([rows[i] for i in done], default=str)})
     connection.execute(text("delete from chunk_stage where document_id = any(:ids)"), {"ids": done})
@@ -308,7 +312,7 @@ def fail(
     if claimed.index is not None:
         lock_documents(connection, ids)
     versions = json.dumps({str(i): claimed.documents[i].version for i in ids})
-    values = claimed.mine(ids, delay=delay, reason=str(error), dead=dead, versions=versions)
+    values = claimed.parameters(ids, delay=delay, reason=str(error), dead=dead, versions=versions)
     failed = list(connection.execute(rows_of(claimed.index).fail, values).scalars())
     if dead and failed:
         write_letters(connection, failed, code=error.code, reason=str(error), index=claimed.index)
@@ -325,11 +329,13 @@ def write_letters(
 
 
 def resolve_letters(
-    connection: Connection, document_ids: Sequence[UUID], how: str, *, index: int | None = None
+    connection: Connection, document_ids: Sequence[UUID], resolution: str, *, index: int | None = None
 ) -> int:
     """Settle the open letters about these documents, or only those of one search index; returns how many."""
     statement = text("""
-        update dead_letter set resolved_at = now(), resolution = :how
+        update dead_letter set resolved_at = now(), resolution = :resolution
         where document_id = any(:ids) and resolved_at is null
           and index_id is not distinct from coalesce(:index, index_id)""")
-    return connection.execute(statement, {"ids": list(document_ids), "how": how, "index": index}).rowcount
+    return connection.execute(
+        statement, {"ids": list(document_ids), "resolution": resolution, "index": index}
+    ).rowcount

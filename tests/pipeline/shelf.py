@@ -66,7 +66,7 @@ class Shelf:
         """Fill all that is due; returns what is to be looked at once more."""
         again: list[Item] = []
         for one in self.due(index):
-            again += self.filler(index, **changes).fill(one.tenant_id, one.items).again
+            again += self.filler(index, **changes).fill(one.tenant_id, one.items).requeued
         return again
 
     def progress(self, index: SearchIndex | None = None) -> search_indexes.Progress:

@@ -150,7 +150,7 @@ def test_a_failure_that_may_pass_is_tried_again_and_then_given_up_on(alone: Work
 def test_a_late_message_about_one_that_was_given_up_on_fills_nothing(shelf: Shelf) -> None:
     (due,) = shelf.due()
     shelf.shop.sql("update index_document set dead_version = 1 where index_id = :i", i=shelf.index.id)
-    assert shelf.filler().fill(due.tenant_id, due.items).again == []
+    assert shelf.filler().fill(due.tenant_id, due.items).requeued == []
     assert shelf.contents() == {}
 
 

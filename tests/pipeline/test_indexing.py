@@ -26,9 +26,9 @@ class TestTheWay:
         )
         assert chunked.sizes == {shop.id("a"): 3, shop.id("b"): 2}
         embedded = indexer.embed(shop.tenant, chunked.ready)
-        assert (embedded.stage, len(embedded.ready), embedded.again) == (Stage.EMBEDDED, 2, [])
+        assert (embedded.stage, len(embedded.ready), embedded.requeued) == (Stage.EMBEDDED, 2, [])
         done = indexer.upsert(shop.tenant, embedded.ready)
-        assert (done.ready, done.again) == ([], [])
+        assert (done.ready, done.requeued) == ([], [])
         assert [c.split(" filler")[0] for c in shop.contents("a")] == ["one 0", "one 1", "one 2"]
         shop.close_run(run)
         row = shop.run(run)
@@ -192,10 +192,10 @@ class TestTheCache:
         indexer = through(shop, "upsert")
         shop.sql("delete from embedding_cache")
         step = indexer.upsert(shop.tenant, shop.items())
-        assert [i.document_id for i in step.again] == [shop.id("a")]
+        assert [i.document_id for i in step.requeued] == [shop.id("a")]
         row = shop.row("a")
         assert (row["stage"], row["crash_count"], row["attempts"]) == ("chunked", 0, 0)
         assert shop.row("empty")["state"] == "done"
-        indexer.embed(shop.tenant, step.again)
-        indexer.upsert(shop.tenant, step.again)
+        indexer.embed(shop.tenant, step.requeued)
+        indexer.upsert(shop.tenant, step.requeued)
         assert len(shop.contents("a")) == 3

@@ -73,7 +73,7 @@ class TestOvertaken:
             indexer = shop.indexer(index=edit_first)
         left = getattr(indexer, step)(shop.tenant, items)
         assert edited
-        assert shop.id("a") not in {i.document_id for i in (*left.ready, *left.again)}
+        assert shop.id("a") not in {i.document_id for i in (*left.ready, *left.requeued)}
         row = shop.row("a")
         assert (row["desired_version"], row["stage"], row["state"]) == (2, "fetched", "pending")
         shop.chunker, shop.embedder = plain, HashingEmbedder(DIMENSIONS)
@@ -338,7 +338,7 @@ class TestSlices:
         slices = 0
         while todo:
             step = indexer.embed(shop.tenant, todo)
-            slices, todo = slices + 1, step.again
+            slices, todo = slices + 1, step.requeued
             assert embedder.calls == slices
         assert (slices, len(embedder.seen)) == (3, 9)
         assert shop.row("b")["crash_count"] == 0
@@ -350,15 +350,15 @@ class TestSlices:
     def test_of_many_large_documents_some_are_cut_and_the_others_wait_for_their_turn(
         self, shop: Workshop, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(work_in_progress, "PART_BYTES", 1000)
+        monkeypatch.setattr(work_in_progress, "BATCH_BYTES", 1000)
         shop.admit(*(document(name, "x" * 3000) for name in "abc"))
         slow, todo = shop.indexer(slice_seconds=-1.0), shop.items()
         cut = [slow.chunk(shop.tenant, todo) for _ in range(3)]
-        assert [(len(one.ready), len(one.again)) for one in cut] == [(1, 2), (1, 1), (1, 0)]
+        assert [(len(one.ready), len(one.requeued)) for one in cut] == [(1, 2), (1, 1), (1, 0)]
         assert {row["stage"] for row in shop.sql("select stage, crash_count from document")} == {"chunked"}
         assert shop.sql("select * from document where crash_count > 0 or lease_token is not null") == []
 
-    @pytest.mark.parametrize("step", ["bodies", "parts_by_size"])
+    @pytest.mark.parametrize("step", ["bodies", "batches_by_size"])
     @pytest.mark.parametrize(("fault", "staged"), [(StoreUnavailable, 0), (StoreHindered, 3)])
     def test_no_document_counts_as_crashed_when_the_database_fails_at_a_later_part(
         self,
@@ -368,7 +368,7 @@ class TestSlices:
         fault: type[LarderError],
         staged: int,
     ) -> None:
-        monkeypatch.setattr(work_in_progress, "PART_BYTES", 1000)
+        monkeypatch.setattr(work_in_progress, "BATCH_BYTES", 1000)
         shop.admit(*(document(name, "x" * 3000) for name in "abc"))
         real, calls = getattr(work_in_progress, step), list[object]()
 
@@ -389,7 +389,7 @@ class TestSlices:
         shop.admit(*(document(str(n), paragraphs(2, str(n))) for n in range(9)))
         with shop.database.tenant(shop.tenant) as connection:
             ids = [item.document_id for item in shop.items()]
-            assert work_in_progress.parts_by_size(connection, ids) == [ids]
+            assert work_in_progress.batches_by_size(connection, ids) == [ids]
         assert len(shop.indexer(slice_seconds=-1.0).chunk(shop.tenant, shop.items()).ready) == 9
 
     def test_the_lease_is_renewed_between_calls(self, shop: Workshop) -> None:

@@ -111,7 +111,7 @@ def test_a_switch_in_the_middle_of_the_ordinary_way_mixes_nothing(shelf: Shelf) 
     items = shop.items()
     shelf.switch()
     step = indexer.upsert(shop.tenant, items)  # a worker that learned of the old index before the switch
-    assert [i.document_id for i in step.again] == [shop.id("a")]
+    assert [i.document_id for i in step.requeued] == [shop.id("a")]
     assert shop.row("a")["stage"] == "chunked"
     index_active(shelf)
     assert shelf.contents()["a"] == ["On its way during the switch."]
@@ -268,7 +268,7 @@ def test_an_index_that_is_being_built_is_written_later(shelf: Shelf) -> None:
 def test_two_fillers_and_a_doubled_message_write_each_chunk_once(shelf: Shelf) -> None:
     due = shelf.due()
     for one in [*due, *due]:
-        assert shelf.filler().fill(one.tenant_id, one.items).again == []
+        assert shelf.filler().fill(one.tenant_id, one.items).requeued == []
     assert shelf.progress().chunks == 5
     assert shelf.shop.value("select count(*) from chunk where index_id = :i", i=shelf.index.id) == 5
 
@@ -290,6 +290,6 @@ def test_an_index_that_is_dropped_meanwhile_takes_all_that_was_noted_with_it(she
     with shelf.shop.database.control() as connection:
         drop_index(connection, shelf.index)
     for one in due:
-        assert shelf.filler().fill(one.tenant_id, one.items).again == []
+        assert shelf.filler().fill(one.tenant_id, one.items).requeued == []
     assert shelf.shop.value("select count(*) from index_document where index_id = :i", i=shelf.index.id) == 0
     assert shelf.shop.dead_letters() == []

@@ -51,7 +51,7 @@ def fill(parts: Runtime) -> None:
         with parts.database.control() as connection:
             due = due_work.choose_fills(connection, one.id, steps.limits(parts.rag))
         for part in due:
-            assert steps.indexer(parts, part.tenant_id, one).fill(part.tenant_id, part.items).again == []
+            assert steps.indexer(parts, part.tenant_id, one).fill(part.tenant_id, part.items).requeued == []
 
 
 def find(parts: Runtime, question: str) -> tuple[str, list[str]]:

@@ -379,7 +379,7 @@ class Watcher:
             if not delivered:
                 away.append(address)
             with self._runtime.database.control() as connection:
-                upkeep.settle_alert_message(connection, number, told=delivered)
+                upkeep.settle_alert_message(connection, number, delivered=delivered)
 
     def _tell(self, address: str, one: Json) -> bool:
         """True if the channel took it, or is not configured any more."""

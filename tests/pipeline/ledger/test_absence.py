@@ -79,19 +79,19 @@ class TestTheGuard:
         self, shop: Workshop, living: int, absent: int, held: int
     ) -> None:
         names = fill(shop, living)
-        assert walk(shop, *names[absent:]) == Pruned(held=held, hidden=0 if held else absent)
+        assert walk(shop, *names[absent:]) == Pruned(pending_approval=held, hidden=0 if held else absent)
         assert sum(hidden for hidden, _ in states(shop).values()) == (0 if held else absent)
         assert shop.value("select held from source") == held
 
     def test_numbers_of_its_own(self, shop: Workshop) -> None:
         fill(shop, 4)
         guard = DeletionGuard(share=0.5, documents=1)
-        assert walk(shop, "d000", guard=guard) == Pruned(held=3)
+        assert walk(shop, "d000", guard=guard) == Pruned(pending_approval=3)
         assert walk(shop, "d000", "d001", guard=guard) == Pruned(hidden=2)
 
     def test_a_release_lets_the_next_walk_through(self, shop: Workshop) -> None:
         names = fill(shop, 60)
-        assert walk(shop, *names[30:]).held == 30
+        assert walk(shop, *names[30:]).pending_approval == 30
         with shop.database.tenant(shop.tenant) as connection:
             assert sources.release_deletions(connection, shop.source) == 30
         assert walk(shop, *names[30:]) == Pruned(hidden=30)
@@ -99,11 +99,11 @@ class TestTheGuard:
 
     def test_a_release_is_for_as_many_as_were_held(self, shop: Workshop) -> None:
         names = fill(shop, 100)
-        assert walk(shop, *names[30:]).held == 30
+        assert walk(shop, *names[30:]).pending_approval == 30
         with shop.database.tenant(shop.tenant) as connection:
             assert sources.release_deletions(connection, shop.source) == 30
-        assert walk(shop) == Pruned(held=100)
-        assert walk(shop, *names[30:]) == Pruned(held=30), "the walk before has used it up"
+        assert walk(shop) == Pruned(pending_approval=100)
+        assert walk(shop, *names[30:]) == Pruned(pending_approval=30), "the walk before has used it up"
 
     def test_a_release_that_was_used_lets_no_second_walk_through(self, shop: Workshop) -> None:
         names = fill(shop, 100)
@@ -111,12 +111,12 @@ class TestTheGuard:
         with shop.database.tenant(shop.tenant) as connection:
             sources.release_deletions(connection, shop.source)
         assert walk(shop, *names[30:]) == Pruned(hidden=30)
-        assert walk(shop, *names[60:]) == Pruned(held=30)
+        assert walk(shop, *names[60:]) == Pruned(pending_approval=30)
 
     def test_a_walk_that_is_held_deletes_nothing_at_all(self, shop: Workshop) -> None:
         names = fill(shop, 100)
         assert walk(shop, *names[20:]) == Pruned(hidden=20)
-        assert walk(shop) == Pruned(held=80)
+        assert walk(shop) == Pruned(pending_approval=80)
         assert sum(deleted for _, deleted in states(shop).values()) == 0
         assert walk(shop, *names) == Pruned(restored=20)
 
@@ -127,7 +127,7 @@ class TestTheGuard:
         left = "extract(epoch from released_until - now()) from source"
         assert 1700 < shop.value(f"select {left}") <= 1800
         shop.sql("update source set released_until = now() - interval '1 second'")
-        assert walk(shop, *names[30:]) == Pruned(held=30)
+        assert walk(shop, *names[30:]) == Pruned(pending_approval=30)
 
     def test_those_already_hidden_do_not_count_again(self, shop: Workshop) -> None:
         names = fill(shop, 100)

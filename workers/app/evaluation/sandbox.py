@@ -133,11 +133,11 @@ def _run(runtime: Runtime, batches: Sequence[Sequence[Item]], show: Show) -> Non
         items, waiting = list[Item](), batch
         while waiting:
             step = indexer.chunk(tenant, waiting)
-            items, waiting = items + step.ready, step.again
+            items, waiting = items + step.ready, step.requeued
         while items:
             step = indexer.embed(tenant, items)
             indexer.upsert(tenant, step.ready)
-            items = step.again
+            items = step.requeued
         return len(batch)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -155,7 +155,7 @@ def trim(runtime: Runtime) -> None:
     of_tenants: tuple[Callable[[Connection], object], ...] = (
         partial(work_in_progress.trim_cache, megabytes=megabytes),
         embedding_use.forget_old_claims,
-        partial(upkeep.delete, found=upkeep.ORPHANS),
+        partial(upkeep.delete, from_clause=upkeep.ORPHANS),
     )
     for tenant in tenants(runtime):
         for do in of_tenants:
