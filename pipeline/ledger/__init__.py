@@ -1,7 +1,7 @@
-"""What is wanted and what is done: tenants, projects, sources, runs, documents, claims, dead letters.
+"""The ledger: tenants, projects, sources, runs, documents, work items and dead letters, as they are in the database.
 
 A message only says "look at document 7, version 3"; every function here may be called twice, late, or
-beside itself, and leaves the same rows. The caller owns the transaction.
+at the same time as another call, and leaves the same rows. The caller owns the transaction.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAMESPACE = UUID("6c1f6f0e-3d1b-5a3e-9d53-2b0a6f1a4f10")
 
 
 class Stage(StrEnum):
-    """How far the wanted version of a document has come."""
+    """The last step that the newest version of a document has passed."""
 
     FETCHED = "fetched"
     CHUNKED = "chunked"
@@ -33,21 +33,21 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How long the ledger waits and how often it tries; seconds and counts."""
+    """Waiting times in seconds, and limits of counts, for work items."""
 
     resend: float = 240.0
     in_flight: int = 2000
     at_once: int = 500
     """Documents that a tick of the pump sends at most, so that none takes long."""
     queues: int = 400
-    """Of so many sources and stages messages are under way at most: thousands of tenants take turns."""
+    """The most pairs of source and stage with messages under way: thousands of tenants take turns."""
     batch: int = 32
     crashes: int = 3
 
 
 @dataclass(frozen=True)
 class Item:
-    """What a message names: a document and the version it is about."""
+    """A document and the version that a message is about."""
 
     document_id: UUID
     version: int
@@ -113,7 +113,7 @@ def project_id(tenant: UUID, text: str) -> UUID:
 
 
 def visible_projects(tenant: UUID, project: UUID, more: Iterable[str] = ()) -> tuple[UUID, ...] | All:
-    """The projects that a request of `own` looks into: that one, what all share, and `more` of them.
+    """The projects that a request of `project` searches: that one, the shared one, and `more`.
 
     Raises:
         ConfigurationError: a name is empty.
@@ -135,13 +135,13 @@ def _id(text: str, *, prefix: str) -> UUID:
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """Documents that are ours under one token."""
+    """Exclusive right to documents, under one token."""
 
     tenant_id: UUID
     token: UUID
 
     def parameters(self, ids: Sequence[UUID], **more: Any) -> dict[str, Any]:
-        """What a statement about these documents takes."""
+        """The parameters of a statement about these documents."""
         return {"token": self.token, "ids": list(ids), **more}
 
 
@@ -149,8 +149,8 @@ class Lease:
 def renewed(renew: Callable[[], object], *, lease: float, since: float | None = None) -> Iterator[None]:
     """Call `renew` from a thread as long as the block runs, each third of the lease that was taken at `since`.
 
-    So nobody else takes work whose one call to somebody foreign outlasts the lease, and a lease may be short, so that
-    a dead worker is soon replaced. A `renew` that returns False is not called again: the lease is lost.
+    A call to another service may outlast the lease, and nobody else takes the work meanwhile; and a lease may be short,
+    so that a dead worker is soon replaced. A `renew` that returns False is not called again: the lease is lost.
     """
     over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Taking pages into the ledger (new, changed, the same), and removing what a complete walk no longer finds."""
+"""Admission of pages: documents that are new, changed or the same; removal of those a complete walk no longer lists."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ LONGEST_TAG = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Admission:
-    """Whose page it is and under which pipeline it will be indexed."""
+    """The source and run that a page belongs to, and the pipeline that will index it."""
 
     tenant_id: UUID
     source_id: UUID
-    """Its documents come into its project."""
+    """The source, whose project the documents come into."""
     run_id: int
     pipeline_version: str
     force: bool = False
@@ -79,13 +79,13 @@ _WORDS_GO = text("""
     delete from chunk c using document d, search_index i
     where d.id = any(cast(:ids as uuid[])) and d.indexed_version is null
       and c.index_id = i.id and c.document_id = d.id""")
-"""By the key of the chunks, whose first part is the index."""
+"""Deletes chunks by their key, whose first column is the index."""
 
 
 def admit(connection: Connection, target: Admission, page: Page) -> Counts:
-    """Take one page: upsert what changed, note every item in the run, move nothing else.
+    """Store one page: upsert changed documents and count every item in the run.
 
-    The caller proves in the same transaction that the sync is still its own (`sources.renew`) and keeps the cursor.
+    The caller proves its lease on the sync in the same transaction (`sources.renew`), and stores the cursor.
     """
     named = {storable(d.external_id): d for d in page.documents}
     duplicates = [d for d in page.documents if named[storable(d.external_id)].content_hash != d.content_hash]
@@ -96,7 +96,7 @@ def admit(connection: Connection, target: Admission, page: Page) -> Counts:
     documents = {e: d for e, d in named.items() if len(e.encode()) <= LONGEST_ID}
     failed += [_too_long(e) for e in named if e not in documents]
     deleted_ids = [storable(e) for e in page.deleted]
-    # Those that go are locked here too: locks are taken once, in the order of ids.
+    # Deleted documents are locked here, too: locks are taken once, in the order of ids.
     values = {"source": target.source_id, "ids": [*documents, *deleted_ids], "run": target.run_id}
     rows = connection.execute(text(f"{_STORED} order by d.id for no key update of d"), values)
     stored = {row.external_id: row for row in rows}
@@ -154,7 +154,7 @@ def admit(connection: Connection, target: Admission, page: Page) -> Counts:
 
 
 def _new_ids(connection: Connection, source: UUID, external_ids: Sequence[str]) -> dict[str, UUID]:
-    """Ids of documents that are new here; one that went to another source has taken its own along."""
+    """Ids for documents that are new here; a document that moved to another source has kept its id, so it gets another."""
     ids = {e: document_id(source, e) for e in external_ids}
     statement = text("select id from document where id = any(:ids) and source_id <> :source")
     taken_ids = connection.execute(statement, {"ids": [*ids.values()], "source": source}).scalars().all()
@@ -169,9 +169,9 @@ def _too_long(external_id: str) -> Problem:
 
 
 def settled_fingerprints(connection: Connection, target: Admission) -> dict[str, str]:
-    """Fingerprints by external id, of the documents that need not be read again as long as they show the same.
+    """External id -> fingerprint of the documents that need not be read again as long as it is the same.
 
-    Those that were settled since the run began are read once more, so that a run which has stopped counts them.
+    Documents that were settled since the run began are read once more, so that a run that was interrupted counts them.
     """
     statement = text("""
         select coalesce(jsonb_object_agg(external_id, fingerprint), '{}') from document
@@ -184,7 +184,7 @@ def settled_fingerprints(connection: Connection, target: Admission) -> dict[str,
 
 
 def verdicts(connection: Connection, target: Admission, page: Page) -> dict[str, str]:
-    """What `admit` would make of each document, without a write; external id -> verdict."""
+    """The verdict of `admit` on each document, without a write; external id -> verdict."""
     documents = {storable(d.external_id): d for d in page.documents}
     values = {"source": target.source_id, "ids": list(documents), "run": target.run_id}
     stored = {row.external_id: row for row in connection.execute(text(_STORED), values)}
@@ -192,7 +192,7 @@ def verdicts(connection: Connection, target: Admission, page: Page) -> dict[str,
 
 
 def titles_by_id(connection: Connection, source: UUID, ids: Collection[str]) -> dict[str, dict[str, str]]:
-    """Id -> external id -> title of the source's documents that are called by the id, alone or with a mark."""
+    """Id -> external id -> title of documents whose external id is the id, alone or with `~` and 8 hexadecimal digits."""
     statement = text("""
         select regexp_replace(external_id, '~[0-9a-f]{8}$', '') as id, external_id, title from document
         where source_id = :source and not deleted
@@ -205,7 +205,7 @@ def titles_by_id(connection: Connection, source: UUID, ids: Collection[str]) -> 
 
 
 def _verdict(row: Row[Any] | None, document: Document, target: Admission) -> str:
-    """changed, waiting (already queued), dead (tried in this very form, and given up) or unchanged."""
+    """One of changed, waiting (already queued), dead (given up in this version) and unchanged."""
     if row is None or row.deleted:
         return "changed"
     if row.desired_hash != document.content_hash or row.pipeline_version != target.pipeline_version:
@@ -218,7 +218,7 @@ def _verdict(row: Row[Any] | None, document: Document, target: Admission) -> str
 
 
 def _hide(connection: Connection, ids: Sequence[UUID], *, hidden: bool = True) -> None:
-    """Documents are no longer there, or again."""
+    """Hide documents from search, or show them again."""
     if ids:
         statement = text("""
             update document set hidden = :hidden
@@ -234,7 +234,7 @@ def _write(
 ) -> list[tuple[str, int]]:
     """Write changed documents and their bodies in a new version; returns (id, version) of each.
 
-    `known` has their ids by external id.
+    `ids_by_external_id` has the ids of all of them.
     """
     if not changed:
         return []
@@ -242,7 +242,7 @@ def _write(
     values = {"tenant": target.tenant_id, "source": target.source_id, "pipeline": target.pipeline_version}
     connection.execute(_UPSERT, {**values, "rows": json.dumps(rows, default=str)})
     ids = [row["id"] for row in rows]
-    # What was found by its words alone had the level and the readers of the text that goes.
+    # Chunks that were found by their words alone have the security level and ACL of the replaced text.
     if replaced := [row["id"] for row in rows if row["version"] > 1]:
         connection.execute(_WORDS_GO, {"ids": replaced})
     for table in ("document_body", "chunk_stage"):
@@ -268,7 +268,7 @@ def _row(
 
 
 def note_items(connection: Connection, target: Admission, items: Sequence[tuple[str, int]]) -> int:
-    """Put documents, (id, version) of each, into the run; returns how many were not in it before."""
+    """Add documents, (id, version) of each, to the run; returns how many were not in it before."""
     if not items:
         return 0
     ids = [i for i, _ in items]
@@ -286,7 +286,7 @@ def note_items(connection: Connection, target: Admission, items: Sequence[tuple[
 
 
 def remove(connection: Connection, ids: Sequence[UUID]) -> int:
-    """Delete documents: their chunks, bodies and work go, the row stays as a tombstone. Returns how many."""
+    """Delete documents with their chunks, bodies and work items; the row stays as a tombstone. Returns how many."""
     if not ids:
         return 0
     statement = text("""
@@ -306,14 +306,14 @@ def remove(connection: Connection, ids: Sequence[UUID]) -> int:
 
 
 OUTDATED = 2000
-"""Documents that are queued anew in one transaction."""
+"""The most documents that are queued anew in one transaction."""
 
 
 def outdate(connection: Connection, target: Admission) -> int:
-    """Queue settled documents of the source that were made by another pipeline; their text is already here.
+    """Queue settled documents of the source that another pipeline indexed; their text is stored already.
 
-    For documents that the sync itself did not list again: a source that only tells what changed
-    must not keep old chunks for ever. Returns how many; as many as OUTDATED if there may be more.
+    For documents that the sync itself did not list again: a source that only lists changes must not keep old chunks for
+    ever. Returns how many; OUTDATED if there may be more.
     """
     statement = text(f"""
         with made as (
@@ -335,7 +335,7 @@ def outdate(connection: Connection, target: Admission) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class DeletionGuard:
-    """More than `share` and more than `documents` of a source in one walk wait for a human."""
+    """Limits of a walk's deletions: above both `share` and `documents` of a source, a person must approve them."""
 
     share: float = 0.2
     documents: int = 25
@@ -343,20 +343,20 @@ class DeletionGuard:
 
 @dataclass(frozen=True, kw_only=True)
 class Pruned(Counts):
-    """What a walk removed."""
+    """Counts of the documents that a walk hid, deleted and restored."""
 
     pending_approval: int = 0
-    """Documents that wait for `larder sources release`."""
+    """Deletions that wait for `larder sources release`."""
 
 
 def prune(connection: Connection, source_id: UUID, listing: Listing, guard: DeletionGuard) -> Pruned:
-    """Compare the ledger with a complete walk. An incomplete walk proves nothing and changes nothing.
+    """Hide documents that a complete walk did not list, and delete those that the walk before did not list either.
 
-    Nor does a walk remove anything in which so much is absent that it waits for a human, however long that is known.
+    An incomplete walk changes nothing, and while deletions wait for approval, no document is hidden or deleted.
     """
     if not listing.complete:
         return Pruned()
-    # Compared in the database: of a source with a hundred thousand items only those that matter come here.
+    # Compared in the database: of a hundred thousand items only the few that differ are transferred.
     statement = text("""
         select d.id, d.hidden, w.id is null as absent from document d
         left join (select distinct unnest(cast(:here as text[])) as id) w on w.id = d.external_id
@@ -374,7 +374,7 @@ def prune(connection: Connection, source_id: UUID, listing: Listing, guard: Dele
         from source where id = :id""")
     source = connection.execute(statement, {"id": source_id}).one()
     needs_approval = len(newly_absent) > max(guard.documents, guard.share * source.living, source.released)
-    # What was released is for one walk, whatever it finds.
+    # An approval is for one walk, whatever that walk lists.
     statement = text("""
         update source set held = :held, released = 0, released_until = null
         where id = :id and (held <> :held or released_until is not null)""")
@@ -387,9 +387,9 @@ def prune(connection: Connection, source_id: UUID, listing: Listing, guard: Dele
 
 
 def differing(connection: Connection, source_id: UUID, listing: Listing, after: str = "") -> list[str]:
-    """The external ids behind `after`, in order, of which the walk shows something else than the ledger has.
+    """External ids after `after`, in order, whose fingerprint in the walk differs from that in the ledger.
 
-    A walk may read an item again although the ledger knows it is broken: what broke it may be mended.
+    An item that failed before has none in the ledger and is read again, since its fault may be mended.
     """
     statement = text("""
         select w.id from unnest(cast(:ids as text[]), cast(:marks as text[])) as w(id, mark)

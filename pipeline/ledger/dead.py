@@ -1,4 +1,4 @@
-"""Dead letters: documents the queue gave up on, for a person to look at, try again or let go."""
+"""Dead letters: documents that were given up, for a person to inspect, replay or drop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipeline.ledger.work import resolve_letters
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetter:
-    """Why work on one version of a document ended; never its text."""
+    """The reason why work on one version of a document ended; never its text."""
 
     id: int
     tenant_id: UUID
@@ -36,10 +36,10 @@ class DeadLetter:
     resolved_at: datetime | None
     resolution: str | None
     state: str
-    """Of the document today."""
+    """The document's state today."""
     desired_version: int
     indexed_version: int | None
-    """The version that search shows meanwhile, if any."""
+    """The version that is searchable meanwhile, if any."""
 
     def to_json(self) -> Json:
         """All fields; ids as text, times in ISO 8601."""
@@ -57,7 +57,7 @@ _COLUMNS = """
 _FROM = """
     from dead_letter l join document d on d.id = l.document_id
     join source s on s.id = l.source_id join tenant t on t.id = l.tenant_id"""
-# A letter about a version that was replaced meanwhile is nobody's concern: the new one is on its way.
+# A letter about a version that was replaced meanwhile is not open: the new version is on its way.
 _OPEN = """l.resolved_at is null and (
     (l.index_id is null and d.state = 'dead' and l.version = d.desired_version)
     or exists (select from index_document x where x.tenant_id = l.tenant_id and x.index_id = l.index_id
@@ -71,7 +71,7 @@ def listed(
     every: bool = False,
     most_per_source: int = 1000,
 ) -> list[DeadLetter]:
-    """Letters that wait for a person, newest first; with `every` the settled ones too."""
+    """Open letters, newest first; with `every` the resolved ones, too."""
     sources = None if source_ids is None else list(source_ids)
     return _letters(
         connection,
@@ -91,13 +91,13 @@ def get(connection: Connection, letter_id: int) -> DeadLetter | None:
 
 
 def count(connection: Connection) -> int:
-    """How many documents wait for a person."""
+    """The number of documents with an open letter."""
     row = connection.execute(text(f"select count(distinct l.document_id) {_FROM} where {_OPEN}"))
     return int(row.scalar_one())
 
 
 def count_since_success(connection: Connection) -> int:
-    """How many documents were given up on since any became searchable."""
+    """The number of documents that were given up since the last one became searchable."""
     statement = text(f"""
         select count(distinct l.document_id) {_FROM} where {_OPEN}
           and l.created_at > coalesce((select max(at) from document_count where state = 'done'), '-infinity')""")
@@ -105,11 +105,11 @@ def count_since_success(connection: Connection) -> int:
 
 
 MOST_DAMAGED = 10
-"""If so many documents met an error of the database itself, it is no matter of each of them."""
+"""Documents with an error of the database itself from which on the database is at fault, and not single documents."""
 
 
 def damaged_alone(connection: Connection, document: UUID, *, index: int | None = None) -> bool:
-    """True if the database fails in itself over few documents besides this one: on their way, or into an index."""
+    """True if few documents besides this one have an error of the database itself, in their row or that of an index."""
     other_documents = "document where state in ('pending', 'dead') and id <> :id"
     if index is not None:
         other_documents = "index_document where index_id = :index and document_id <> :id"
@@ -130,10 +130,10 @@ def _letters(connection: Connection, condition: str, values: Json) -> list[DeadL
 
 
 def replay(connection: Connection, document_ids: Sequence[UUID]) -> list[UUID]:
-    """Give dead documents a fresh start in the version that failed; returns those that were dead.
+    """Queue dead documents anew in the version that failed; returns those that were dead.
 
-    Those that were given up on for another search index only are filled into that one again.
-    The run that met the failure stays closed. The document is due at once; the pump sends it the next time it looks.
+    Documents that were given up only for another search index are queued for that one. The run with the failure stays
+    closed. The document is due at once; the pump sends it on its next tick.
     """
     values = {"ids": list(document_ids)}
     statement = text(f"""

@@ -1,4 +1,4 @@
-"""Documents as commands ask for them: by the names people use, as a corpus, counted, cleared; of one tenant."""
+"""Documents of one tenant for commands: found by the names people use, read as a corpus, counted, cleared."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FACTS = """
             order by x.id desc limit 1) l) as dead_letter
     from document d join source s on s.id = d.source_id left join project p on p.id = d.project_id"""
 
-# How a person may name a document, the surest first; the first that fits any decides.
+# Ways to name a document, the most exact first; the first one with a match decides.
 _NAMES = (
     "cast(d.id as text) = lower(split_part(:name, ':', 1))",
     # Items of several runs share an id, and the first of them alone is called by it.
@@ -45,7 +45,7 @@ _NAMES = (
 
 
 def find(connection: Connection, name: str, *, most: int) -> list[Json]:
-    """All that is known of the documents that `name` fits best: id, external id, end of a path, part of a title."""
+    """The rows of the documents that `name` matches best: by id, external id, end of a path or part of a title."""
     for condition in _NAMES:
         statement = text(f"{_FACTS} where {condition} order by d.deleted, d.external_id, d.id limit :most")
         rows = connection.execute(statement, {"name": name, "most": most})
@@ -96,7 +96,7 @@ def searchable_texts(connection: Connection, document: UUID) -> Sequence[str]:
 
 # All of them --------------------------------------------------------------------------------------
 
-# Of two documents with the same id in different sources both are named with theirs.
+# Documents with the same external id in several sources are named with their source.
 _CORPUS = """
     select case when count(*) over (partition by d.external_id) = 1 then d.external_id
                 else s.name || ':' || d.external_id end as "_id", d.id{columns}
@@ -108,7 +108,7 @@ _COLUMNS = """, d.external_id, s.name as source, p.name as project, d.kind, d.so
 
 
 def corpus(connection: Connection) -> Iterator[Json]:
-    """All that is found, as it is indexed; keys without a value are left out, times are texts."""
+    """All searchable documents, with their indexed text; keys without a value are left out, times are texts."""
     statement = text(_CORPUS.format(columns=_COLUMNS))
     for row in connection.execute(statement.execution_options(yield_per=PAGE)).mappings():
         times = {key: row[key].isoformat() for key in ("created_at", "updated_at") if row[key]}
@@ -121,7 +121,7 @@ def exist(connection: Connection) -> bool:
 
 
 def facts(connection: Connection, ids: Sequence[UUID]) -> Mapping[UUID, Json]:
-    """What the ledger knows of documents besides what a search needs."""
+    """External id, number of chunks and security level of documents, by id."""
     statement = text("""
         select id, external_id, chunk_count, coalesce(served_level, security_level) as security_level
         from document where id = any(:ids)""")
@@ -134,7 +134,7 @@ def corpus_names(connection: Connection) -> Mapping[UUID, str]:
 
 
 def similarities(connection: Connection, index: int, vector: Vectors, ids: Sequence[UUID]) -> list[float]:
-    """Of each of these documents, the cosine similarity of its nearest chunk."""
+    """The cosine similarity of each document's nearest chunk."""
     statement = text("""
         select 1 - min(embedding <=> cast(:vector as halfvec)) as similarity
         from searchable_chunk where index_id = :index and document_id = any(:ids) and embedding is not null
@@ -149,7 +149,7 @@ def similarities(connection: Connection, index: int, vector: Vectors, ids: Seque
 
 
 def restart_pending(connection: Connection) -> list[Item]:
-    """Documents that wait, all from the first step: whoever was at them may have stopped between two steps."""
+    """Restart pending documents at the first step, since their worker may have stopped between two; returns them."""
     statement = text("""
         update document set stage = 'fetched', lease_token = null, lease_until = null, due_at = now()
         where state = 'pending'""")
@@ -159,7 +159,7 @@ def restart_pending(connection: Connection) -> list[Item]:
 
 
 def seconds_put_off(connection: Connection) -> float | None:
-    """Until the last of those that wait for the embedder is due; None if none waits."""
+    """Seconds until all postponed documents are due; None if none is postponed."""
     statement = text("""
         select cast(extract(epoch from max(due_at) - now()) as double precision) from document
         where state = 'pending' and waits > 0""")
@@ -168,7 +168,7 @@ def seconds_put_off(connection: Connection) -> float | None:
 
 
 def never_indexed(connection: Connection) -> tuple[int, str | None]:
-    """How many documents are in no index, and the last error of one of them."""
+    """The number of documents that are in no index, and the last error of one of them."""
     statement = text("""
         select count(*) filter (where indexed_version is null) as failed, max(last_error) as reason
         from document where not deleted""")
@@ -183,7 +183,7 @@ def source_named(connection: Connection, name: str) -> UUID:
     """The id of a source.
 
     Raises:
-        ConfigurationError: there is none of that name; the message lists those that are.
+        ConfigurationError: there is none of that name; the message lists the sources there are.
     """
     rows = connection.execute(text("select name, id from source order by name"))
     ids_by_name: dict[str, UUID] = {row.name: row.id for row in rows}
@@ -196,10 +196,11 @@ def source_named(connection: Connection, name: str) -> UUID:
 def move(connection: Connection, old: UUID, new: UUID) -> tuple[int, int]:
     """Give the documents of a source to another one of the tenant, and remove the source; locks go as in `clear`.
 
-    They keep their ids, and so their chunks and marks. Of one that both have the other's stays, with the marks of both.
+    They keep their ids, and so their chunks and feedback. Of a document that both sources have, the new source's stays,
+    with the feedback for both.
 
     Returns:
-        How many living documents were moved, and how many both had.
+        The number of documents that were moved, and of those that both had; deleted ones are not counted.
     """
     both = {"old": old, "new": new}
     connection.execute(text("select from source where id in (:old, :new) order by id for update"), both)
@@ -241,19 +242,19 @@ _OF_SOURCE = "source_id = coalesce(cast(:s as uuid), source_id)"
 
 
 def count(connection: Connection, source: UUID | None) -> int:
-    """Living documents of a source, of all if none is given."""
+    """The number of documents of a source, or of all sources; deleted ones are not counted."""
     statement = text(f"select count(*) from document where not deleted and {_OF_SOURCE}")
     return int(connection.execute(statement, {"s": source}).scalar_one())
 
 
 def clear(connection: Connection, source: UUID | None) -> tuple[int, int]:
-    """Remove documents with all that hangs on them, and forget where their sources stopped; open runs end.
+    """Remove documents with their chunks and all else of them, and the cursors of their sources; open runs end.
 
     Rows are locked in the order in which a page is admitted: sources, documents, runs. From the first lock on no page
-    comes in, from the second on no chunk is written: what was under way is either here already, or is refused.
+    is stored, from the second on no chunk is written: a write under way is either committed already, or is refused.
 
     Returns:
-        How many living documents and how many chunks there were.
+        The number of documents that were not deleted yet, and of chunks.
     """
     statement = text("""
         update source set cursor = null, stamp = null, held = 0, last_sync_at = null,

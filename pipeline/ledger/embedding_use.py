@@ -1,4 +1,4 @@
-"""Embedding as the ledger counts it: use and budget per day, holds on a refused configuration, claims on texts."""
+"""Use and budget of embedding per day, holds on a refused configuration, and claims on texts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UsageKind = Literal["document", "query"]
 
 @dataclass(frozen=True, kw_only=True)
 class Meter:
-    """Whose use is counted together."""
+    """Tenant, provider, model and kind of call: the key under which use is counted."""
 
     tenant_id: UUID
     provider: str
@@ -43,14 +43,14 @@ class Used:
 
 @dataclass(frozen=True, kw_only=True)
 class DailyLimit:
-    """The most of a tenant's day, over all models; None: no ceiling."""
+    """The most that a tenant may use in a day, over all models; None: no limit."""
 
     tokens: int | None = None
     cost: Decimal | None = None
 
     @property
     def any(self) -> bool:
-        """True if there is one."""
+        """True if either limit is set."""
         return self.tokens is not None or self.cost is not None
 
 
@@ -87,7 +87,7 @@ def reserve(connection: Connection, meter: Meter, used: Used, ceiling: DailyLimi
 
 
 def seconds_to_midnight(connection: Connection) -> float:
-    """Until the next day begins, by the database's clock in UTC."""
+    """Seconds until the next day begins, by the database's clock in UTC."""
     statement = text("select extract(epoch from date_trunc('day', now(), 'UTC') + interval '1 day' - now())")
     return float(connection.execute(statement).scalar_one())
 
@@ -103,12 +103,12 @@ def usage_today(connection: Connection) -> list[Json]:
 
 
 def cache_bytes(connection: Connection) -> int:
-    """What the vectors take that are kept for texts that come again, of all tenants."""
+    """Bytes of the embedding cache, of all tenants."""
     return int(connection.execute(text("select pg_total_relation_size('embedding_cache')")).scalar_one())
 
 
 OLD_PROBES = 3
-"""A hold that was not confirmed for so many probes says nothing about now."""
+"""Intervals between probes after which a hold that was not confirmed no longer counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,19 +118,19 @@ class Hold:
     fingerprint: str
     code: str
     error: str
-    """What was found and what to do; without any text or secret."""
+    """The error message, with what to do; without any text or secret."""
     since: datetime
     probe_at: datetime
 
 
 def fingerprint(*parts: object) -> str:
-    """Names a configuration without telling it; give a secret in here as it is, only its hash gets out."""
+    """The short hash that names a configuration; secrets may be among `parts`, since only their hash gets out."""
     joined = "\0".join(hashlib.sha256(str(part).encode()).hexdigest() for part in parts)
     return hashlib.sha256(joined.encode()).hexdigest()[:16]
 
 
 def is_configuration_error(error: LarderError) -> bool:
-    """True if the error speaks of the configuration: whatever text is sent, it will come again."""
+    """True if the configuration causes the error, so that it will come again with any text."""
     if error.transient or isinstance(error, TextRejected):
         return False
     return isinstance(error, EmbeddingError | ConfigurationError)
@@ -154,12 +154,12 @@ def release_hold(connection: Connection, name: str) -> None:
 
 
 def release_other_holds(connection: Connection, name: str) -> None:
-    """The configuration is `name` now; a worker that still has an old one holds it again by itself."""
+    """Remove the holds on all configurations but `name`; a worker that still has an old one sets its hold again."""
     connection.execute(text("delete from embedding_hold where fingerprint <> :name"), {"name": name})
 
 
 def resume_waiting(connection: Connection) -> None:
-    """Let all that waits try again now: what it waited for may be another one."""
+    """Make all postponed work due now, since the provider or model it waited for may be another one."""
     statement = text("""
         update document set due_at = now()
         where id in (select id from document where state = 'pending' and waits > 0
@@ -175,7 +175,7 @@ def resume_waiting(connection: Connection) -> None:
 
 
 def hold_on(connection: Connection, name: str, *, probe_seconds: float) -> Hold | None:
-    """The hold on this configuration, if there is one that is not long forgotten."""
+    """The hold on this configuration, if there is one that was confirmed lately."""
     newest = latest_hold(connection, name, probe_seconds=probe_seconds)
     return newest if newest and newest.fingerprint == name else None
 
@@ -192,7 +192,7 @@ def latest_hold(connection: Connection, name: str, *, probe_seconds: float) -> H
 
 
 def claim_probe(connection: Connection, name: str, *, probe_seconds: float) -> bool:
-    """True for one caller when it is time to try again; the others stay away until that is answered."""
+    """True for one caller when it is time to try again; for the others False until that try has ended."""
     statement = text("""
         update embedding_hold set probe_at = now() + make_interval(secs => :probe)
         where fingerprint = :name and probe_at <= now() returning fingerprint""")
@@ -205,7 +205,7 @@ def probe_due(connection: Connection, name: str) -> bool:
     return bool(connection.execute(statement, {"name": name}).scalar())
 
 
-# Rows are made by the claim and deleted by whoever gives back.
+# The claim inserts the rows, and the release deletes them.
 _TEXTS = Leased(
     table="embedding_claim",
     rows="tenant_id = :tenant",
@@ -220,7 +220,7 @@ _RENEW = _TEXTS.renew()
 def claim_texts(
     connection: Connection, claimed: Lease, model: str, hashes: Collection[bytes], *, lease: float
 ) -> set[bytes]:
-    """Those of `hashes` that nobody else is embedding; they are ours as long as the documents are.
+    """Claim the `hashes` that nobody else is embedding, for as long as the documents are claimed; returns them.
 
     Look at the cache after this and not before: what was embedded a moment ago is not claimed any more.
     """
@@ -250,5 +250,5 @@ def release_texts(connection: Connection, claimed: Lease) -> None:
 
 
 def forget_old_claims(connection: Connection) -> None:
-    """Drop the tenant's claims of workers that died; they hold nothing up, they only lie about."""
+    """Delete the tenant's claims of workers that died; they stop no work, they only take space."""
     connection.execute(text("delete from embedding_claim where until < now() - interval '1 day'"))

@@ -1,4 +1,4 @@
-"""Jobs that somebody waits for: asked once, worked on by one at a time, ended as done, failed or expired."""
+"""Jobs that a caller waits for: submitted once, claimed by one worker at a time, ended as done, failed or expired."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ CHANNEL = "larder_enriched"
 """PostgreSQL notifies it with the id of every job that ends."""
 
 INTERACTIVE, BULK = 0, 6
-"""Priorities, the smaller the sooner: somebody waits, or a whole backlog is worked through."""
+"""Priorities, the smaller the sooner: a person waits, or a whole backlog is worked through."""
 
 ENRICH = "larder.enrich"
 """The task of a job that names none."""
 
 SHARE = 32
-"""Messages of one tenant that are under way, of each of the two priorities: those of the others come soon after."""
+"""The most messages of one tenant under way, for each of the two priorities, so that other tenants have their turn."""
 
 State = Literal["queued", "running", "done", "failed", "expired"]
 ENDED = ("done", "failed", "expired")
@@ -35,30 +35,30 @@ ENDED = ("done", "failed", "expired")
 
 @dataclass(frozen=True, kw_only=True)
 class JobLimits:
-    """How long the ledger waits for a job and how often it tries; seconds and counts."""
+    """Waiting times in seconds, and limits of counts, for jobs."""
 
     lease: float = 15.0
     resend: float = 15.0
     attempts: int = 3
     crashes: int = 3
     batch: int = 200
-    """Messages of one look."""
+    """The most messages of one tick of the pump."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """What became of a submission."""
+    """The job that answers a submission."""
 
     id: UUID
     new: bool
-    """False: the same was asked before and that job answers it."""
+    """False: an earlier job of the same request answers it."""
     sends: bool = False
-    """The asker publishes its message; else the pump does when it is the tenant's turn."""
+    """True: the caller publishes its message; else the pump does when it is the tenant's turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimedJob:
-    """A job that is ours, under one token."""
+    """A job under a lease of this worker."""
 
     id: UUID
     token: UUID
@@ -70,12 +70,12 @@ class ClaimedJob:
     """Seconds since it could have been taken."""
     task: str = ENRICH
     traceparent: str | None = None
-    """Where its asker's trace goes on."""
+    """The caller's trace, which the job continues."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobRow:
-    """A job as its asker sees it."""
+    """A job as the caller who submitted it sees it."""
 
     id: UUID
     project_id: UUID
@@ -109,7 +109,7 @@ class DueJob:
 
 
 def submission_key(project: UUID, request: Json) -> bytes:
-    """Equal for equal questions, however their keys are ordered."""
+    """The hash of a request; equal for equal requests, in whatever order their keys are."""
     canonical = json.dumps(request, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
     return hashlib.sha256(f"{project}|{canonical}".encode()).digest()
 
@@ -128,10 +128,10 @@ _INSERT = text("""
 _CORPUS = """
     (select concat((select id from search_index where status = 'active'), ':',
                    (select md5(string_agg(stamp::text, ',' order by slot)) from change_stamp)))"""
-"""Names the state of what the tenant's searches may show, and the way in which answers are made."""
+"""Version of the tenant's searchable documents and of the way in which answers are made."""
 
-# In a slot that is no connection's, and the same for the same way: back to the former one is no news.
-# The bare look first: a conflict locks the row even where nothing is written, and many claim at once.
+# In a slot that belongs to no connection; a return to a former version restores its stamp, and kept answers hold again.
+# Looked up first, since a conflict locks the row even where nothing is written, and many workers claim at once.
 _RECORD_VERSION = text("""
     insert into change_stamp (tenant_id, slot, stamp)
     select t.id, -1, cast(md5(:version) as uuid) from tenant t
@@ -140,13 +140,13 @@ _RECORD_VERSION = text("""
     order by t.id
     on conflict (tenant_id, slot) do update set stamp = excluded.stamp""")
 
-# A finished answer is good until the tenant's documents or the way of making it change; not if given in need.
+# A finished answer holds until the tenant's documents or the way of making it change; a degraded one is never reused.
 _REUSABLE = text(f"""
     select id, state in ('queued', 'running') and (deadline is null or deadline > now())
            or state = 'done' and coalesce(degradation_level, 0) = 0 and corpus = {_CORPUS} as good
     from enrichment_job j where submission = :key for update of j""")
 
-# Whoever asks again may wait longer or be in more of a hurry than the first.
+# A later caller with the same request may wait longer, or be more urgent, than the first one.
 _JOIN = text("""
     update enrichment_job set priority = least(priority, :priority),
            deadline = case when deadline is null or cast(:seconds as double precision) is null then null
@@ -166,12 +166,12 @@ def submit(
     sends: bool = True,
     traceparent: str | None = None,
 ) -> Submission:
-    """Write a job down; the same question while it waits, runs, or has an answer that still holds is the same job.
+    """Store a job, or join the one of the same request that waits, runs, or has an answer that still holds.
 
-    Of another `task` than enrichment every job is a new one: what it does may be wanted twice. `seconds` is how long
-    the asker waits at most: a job that has not begun by then expires. `sends` False leaves the message to the pump, and
-    so does a tenant of which many are under way: it takes turns with the others. `traceparent` is where the trace of
-    the first who asks goes on.
+    A job of another `task` than enrichment is always a new one, since its work may be wanted twice. `seconds` is how
+    long the caller waits at most: a job that has not begun by then expires. The message is left to the pump if `sends`
+    is False, or if many jobs of the tenant are under way, since tenants take turns. `traceparent` is the trace of the
+    first caller.
     """
     key = submission_key(project, request) if task == ENRICH else None
     options = {"key": key, "task": task, "priority": priority, "seconds": seconds, "sends": sends}
@@ -191,10 +191,10 @@ def submit(
 
 
 def record_answer_version(connection: Connection, answer_version: str) -> None:
-    """Note that answers are made in this way from now on; kept answers of another way are not given any more.
+    """Note the version of the way in which answers are made; kept answers of another version are not given any more.
 
-    On the control role that holds for all tenants, else for the one of the transaction. Noted before a job is claimed,
-    it is what the job's answer counts as made with.
+    On the control role it holds for all tenants, else for the one of the transaction. It must be noted before a job is
+    claimed, so that the answer counts as made with it.
     """
     connection.execute(_RECORD_VERSION, {"version": answer_version})
 
@@ -218,7 +218,7 @@ def requests_naming(connection: Connection, item: str) -> Sequence[Row[Any]]:
 
 
 def states(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, State]:
-    """How each of these stands; what is gone is left out."""
+    """The state of each of these jobs; those that no longer exist are left out."""
     rows = connection.execute(
         text("select id, state from enrichment_job where id = any(:ids)"), {"ids": list(ids)}
     )
@@ -253,28 +253,28 @@ _PUT_BACK = _LEASED.give_back(
 
 
 def mark_unsent(connection: Connection, job_id: UUID) -> None:
-    """Note that its message could not be published; the pump sends it the next time it looks."""
+    """Note that its message could not be published; the pump sends it on its next tick."""
     connection.execute(_UNSENT, {"id": job_id})
 
 
 def claim(connection: Connection, job_id: UUID, *, lease: float) -> ClaimedJob | None:
-    """Take a job that waits; None if it is somebody else's, has ended, or came too late for its asker."""
+    """Claim a queued job; None if another worker has it, it has ended, or its deadline is over."""
     token = uuid4()
     row = connection.execute(_CLAIM, {"id": job_id, "token": token, "lease": lease}).mappings().one_or_none()
     return None if row is None else ClaimedJob(token=token, **row)
 
 
 def renew(connection: Connection, claimed: ClaimedJob, *, lease: float) -> bool:
-    """Keep the claim for another lease; False if it is no longer ours."""
+    """Extend the lease; False if it is lost."""
     done = connection.execute(_RENEW, {"id": claimed.id, "token": claimed.token, "lease": lease})
     return done.first() is not None
 
 
 def finish(connection: Connection, claimed: ClaimedJob, result: Json, level: int | None) -> None:
-    """Write the answer and wake whoever waits.
+    """Store the answer and wake the callers that wait for it.
 
     Raises:
-        LeaseLost: the job is no longer ours; roll back.
+        LeaseLost: the lease is lost; roll back.
     """
     _end(connection, _DONE, claimed, {"result": json.dumps(storable(result), default=str), "level": level})
 
@@ -290,7 +290,7 @@ def _end(connection: Connection, statement: TextClause, claimed: ClaimedJob, val
 
 
 def put_back(connection: Connection, claimed: ClaimedJob, error: LarderError, *, delay: float) -> None:
-    """Try again in `delay` seconds, after an error that may pass; nothing happens if it is no longer ours."""
+    """Queue a job again in `delay` seconds, after a transient error; nothing happens if the lease is lost."""
     error_fields = {"code": error.code, "error": str(error)}
     connection.execute(_PUT_BACK, {"id": claimed.id, "token": claimed.token, "delay": delay, **error_fields})
 
@@ -303,13 +303,13 @@ def has_unsent(connection: Connection) -> bool:
     return bool(connection.execute(statement).scalar_one())
 
 
-# What waits for a person: it had no deadline, so whoever asked counts on it -------------------------
+# Failed jobs without a deadline, which wait for a person: their callers count on them ----------------
 
 _WAITS = "state = 'failed' and deadline is null and finished_at is not null"
 
 
 def failed(connection: Connection) -> list[Json]:
-    """Jobs without a deadline that failed, newest first and without what they ask: on the control role of all tenants.
+    """Failed jobs without a deadline, newest first and without their request: on the control role of all tenants.
 
     `{"id", "tenant_id", "tenant", "task", "code", "reason", "attempts", "crash_count", "at"}` each.
     """
@@ -321,7 +321,7 @@ def failed(connection: Connection) -> list[Json]:
 
 
 def replay(connection: Connection, ids: Sequence[str]) -> list[str]:
-    """Give failed jobs without a deadline a fresh start; those that were failed. The pump sends them."""
+    """Queue failed jobs without a deadline anew; returns the ids of those that were. The pump sends them."""
     statement = text(f"""
         update enrichment_job set state = 'queued', finished_at = null, code = null, error = null, {RESTARTED}
         where id = any(cast(:ids as uuid[])) and {_WAITS} returning cast(id as text)""")
@@ -329,7 +329,7 @@ def replay(connection: Connection, ids: Sequence[str]) -> list[str]:
 
 
 def drop(connection: Connection, ids: Sequence[str]) -> list[str]:
-    """Remove failed jobs without a deadline, and what they asked; those that were."""
+    """Remove failed jobs without a deadline, with their requests; returns the ids of those that were."""
     statement = text(f"""
         delete from enrichment_job where id = any(cast(:ids as uuid[])) and {_WAITS} returning cast(id as text)""")
     return sorted(connection.execute(statement, {"ids": list(ids)}).scalars())
@@ -362,7 +362,7 @@ _LOST = text("""
                  where state = 'queued' and enqueued_at < now() - make_interval(secs => :resend)
                  order by id for update skip locked)""")
 
-# Of each tenant and priority what its share has room for; the tenants take turns.
+# As many of each tenant and priority as its share has room for; the tenants take turns.
 _DUE = text("""
     with waiting as (
         select w.id, row_number() over (partition by t.id, p.low order by w.priority, w.created_at) as turn, w.priority,
@@ -377,7 +377,7 @@ _DUE = text("""
                 select count(*) from enrichment_job where tenant_id = t.id and priority between p.low and p.high
                 and state in ('queued', 'running') and enqueued_at is not null))) w
         order by p.low, turn, w.priority, w.created_at limit :most),
-    locked as (  -- looked at once more: one that was taken and put back meanwhile waits for a later time
+    locked as (  -- checked once more: a job that was claimed and put back meanwhile is due later
         select id from enrichment_job where id in (select id from waiting)
             and state = 'queued' and enqueued_at is null and due_at <= now() for update skip locked),
     due as (update enrichment_job j set enqueued_at = now() from locked where j.id = locked.id
@@ -387,9 +387,9 @@ _DUE = text("""
 
 
 def pump_once(connection: Connection, limits: JobLimits) -> list[DueJob]:
-    """End what is over, free what a dead worker held, and tell what to send messages about.
+    """End jobs past their deadline, take back those of dead workers, and return the jobs to send messages about.
 
-    The urgent first, and of these one of each tenant, then the next of each.
+    Urgent ones first, and of these one of each tenant, then the next of each.
     """
     reason = f"its worker died {limits.crashes} times while working on it"
     connection.execute(_GIVEN_UP, {"crashes": limits.crashes, "reason": reason})

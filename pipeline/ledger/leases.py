@@ -1,7 +1,7 @@
-"""Leases: a row that somebody works on carries a token and a time; the same statements for every table that has them.
+"""Leases: a row that a worker has claimed carries a token and an end time; statements for every table with them.
 
-A claim sets both, each later write proves the token, and a lease that ran out is anybody's. Where crashes are counted,
-the claim counts one before the work, so that a killed process leaves it behind; whoever gives back takes it off again.
+A claim sets both, each later write proves the token, and a row whose lease ran out may be claimed again. Where crashes
+are counted, the claim counts one before the work, so that a killed process leaves it behind; giving back takes it off.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sqlalchemy import TextClause, text
 TERM = "clock_timestamp() + make_interval(secs => :lease)"
 """The end of a lease of `lease` seconds; from the statement on, since a transaction may have begun long before."""
 UNCOUNTED = "crash_count = greatest(crash_count - 1, 0)"
-"""Takes off the crash that the claim counted: what follows is no crash."""
+"""Takes off the crash that the claim counted, since the work ended without one."""
 RESTARTED = """attempts = 0, crash_count = 0, due_at = now(), enqueued_at = null,
     lease_token = null, lease_until = null"""
 """Due at once with a clean record; work under way loses its token, and with it the right to write."""
@@ -23,13 +23,13 @@ RESTARTED = """attempts = 0, crash_count = 0, due_at = now(), enqueued_at = null
 class Leased:
     """A table with leases; its methods make statements that take the parameters of `rows`, `token` and `lease`.
 
-    Rows are locked in the order of their key, everywhere, so that no two transactions block each other; and not against
-    those that write a row which names one of them.
+    Rows are locked in the order of their key, everywhere, so that no two transactions block each other; and weakly
+    enough (`no key update`) that rows which refer to them can be written meanwhile.
     """
 
     table: str
     rows: str = "id = any(:ids)"
-    """Names the rows that a statement is about."""
+    """The condition for the rows that a statement is about."""
     key: str = "id"
     token: str = "lease_token"  # noqa: S105 - the name of a column
     until: str = "lease_until"
@@ -39,9 +39,9 @@ class Leased:
     def claim(
         self, condition: str = "true", *, also: str = "", returning: str = "", wait: bool = False
     ) -> TextClause:
-        """Take those that nobody holds and that meet `condition`; `also` are further assignments.
+        """Claim rows without a lease that meet `condition`; `also` are further assignments.
 
-        A row that is locked this moment is left to whoever locks it, unless `wait`.
+        A row that another transaction has locked is skipped, unless `wait`.
         """
         count = ", crash_count = crash_count + 1" if self.crashes else ""
         return self._update(
@@ -52,30 +52,30 @@ class Leased:
         )
 
     def renew(self, *, also: str = "") -> TextClause:
-        """Keep what is still ours for another lease; `also` are further assignments."""
+        """Extend the lease of rows that still have our token; `also` are further assignments."""
         return self._update(f"{self.until} = {TERM}{also and ', ' + also}", self._owned_rows(), self.key)
 
     def lock(self) -> TextClause:
-        """Lock what is still ours: only that may be written in this transaction."""
+        """Lock the rows that still have our token: only these may be written in this transaction."""
         return text(self._locked(self._owned_rows()))
 
     def give_back(self, assignments: str, *, condition: str = "true", returning: str = "") -> TextClause:
-        """Let go of what is still ours."""
+        """End the lease of rows that still have our token."""
         return self._update(
             self._let_go(assignments), f"{self._owned_rows()} and {condition}", returning or self.key
         )
 
     def expire(self, assignments: str, *, condition: str, returning: str = "") -> TextClause:
-        """Free what is held under a lease that ran out; on the control role."""
+        """End leases that ran out; on the control role."""
         lost = f"{self.until} < now() and {condition}"
         return self._update(self._let_go(assignments), lost, returning or self.key, "skip locked")
 
     def mark_unsent(self) -> TextClause:
-        """Note that a message about these could not be published; the pump sends one the next time it looks."""
+        """Note that a message about these rows could not be published; the pump sends one on its next tick."""
         return self._update("enqueued_at = null", f"{self.rows} and {self.token} is null", self.key)
 
     def forget_messages(self, condition: str) -> TextClause:
-        """Note that messages which nobody took for `resend` seconds are lost; on the control role."""
+        """Note as lost the messages that no worker took for `resend` seconds; on the control role."""
         old = f"enqueued_at < now() - make_interval(secs => :resend) and ({self.until} is null or {self.until} < now())"
         return self._update("enqueued_at = null", f"{condition} and {old}", self.key, "skip locked")
 

@@ -15,12 +15,12 @@ from pipeline.documents import Cursor, Json, Listing, Problem
 from pipeline.ledger import Item, storable
 
 MOST_PROBLEMS = 200
-"""How many problems a run names; the counts go on."""
+"""The most problems that a run lists; its counts have no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """What became of the items of a source; a document met twice in one run counts once."""
+    """Outcomes of a source's items; a document that is listed twice in one run counts once."""
 
     unchanged: int = 0
     queued: int = 0
@@ -30,7 +30,7 @@ class Counts:
     deleted: int = 0
     restored: int = 0
     noted: int = 0
-    """Documents that were read in part; they are among the others."""
+    """Documents with a reading note; they are counted above, too."""
 
 
 COUNTED = tuple(Counts.__dataclass_fields__)
@@ -53,7 +53,7 @@ class RunRow(Counts):
     stamp: str | None
     traceparent: str | None
     listed: int
-    """Those unchanged, queued, skipped and failed."""
+    """The sum of unchanged, queued, skipped and failed."""
     indexed: int
     dead: int
     superseded: int
@@ -63,10 +63,10 @@ class RunRow(Counts):
     texts_embedded: int
     texts_reused: int
     texts_cut: int
-    """Of the embedded: longer than the model reads, so that it saw the beginning alone."""
+    """Embedded texts that were longer than the model reads, so that it saw only their beginning."""
     problems: list[Json]
     left_out: dict[str, int]
-    """Reason -> how many items were seen and left out."""
+    """Reason -> number of excluded items."""
 
 
 _COLUMNS = ", ".join(RunRow.__dataclass_fields__)
@@ -83,7 +83,7 @@ def open_run(
 ) -> int | None:
     """The id of a new open run; None if the source is being walked already.
 
-    Documents of an earlier run may still wait: those that this walk lists are its own from then on.
+    Documents of an earlier run may still wait: those that this run lists count in this run from then on.
     """
     statement = text("""
         insert into sync_run (tenant_id, source_id, trigger, force, walk, enqueued_at)
@@ -98,14 +98,14 @@ def open_run(
 
 
 def keep_trace(connection: Connection, run_id: int, traceparent: str | None) -> None:
-    """Where the trace of a run goes on, if there is one."""
+    """Store the trace that a run continues, if there is one."""
     if traceparent:
         statement = text("update sync_run set traceparent = :kept where id = :id")
         connection.execute(statement, {"id": run_id, "kept": traceparent})
 
 
 def traces_of(connection: Connection, items: Sequence[Item]) -> list[str]:
-    """Where the traces of the runs go on that wait for these documents, the oldest run first."""
+    """The traces of the runs that wait for these documents, the oldest run first."""
     statement = text("""
         select traceparent from sync_run where traceparent is not null and id in (
             select run_id from run_item i
@@ -118,7 +118,7 @@ def traces_of(connection: Connection, items: Sequence[Item]) -> list[str]:
 
 
 def mark_unsent(connection: Connection, run_id: int) -> None:
-    """Note that its message could not be published; the pump sends it the next time it looks."""
+    """Note that its message could not be published; the pump sends it on its next tick."""
     connection.execute(text("update sync_run set enqueued_at = null where id = :id"), {"id": run_id})
 
 
@@ -176,10 +176,10 @@ def add(
     cursor: Cursor | None = None,
     walk_after: str | None = None,
 ) -> None:
-    """Add to a run's counts, and keep where it stands.
+    """Add to a run's counts, and store its cursor.
 
-    `cursor` is that of its walk; one that moved is progress, so tries count anew. `walk_after` is the last item that
-    its id walk has read again.
+    A `cursor` that moved is progress, so attempts count anew. `walk_after` is the last item that was read again after
+    the id walk.
     """
     values = {name: getattr(counts, name) for name in COUNTED}
     stands = {"cursor": None if cursor is None else json.dumps(storable(cursor)), "after": walk_after}
@@ -187,7 +187,7 @@ def add(
 
 
 def add_id_list(connection: Connection, run_id: int, number: int, piece: Listing) -> None:
-    """Keep a piece of a run's list of ids; that is progress, so tries count anew."""
+    """Store a piece of a run's list of ids; that is progress, so attempts count anew."""
     stored = storable({**vars(piece), "ids": sorted(piece.ids), "cursor": dict(piece.cursor)})
     statement = text("""
         insert into walk_piece (run_id, tenant_id, number, found)
@@ -198,7 +198,7 @@ def add_id_list(connection: Connection, run_id: int, number: int, piece: Listing
 
 
 def add_late_ids(connection: Connection, run_id: int, ids: Sequence[str]) -> None:
-    """What a page brings behind the beginning of the run's list of ids is there, too, and not gone."""
+    """Add the ids of a page to a list of ids that was begun before it, so that they do not count as deleted."""
     statement = text("""
         insert into walk_piece (run_id, tenant_id, number, found)
         select run_id, tenant_id, number + 1,
@@ -210,19 +210,19 @@ def add_late_ids(connection: Connection, run_id: int, ids: Sequence[str]) -> Non
 
 
 def id_lists(connection: Connection, run_id: int) -> list[Listing]:
-    """What was kept of a run's list of ids, in order."""
+    """The stored pieces of a run's list of ids, in order."""
     statement = text("select found from walk_piece where run_id = :id order by number")
     pieces = connection.execute(statement, {"id": run_id}).scalars()
     return [Listing(**{**piece, "ids": frozenset(piece["ids"])}) for piece in pieces]
 
 
 def delete_id_lists(connection: Connection, run_id: int) -> None:
-    """Delete what was kept of a run's list of ids."""
+    """Delete the stored pieces of a run's list of ids."""
     connection.execute(text("delete from walk_piece where run_id = :id"), {"id": run_id})
 
 
 def begin(connection: Connection, run_id: int, stamp: str | None, *, walk: bool) -> None:
-    """Keep what the source showed before the first page, and whether the run ends with an id walk."""
+    """Store the source's stamp from before the first page, and whether the run ends with an id walk."""
     statement = text("update sync_run set stamp = :stamp, walk = walk or :walk where id = :id")
     connection.execute(statement, {"id": run_id, "stamp": stamp, "walk": walk})
 
@@ -230,7 +230,7 @@ def begin(connection: Connection, run_id: int, stamp: str | None, *, walk: bool)
 def note_left_out(
     connection: Connection, run_id: int, counts: Mapping[str, int], *, anew: bool = False
 ) -> None:
-    """Count items that were seen and left out, by reason; `anew` replaces what was counted so far."""
+    """Count excluded items by reason; `anew` replaces the counts so far."""
     statement = text("""
         update sync_run set left_out = (
             select coalesce(jsonb_object_agg(reason, n), '{}') from (
@@ -245,7 +245,7 @@ def note_left_out(
 
 
 def note_problems(connection: Connection, run_id: int, outcome: str, problems: Iterable[Problem]) -> None:
-    """Name items that could not be read or were left out, up to the limit of a run."""
+    """List items that could not be read or were excluded, up to the limit of a run."""
     rows = [storable({**problem.to_json(), "outcome": outcome}) for problem in problems]
     if rows:
         statement = text("""
@@ -260,7 +260,7 @@ def note_problems(connection: Connection, run_id: int, outcome: str, problems: I
 
 
 def finish_walk(connection: Connection, run_id: int, *, walk: bool = False) -> None:
-    """Note the end of a run's walk, which saw all if `walk`; the run closes when its documents are settled."""
+    """Note that a run has read its source, all of it if `walk`; the run closes when its documents are settled."""
     statement = text("""
         update sync_run set state = 'processing', walk = walk or :walk
         where id = :id and state = 'discovering'""")
@@ -268,9 +268,9 @@ def finish_walk(connection: Connection, run_id: int, *, walk: bool = False) -> N
 
 
 def postpone(connection: Connection, run_id: int, *, delay: float, error: str, tried: bool = True) -> int:
-    """Put the sync of a run back for `delay` seconds; returns how often it has been tried in vain.
+    """Retry the sync of a run in `delay` seconds; returns the number of failed attempts.
 
-    `tried` False is a wait that was asked for, and no failure.
+    `tried` False: the source asked to wait, which is no failure.
     """
     statement = text("""
         update sync_run set attempts = attempts + cast(:tried as integer),
@@ -281,7 +281,7 @@ def postpone(connection: Connection, run_id: int, *, delay: float, error: str, t
 
 
 def fail(connection: Connection, run_id: int, error: str) -> None:
-    """Close a run whose walk cannot go on; its queued documents go their way."""
+    """Close a run whose source cannot be read on; its queued documents are indexed nevertheless."""
     statement = text("""
         update sync_run set state = 'failed', finished_at = now(), error = :error
         where id = :id and finished_at is null""")
@@ -289,7 +289,7 @@ def fail(connection: Connection, run_id: int, error: str) -> None:
 
 
 def settle_items(connection: Connection, ids: Sequence[UUID], outcome: str) -> None:
-    """Close what runs still wait for in these documents."""
+    """Set the outcome of these documents in all runs that wait for them."""
     statement = text(
         "update run_item set outcome = :outcome where document_id = any(:ids) and outcome is null"
     )
@@ -303,10 +303,10 @@ def count_texts(
     reused: Mapping[UUID, int],
     cut: Mapping[UUID, int],
 ) -> int:
-    """Add to their run what embedding cost and what the cache saved, per document of these versions.
+    """Add numbers of embedded and reused texts to the run of each document, in these versions.
 
-    `cut` are those of the embedded that were longer than the model reads. Returns how many texts the cache saved: what
-    a run itself embedded, in an earlier slice or try, comes from the cache, too, and was not saved.
+    `cut` counts embedded texts that were longer than the model reads. Returns how many texts the cache saved: a text
+    that the same run embedded in an earlier slice or attempt comes from the cache, too, and does not count.
     """
     statement = text("""
         update run_item i set texts_embedded = texts_embedded + r.embedded, texts_cut = texts_cut + r.cut,
@@ -338,7 +338,7 @@ _COUNT = f"""
 
 
 def progress(connection: Connection, run_ids: list[int]) -> dict[int, dict[str, int]]:
-    """Live counts of runs: `open`, how many items are, and the totals."""
+    """Live counts of runs: `open`, the number of items without an outcome, and the totals."""
     outcomes = (("open", "null"), ("indexed", "'done'"), ("dead", "'dead'"), ("superseded", "'superseded'"))
     counts = [
         f"coalesce(sum(items) filter (where outcome is not distinct from {o}), 0) as {n}" for n, o in outcomes
@@ -351,7 +351,7 @@ def progress(connection: Connection, run_ids: list[int]) -> dict[int, dict[str, 
 
 
 def with_live_counts(connection: Connection, rows: Sequence[RunRow]) -> list[RunRow]:
-    """The same runs, open ones with the counts of this moment: their own are written when they close."""
+    """Runs with live counts where they are open: the stored counts are written when a run closes."""
     live = progress(connection, [row.id for row in rows if not row.finished_at])
     counts: list[Json] = [{k: n for k, n in live.get(row.id, {}).items() if k in TOTALS} for row in rows]
     return [replace(row, **now) for row, now in zip(rows, counts, strict=True)]
@@ -362,19 +362,19 @@ _THROUGH = """
 
 
 _FREE = "for no key update of r skip locked"
-"""Of runs `r`: the pump waits for nobody who holds some of them, for it may hold others; it looks again soon."""
+"""The lock on runs `r`: the pump skips locked ones, since it may hold locks itself, and sees them on its next tick."""
 
 
 COUNT_DUE = "coalesce(s.refreshed_at + greatest(s.chunks - 10000, 0) * interval '1 ms' < now(), true)"
-"""Whether words that were counted as `index_stat s` tells may be counted again: all of the tenant's chunks are read for
-it, some 10 us each, which is to take a hundredth of the time at most. Few are counted whenever they changed."""
+"""Whether the lexemes of `index_stat s` may be counted again. A count reads all of the tenant's chunks, some 10 us each,
+and is to take a hundredth of the time at most. Up to 10,000 chunks are counted whenever they changed."""
 
 
 def list_settled(connection: Connection) -> Sequence[Row[Any]]:
     """Runs whose walk is over and whose documents are all settled, not yet closed: id, tenant_id, changed, uncounted.
 
-    `changed` is true of those that changed anything that search sees, `uncounted` while the words of what they changed
-    are to be counted before they close. On the control role.
+    `changed` is true if a run changed anything that search sees, `uncounted` while the lexemes of its changes must be
+    counted before it closes. On the control role.
     """
     statement = text(f"""
         update sync_run set settled_at = now() where id in (
@@ -396,8 +396,8 @@ def list_settled(connection: Connection) -> Sequence[Row[Any]]:
 def close(connection: Connection, run_ids: Sequence[int]) -> list[Json]:
     """Close settled runs and write their totals, which come back with their run, tenant and source; repeatable.
 
-    A scheduled run that found nothing to do, or left all of it to a later one, is removed again: a list of empty
-    runs hides the others. So are those before that only left out the same items.
+    A scheduled run without changes, or whose changes all passed to a later run, is removed again: a list of empty
+    runs hides the others. So are earlier runs that only excluded the same items.
     """
     ids = list(run_ids)
     sums = ", ".join(f"{name} = coalesce(c.{name}, 0)" for name in TOTALS)
@@ -426,7 +426,7 @@ def close(connection: Connection, run_ids: Sequence[int]) -> list[Json]:
 
 
 def compact_counts(connection: Connection) -> None:
-    """Bring what statements noted of figures into one row of each; by one at a time, on the control role."""
+    """Merge the rows that statements added to each figure into one; one caller at a time, on the control role."""
     for table, keys, added, having in _FIGURES:
         key, same = ", ".join(keys), " and ".join(f"c.{k} is not distinct from m.{k}" for k in keys)
         statement = text(f"""
@@ -442,7 +442,7 @@ _FIGURES: tuple[tuple[str, Sequence[str], Mapping[str, str], str], ...] = (
         "document_count",
         ("tenant_id", "source_id", "state", "stage", "hidden", "indexed"),
         {"documents": "sum(documents)", "chunks": "sum(chunks)", "at": "max(at)"},
-        "sum(documents) <> 0 or state = 'done'",  # when the last one went is still to be known
+        "sum(documents) <> 0 or state = 'done'",  # keeps the time of the last change
     ),
     (
         "run_count",
@@ -451,11 +451,11 @@ _FIGURES: tuple[tuple[str, Sequence[str], Mapping[str, str], str], ...] = (
         "sum(items) <> 0",
     ),
 )
-"""Tables of figures: their keys, what becomes of several rows of a key, and which are kept."""
+"""Tables of figures: keys, how several rows of a key are merged, and the condition for keeping the merged row."""
 
 
 def sync_due(connection: Connection, *, resend: float) -> list[tuple[UUID, UUID, int]]:
-    """(tenant, source, run) whose walk should go on and has no message under way: never sent, lost, or put back."""
+    """Stamp and return (tenant, source, run) of syncs without a message: never sent, lost, or postponed and due."""
     statement = text(f"""
         update sync_run set enqueued_at = now() where id in (
             select r.id from sync_run r join source s on s.id = r.source_id

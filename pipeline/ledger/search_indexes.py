@@ -1,4 +1,4 @@
-"""Search indexes beside each other: begin, switch, drop; what each holds of each document, and which it lacks."""
+"""Search indexes beside each other: begin, switch, drop; the documents that each has, and those that it lacks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pipeline.search.chunk_store import SearchIndex, indexes
 
 @dataclass(frozen=True, kw_only=True)
 class WantedIndex:
-    """What an index is to be made with."""
+    """Model and way of cutting of a search index to be begun."""
 
     provider: str
     model: str
     dimensions: int
     strategy: str = ""
-    """Cuts the documents of every source; empty: as each source is configured."""
+    """Chunker for the documents of every source; empty: as each source is configured."""
 
     def __str__(self) -> str:
         cut = f", cut by {self.strategy}" if self.strategy else ""
@@ -32,17 +32,17 @@ class WantedIndex:
 
 
 def made_with(index: SearchIndex) -> WantedIndex:
-    """What an index was made with."""
+    """Model and way of cutting of an index."""
     return WantedIndex(
         provider=index.provider, model=index.model, dimensions=index.dimensions, strategy=index.strategy
     )
 
 
 def begin_index(connection: Connection, wanted_index: WantedIndex, *, chunker: str) -> SearchIndex:
-    """An empty index beside the active one, or the one that is being filled already; on the control role.
+    """Begin an empty index beside the active one, or return the one that is being filled already; on the control role.
 
-    The caller looks whether it is the one that was wanted. What is being written to the active one at this moment is
-    waited for: who writes later sees this one, and notes what it lacks.
+    The caller checks whether the returned one is as wanted. Writes to the active index that are under way are waited
+    for: later ones see this index, and write its work items.
     """
     _lock_indexes(connection)
     cut = wanted_index.strategy or chunker
@@ -56,21 +56,21 @@ def begin_index(connection: Connection, wanted_index: WantedIndex, *, chunker: s
 
 
 def _lock_indexes(connection: Connection) -> None:
-    """Until this transaction ends nothing is built or written, and what was being written is committed."""
-    # In this order: a build takes minutes, and no write must wait behind whoever waits for it.
+    """Wait for writes and builds of indexes, and keep others from beginning until this transaction ends."""
+    # In this order: a build takes minutes, and no write must queue behind a transaction that waits for one.
     for name in ("larder.search_index", "larder.switch"):
         connection.execute(text("select pg_advisory_xact_lock(hashtext(:name))"), {"name": name})
 
 
 def lock_active(connection: Connection) -> None:
-    """Until this transaction ends no index begins, and no other one becomes the one that is read."""
+    """Keep the active index the active one, and others from beginning, until this transaction ends."""
     connection.execute(text("select pg_advisory_xact_lock_shared(hashtext('larder.switch'))"))
 
 
 def activate(connection: Connection, new: SearchIndex, old: SearchIndex) -> None:
-    """Let searches read `new` from the commit on; `old` is kept and followed. On the control role.
+    """Let searches read `new` from the commit on; `old` is kept and filled like any other. On the control role.
 
-    Work that waits was cut for the old index; if the new one is cut in another way, it begins anew.
+    Pending work was cut for the old index; if the new one is cut in another way, it begins anew.
     """
     _lock_indexes(connection)
     connection.execute(text("select activate_search_index(:i)"), {"i": new.id})
@@ -95,7 +95,7 @@ def drop_index(connection: Connection, index: SearchIndex) -> None:
 
 
 def retired_before(connection: Connection, *, days: float) -> list[SearchIndex]:
-    """Indexes that are kept for a rollback and have been for longer than so many days."""
+    """Indexes that have been kept for a rollback for more than `days`."""
     statement = text("""
         select id from search_index
         where status = 'retired' and retired_at < now() - make_interval(secs => :seconds)""")
@@ -104,12 +104,12 @@ def retired_before(connection: Connection, *, days: float) -> list[SearchIndex]:
 
 
 def delete_statistics(connection: Connection, index: int) -> None:
-    """Remove what was counted for an index that is gone, for this tenant."""
+    """Delete the lexeme counts of a dropped index, for this tenant."""
     for table in ("lexeme_stat", "index_stat"):
         connection.execute(text(f"delete from {table} where index_id = :i"), {"i": index})
 
 
-# The one condition that makes an index behind; what is noted as wanted is the quick way to find such documents.
+# The one condition for a document that an index lacks; the column `wanted` is a quick way to find such documents.
 _BEHIND = """
     from document d left join index_document x
         on x.tenant_id = d.tenant_id and x.index_id = :index and x.document_id = d.id
@@ -117,20 +117,20 @@ _BEHIND = """
 
 
 def never_indexed(connection: Connection, ids: Sequence[UUID]) -> list[UUID]:
-    """Those of the documents of which no version was ever searchable by meaning."""
+    """Documents among `ids` of which no version was ever embedded and searchable."""
     statement = text("select id from document where id = any(:ids) and indexed_version is null order by id")
     return list(connection.execute(statement, {"ids": list(ids)}).scalars())
 
 
 @dataclass(frozen=True, kw_only=True)
 class IndexedDocument:
-    """What an index holds of one document now."""
+    """A document as it was just written into an index."""
 
     document_id: UUID
     version: int
     chunks: int
     written: int = 0
-    """Of the chunks, those that are new or changed."""
+    """Number of chunks that are new or changed."""
     unchanged: int = 0
     centroid: Any = None
 
@@ -151,26 +151,26 @@ _NOTE = Transfer(
 def record_indexed(
     connection: Connection, tenant_id: UUID, index: int, documents: Sequence[IndexedDocument]
 ) -> None:
-    """Write down what was just made searchable; an older version never replaces a newer one."""
+    """Record documents that were just written into an index; an older version never replaces a newer one."""
     rows = ((tenant_id, index, h.document_id, h.version, h.chunks, h.centroid) for h in documents)
     transfer(connection, _NOTE, rows)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far an index is, over all tenants."""
+    """The progress of filling an index, over all tenants."""
 
     total: int
     """Documents that are searchable in some index."""
     missing: int
-    """Those of them that this one lacks in their newest version, dead ones included."""
+    """Documents of `total` whose newest version this index lacks, dead ones included."""
     stale: int
-    """Those of the missing of which it has an older version."""
+    """Documents of `missing` of which it has an older version."""
     dead: int
-    """Those of the missing that were given up on."""
+    """Documents of `missing` that were given up."""
     chunks: int
     lag_seconds: float | None
-    """How long ago the oldest of what is missing became searchable elsewhere; None if nothing is missing."""
+    """Seconds since the first missing document became searchable elsewhere; None if none is missing."""
     last_error: str | None
 
 
@@ -193,7 +193,7 @@ def progress(connection: Connection, index: int) -> Progress:
 
 
 def is_behind(connection: Connection, index: int) -> bool:
-    """True if the index lacks something; on the control role."""
+    """True if the index lacks a document; on the control role."""
     return bool(connection.execute(text(f"select exists (select {_BEHIND})"), {"index": index}).scalar_one())
 
 
@@ -209,9 +209,9 @@ _WANT_OF = text(f"""
 
 
 def forget(connection: Connection, ids: Sequence[UUID]) -> None:
-    """Remove what is noted of documents for any index; before their chunks, which a filler writes while it holds these.
+    """Delete the rows of documents for all indexes; before their chunks, which are written under a lock on these rows.
 
-    Locked in the order of their keys, as a filler does.
+    Locked in the order of their keys, as the steps lock them that fill an index.
     """
     statement = text("""
         delete from index_document where (tenant_id, index_id, document_id) in (
@@ -221,14 +221,14 @@ def forget(connection: Connection, ids: Sequence[UUID]) -> None:
 
 
 def enqueue_lacking(connection: Connection, ids: Sequence[UUID]) -> None:
-    """Note these documents, which became searchable, for each index that lacks them."""
+    """Write a work item of these documents, which became searchable, for each index that lacks them."""
     connection.execute(_WANT_OF, {"ids": list(ids)})
 
 
 SLICE = 5_000
-"""Documents that are noted for an index in one transaction, which takes about 20 ms where it lacks few of them."""
+"""Documents that are checked for an index in one transaction, about 20 ms where it lacks few of them."""
 CHECKED_HOURS = 1.0
-"""After so long all documents are looked at once more, for what workers of another release did not note."""
+"""Hours after which all documents are checked again, for work items that workers of another release did not write."""
 
 _ENQUEUE = text(f"""
     with slice as materialized (
@@ -252,10 +252,10 @@ _ENQUEUE = text(f"""
 
 
 def enqueue_existing(connection: Connection, index: int) -> int:
-    """Write the work of an index for the next documents that are searchable elsewhere; returns for how many.
+    """Write work items of an index for the next documents that are searchable elsewhere; returns how many.
 
-    Nothing if that was done for all of them a while ago: whatever becomes searchable since is noted with it. On the
-    control role.
+    Does nothing if all documents were checked lately: one that becomes searchable later gets its work items then. On
+    the control role.
     """
     statement = text("""
         select coalesce(walk_tenant, :first) as tenant, coalesce(walk_document, :first) as document from search_index
@@ -266,7 +266,7 @@ def enqueue_existing(connection: Connection, index: int) -> int:
 
 
 def restart_check(connection: Connection, index: int) -> None:
-    """Have all documents looked at once more; on the control role."""
+    """Have all documents checked once more; on the control role."""
     statement = text("""
         update search_index set walk_tenant = null, walk_document = null, walked_at = null
         where id = :index and walked_at is not null""")
@@ -274,7 +274,7 @@ def restart_check(connection: Connection, index: int) -> None:
 
 
 def adopt_counts(connection: Connection, index: int) -> None:
-    """Let the documents of this tenant tell how many chunks they have in this index, once it is the active one."""
+    """Set the number of chunks of this tenant's documents to that in this index, once it is the active one."""
     statement = text("""
         with other as materialized (
             select d.id, x.chunk_count from index_document x join document d on d.id = x.document_id
@@ -286,7 +286,7 @@ def adopt_counts(connection: Connection, index: int) -> None:
 
 
 def of_document(connection: Connection, document_id: UUID) -> list[dict[str, Any]]:
-    """What each index holds of one document, the active one first."""
+    """Version and number of chunks of one document in each index, the active one first."""
     statement = text("""
         select i.id as index, i.model, i.status, coalesce(x.version, 0) as version,
                coalesce(x.chunk_count, 0) as chunk_count, x.last_error
@@ -295,7 +295,7 @@ def of_document(connection: Connection, document_id: UUID) -> list[dict[str, Any
     return [dict(row) for row in connection.execute(statement, {"id": document_id}).mappings()]
 
 
-# Building what was put off ------------------------------------------------------------------------
+# Builds of vector and keyword indexes --------------------------------------------------------------
 
 _BUILDS = Leased(table="search_index", rows="id = :index", crashes=False)
 _CLAIM_BUILD = _BUILDS.claim("build_asked_at is not null", returning="build_asked_at")
@@ -305,7 +305,7 @@ _BUILT = _BUILDS.give_back("build_asked_at = nullif(build_asked_at, :requested_a
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """An index that is ours to build."""
+    """A search index under a lease of this worker, to be built."""
 
     index: int
     token: UUID
@@ -313,29 +313,29 @@ class Build:
 
 
 def request_builds(connection: Connection) -> None:
-    """Have somebody look what is due for each index; on the control role, as the rest."""
+    """Have a worker check which builds are due for each index; on the control role, as the functions below."""
     connection.execute(text("update search_index set build_asked_at = clock_timestamp()"))
 
 
 def claim_build(connection: Connection, index: int, *, lease: float) -> Build | None:
-    """Take an index that somebody is asked to look at; None if nobody is, or somebody does."""
+    """Claim an index with a requested check; None if there is no request, or another worker has it."""
     token = uuid4()
     requested_at = connection.execute(_CLAIM_BUILD, {"index": index, "token": token, "lease": lease}).scalar()
     return None if requested_at is None else Build(index=index, token=token, requested_at=requested_at)
 
 
 def renew_build(connection: Connection, build: Build, *, lease: float) -> bool:
-    """Keep it for another lease; False if it is no longer ours."""
+    """Extend the lease; False if it is lost."""
     values = {"index": build.index, "token": build.token, "lease": lease}
     return connection.execute(_RENEW_BUILD, values).first() is not None
 
 
 def finish_build(connection: Connection, build: Build) -> None:
-    """It was looked at, and nobody is at it any more; what was asked for meanwhile is looked at next."""
+    """End the lease on a checked index; a request that came meanwhile stays."""
     connection.execute(_BUILT, vars(build))
 
 
 def is_being_built(connection: Connection, index: int) -> bool:
-    """True while writes to it would have to wait."""
+    """True while a build would make writes to the index wait."""
     statement = text("select coalesce(lease_until > now(), false) from search_index where id = :index")
     return bool(connection.execute(statement, {"index": index}).scalar())

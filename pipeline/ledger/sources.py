@@ -1,4 +1,4 @@
-"""Configured sources: registering them, when they are due, who holds their sync."""
+"""Configured sources: registration, schedule, and the lease on their sync."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pipeline.errors import LeaseLost
 from pipeline.ledger import storable
 from pipeline.ledger.leases import Leased
 
-# Another configuration: read everything again, from the start. A walk under way loses its lease, or its next page would
-# put back where it stood by the old one; its run begins anew as well.
+# With another configuration, all is read again from the start. A sync under way loses its lease, or its next page would
+# store the cursor of the old configuration; its run begins anew as well.
 _BEGIN_ANEW = text("""
     with other as (
         update source set cursor = null, stamp = null, sync_token = null, sync_lease_until = null
@@ -50,7 +50,7 @@ UPLOADED = "upload"
 
 @dataclass(frozen=True, kw_only=True)
 class Registration:
-    """What the configuration says of a source, as far as the ledger must know it."""
+    """A source as it is configured, with what the ledger stores of it."""
 
     id: UUID
     tenant_id: UUID
@@ -63,13 +63,13 @@ class Registration:
     watch: bool = False
     origin: str = "file"
     config: Json = field(default_factory=dict)
-    """As configured, without secrets: enough for a worker to open it again."""
+    """Options of the connector, without secrets: enough for a worker to open the source."""
     next_sync_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceRow(Registration):
-    """A source as the ledger knows it."""
+    """A source as the ledger has it."""
 
     pipeline_version: str
     cursor: Cursor | None
@@ -86,21 +86,21 @@ class SourceRow(Registration):
 def ensure_tenant(
     connection: Connection, tenant_id: UUID, tenant: str, project_id: UUID, project: str
 ) -> None:
-    """The rows of a tenant and a project, made if missing."""
+    """Insert the rows of a tenant and a project if they are missing."""
     statement = text("insert into tenant (id, name) values (:i, :n) on conflict do nothing")
     connection.execute(statement, {"i": tenant_id, "n": tenant})
     statement = text("insert into project (id, tenant_id, name) values (:i, :t, :n) on conflict do nothing")
     connection.execute(statement, {"i": project_id, "t": tenant_id, "n": project})
 
 
-# Locked first: a page that is being stored is waited for, and what follows sees what it brought.
+# Locked first: waits for a page that is being stored, so that the next statement sees its documents.
 _MOVES = text("select project_id <> :project from source where id = :id for no key update")
 _MOVE = text("""
     update document set project_id = :project
     where id in (select id from document where source_id = :id order by id for no key update)""")
 
 
-# Those that are named and those that are not: `clear` locks both in one order.
+# Locks all sources, in the order in which `clear` does.
 _ALL = text("select from source order by id for no key update")
 _RETIRE = text("""
     update source set removed_at = now()
@@ -108,9 +108,10 @@ _RETIRE = text("""
 
 
 def register(connection: Connection, sources: Sequence[Registration], *, every: bool = False) -> None:
-    """Make the ledger know these sources of one tenant; one that changes its project takes its documents along.
+    """Store these sources of one tenant; one that changes its project takes its documents along.
 
-    If these are `every` one that the configuration names, others of it are marked: what they brought stays searchable.
+    If these are `every` source of the configuration, others from it are marked as removed: their documents stay
+    searchable.
     """
     if every:
         connection.execute(_ALL)
@@ -125,7 +126,7 @@ def register(connection: Connection, sources: Sequence[Registration], *, every: 
 
 
 def projects(connection: Connection) -> dict[UUID, str]:
-    """Those of the tenant that hold documents, with their names, by name."""
+    """Projects of the tenant that have documents: id -> name, ordered by name."""
     statement = text("""
         select p.id, p.name from project p
         where exists (select from source s join document d on d.source_id = s.id
@@ -135,14 +136,14 @@ def projects(connection: Connection) -> dict[UUID, str]:
 
 
 def project_name(connection: Connection, project_id: UUID) -> str:
-    """The name of a project that is there."""
+    """The name of an existing project."""
     return str(
         connection.execute(text("select name from project where id = :id"), {"id": project_id}).scalar_one()
     )
 
 
 def every_project(connection: Connection) -> dict[UUID, str]:
-    """Those of the tenant with their names, by name."""
+    """All projects of the tenant: id -> name, ordered by name."""
     rows = connection.execute(text("select id, name from project order by name, id"))
     return {row.id: row.name for row in rows}
 
@@ -186,17 +187,17 @@ def get(connection: Connection, source_id: UUID) -> SourceRow | None:
 _READY = """
     paused_at is null and removed_at is null and (retry_at is null or retry_at <= now())
     and not exists (select from sync_run r where r.source_id = source.id and r.state = 'discovering')"""
-"""Neither paused, removed, left alone after a failure nor being walked; documents of the last walk may still wait."""
+"""The condition for a source that may be synced: not paused, removed, waiting after a failure, or being read."""
 
 
 def due(connection: Connection) -> list[SourceRow]:
-    """Sources whose time has come, the longest due first."""
+    """Sources that are due, the longest due first."""
     come = "(next_sync_at <= now() or next_walk_at <= now())"
     return _rows(connection, f"where {come} and {_READY} order by least(next_sync_at, next_walk_at)")
 
 
 def watched(connection: Connection) -> list[SourceRow]:
-    """Sources to look at on every tick."""
+    """Sources whose changes are checked on every tick."""
     return _rows(connection, f"where watch and {_READY}")
 
 
@@ -213,7 +214,7 @@ _RELEASE = _LEASED.give_back("")
 
 
 def claim(connection: Connection, source_id: UUID, *, lease: float) -> UUID | None:
-    """Take the lease on the sync of this source: its token, or None if somebody else has it."""
+    """Claim the sync of this source; returns the token of the lease, or None if another worker has it."""
     token = uuid4()
     values = {"id": source_id, "token": token, "lease": lease}
     return None if connection.execute(_CLAIM, values).first() is None else token
@@ -222,10 +223,10 @@ def claim(connection: Connection, source_id: UUID, *, lease: float) -> UUID | No
 def renew(
     connection: Connection, source_id: UUID, token: UUID, *, lease: float, cursor: Cursor | None = None
 ) -> None:
-    """Prove that the sync is still ours, renew its lease and move the cursor, in the transaction that writes.
+    """Prove the lease on the sync, extend it and store the cursor, in the transaction that writes.
 
     Raises:
-        LeaseLost: somebody else took it over; the caller's transaction must end without a commit.
+        LeaseLost: another worker took the sync over; the caller's transaction must end without a commit.
     """
     moved = None if cursor is None else json.dumps(storable(cursor))
     values = {"id": source_id, "token": token, "lease": lease, "cursor": moved}
@@ -234,19 +235,19 @@ def renew(
 
 
 def is_held(connection: Connection, source_id: UUID) -> bool:
-    """True while somebody syncs it."""
+    """True while a worker syncs the source."""
     statement = text("select coalesce(sync_lease_until > now(), false) from source where id = :id")
     return bool(connection.execute(statement, {"id": source_id}).scalar())
 
 
 def release(connection: Connection, source_id: UUID, token: UUID) -> None:
-    """Give the lease on the sync back; nothing happens if it is no longer ours."""
+    """End the lease on the sync; nothing happens if it is lost."""
     connection.execute(_RELEASE, {"id": source_id, "token": token})
 
 
 _NEXT = """least(:next, case when next_sync_at > (select max(started_at) from sync_run where source_id = :id)
                                         then next_sync_at end)"""
-"""The next time by the schedule, or now if the source was made due while it was walked: configured anew, resumed."""
+"""The next time by the schedule, or now if the source was made due while it was read: configured anew, resumed."""
 
 
 def completed(
@@ -260,7 +261,7 @@ def completed(
     walked: bool = True,
     left_out: Mapping[str, int] | None = None,
 ) -> None:
-    """Note a sync that reached its end; `walked` if it ended with an id walk, which saw `left_out` in all."""
+    """Note a complete sync; `walked` if it ended with an id walk, whose excluded items are `left_out`, by reason."""
     statement = text(f"""
         update source set last_sync_at = now(), last_error = null, failures = 0, retry_at = null, stamp = :stamp,
                pipeline_version = :pipeline, next_sync_at = {_NEXT},
@@ -275,13 +276,13 @@ def completed(
 
 
 def plan(connection: Connection, source_id: UUID, due: datetime) -> None:
-    """Make it due at this time, if it would be later or never; on the control role."""
+    """Make a source due at this time, if it is not due before; on the control role."""
     statement = text("update source set next_sync_at = least(next_sync_at, :due) where id = :id")
     connection.execute(statement, {"id": source_id, "due": due})
 
 
 def failed(connection: Connection, source_id: UUID, error: str, next_sync_at: datetime | None) -> None:
-    """Note a sync that ended with an error: the source is left alone, for a minute first and an hour at most."""
+    """Note a sync that ended with an error: the source rests, for a minute first and an hour at most."""
     statement = text(f"""
         update source set last_error = :error, failures = failures + 1, next_sync_at = {_NEXT},
                retry_at = now() + make_interval(secs => least(3600, 60 * power(2, least(failures, 6))))
@@ -290,7 +291,7 @@ def failed(connection: Connection, source_id: UUID, error: str, next_sync_at: da
 
 
 def pause(connection: Connection, source_id: UUID, *, paused: bool) -> None:
-    """Stop or resume the schedule of a source; what is already queued goes on. A failing one is due at once again."""
+    """Pause or resume the schedule of a source; queued work goes on. A failing source is due at once when resumed."""
     statement = text("""
         update source set paused_at = case when :paused then coalesce(paused_at, now()) end,
                retry_at = case when :paused then retry_at end,
@@ -300,7 +301,7 @@ def pause(connection: Connection, source_id: UUID, *, paused: bool) -> None:
 
 
 def release_deletions(connection: Connection, source_id: UUID, *, hours: float = 24.0) -> int:
-    """Allow its next walk to find as many gone as are held now; for some hours. Returns how many that is."""
+    """Approve the pending deletions: the next walk may remove as many, within `hours`. Returns how many."""
     statement = text("""
         update source set held = 0, released = before.held, released_until = now() + make_interval(secs => :seconds)
         from (select held from source where id = :id for no key update) before
@@ -309,7 +310,7 @@ def release_deletions(connection: Connection, source_id: UUID, *, hours: float =
 
 
 def forget(connection: Connection, source_id: UUID) -> None:
-    """Remove a source whose documents are gone, with its runs and letters."""
+    """Remove a source that has no documents any more, with its runs and dead letters."""
     for statement in (
         "delete from dead_letter where source_id = :id",
         "delete from source where id = :id",

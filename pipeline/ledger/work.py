@@ -1,7 +1,7 @@
-"""Work items: a document on its way into a search index, claimed for a stage, finished, put back or given up on.
+"""Work items: documents on their way into a search index, claimed for a stage, finished, put back or given up on.
 
-What is to be done for the search index that is read stands in the row of the `document`, for each other one in a row of
-`index_document`. Both have the same columns for leases, tries and errors, and the same statements.
+The row of a `document` is its work item for the search index that is read, a row of `index_document` that for another
+index. Both have the same columns for leases, attempts and errors, and the same statements.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class WaitingDocument(StoredDocument):
 
 @dataclass(frozen=True, kw_only=True)
 class Claim(Lease):
-    """Documents that are ours for one stage."""
+    """Documents under a lease of this worker, for one stage."""
 
     documents: Mapping[UUID, WaitingDocument]
     index: int | None = None
@@ -48,7 +48,7 @@ class Claim(Lease):
 
     @property
     def ids(self) -> list[UUID]:
-        """In the order in which rows are locked."""
+        """The ids of the documents, in the order in which rows are locked."""
         return sorted(self.documents)
 
     def parameters(self, ids: Sequence[UUID], **more: Any) -> dict[str, Any]:
@@ -56,15 +56,15 @@ class Claim(Lease):
         return super().parameters(ids, index=self.index, **more)
 
     def items(self, ids: Sequence[UUID]) -> list[Item]:
-        """What a message about these documents names."""
+        """Ids and versions of these documents, for a message about them."""
         return [Item(i, self.documents[i].version) for i in ids]
 
 
 class WorkRows:
     """The statements about work items of one table, in which `document` is the column with the document's id.
 
-    `claimable` is true of rows that may be worked on, `dead` sets what marks a row as given up on if `:dead` is true,
-    and `failed` selects what a dead letter tells of rows that were.
+    `claimable` is the condition for rows that may be worked on, `dead` the assignment that marks a row as given up if
+    `:dead` is true, and `failed` selects the columns of the dead letters of such rows.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class WorkRows:
             last_error = :reason"""
         self.leased, self.document = leased, document
         self.claim = leased.claim(
-            # A doubled message must not cut a wait short, nor may a late one go round the pump, which gives up on it,
-            # nor take those again together that crashed together: one of them kills the worker, and all would be dead.
+            # A doubled message must not cut a wait short, nor a late one claim a row that the pump is to give up, nor
+            # claim together what crashed together: one of them kills the worker, and all of them would be given up.
             f"{claimable} and due_at <= now() and crash_count < :crashes and (crash_count = 0 or :single)",
-            also="enqueued_at = coalesce(enqueued_at, now())",  # whoever has a lease is among those that are sent
+            also="enqueued_at = coalesce(enqueued_at, now())",  # a row with a lease always counts as sent
             returning=returning,
         )
         self.renew, self.lock, self.mark_unsent = leased.renew(), leased.lock(), leased.mark_unsent()
@@ -152,11 +152,10 @@ def claim(
     crashes: int = MOST_CRASHES,
     index: int | None = None,
 ) -> Claim:
-    """Take those of `items` that still wait for this stage in this version; the others are somebody else's or old.
+    """Claim those of `items` that wait for this stage in this version; the others are claimed already, or outdated.
 
-    A document that crashed a worker is taken only if it comes alone.
-
-    For an `index` beside the one that is read: those that it lacks, in the version that is searchable.
+    A document that crashed a worker is claimed only if it comes alone. For an `index` beside the one that is read: the
+    documents that it lacks, in the version that is searchable.
     """
     token, ids = uuid4(), [item.document_id for item in items]
     values = {"ids": ids, "versions": [item.version for item in items], "stage": stage, "index": index}
@@ -169,21 +168,21 @@ def claim(
 
 
 def renew(connection: Connection, claimed: Claim, *, lease: float) -> None:
-    """Keep the claim for another lease; rows that are no longer ours stay untouched."""
+    """Extend the lease; rows whose lease is lost stay untouched."""
     connection.execute(rows_of(claimed.index).renew, claimed.parameters(claimed.ids, lease=lease))
 
 
 def lock_documents(connection: Connection, ids: Sequence[UUID]) -> None:
-    """Lock documents before their rows of other indexes, as everybody does who writes both."""
+    """Lock documents before their rows of other indexes, in the order that every writer of both keeps."""
     statement = text("select from document where id = any(:ids) order by id for no key update")
     connection.execute(statement, {"ids": list(ids)})
 
 
 def still_ours(connection: Connection, claimed: Claim) -> list[UUID]:
-    """Lock the claimed documents and tell which are still ours; only these may be written in this transaction.
+    """Lock the claimed documents that still have our token; returns their ids, and only these may be written.
 
-    A document whose lease ran out and was taken by another, or that changed meanwhile, has another token. Whoever
-    deletes a document deletes its rows of all indexes before its chunks: nothing is written behind its back.
+    A document that another worker claimed after the lease ran out, or that changed meanwhile, has another token. A
+    deletion removes a document's rows of all indexes before its chunks, so that no chunk is written after it.
     """
     if claimed.index is not None:
         lock_documents(connection, claimed.ids)
@@ -194,16 +193,16 @@ def still_ours(connection: Connection, claimed: Claim) -> list[UUID]:
 
 
 def mark_unsent(connection: Connection, items: Sequence[Item], *, index: int | None = None) -> None:
-    """Note that messages of these could not be published; the pump sends them the next time it looks."""
+    """Note that messages about these items could not be published; the pump sends them on its next tick."""
     values = {"ids": [item.document_id for item in items], "index": index}
     connection.execute(rows_of(index).mark_unsent, values)
 
 
 # Ends of a claim ----------------------------------------------------------------------------------
 
-# What waited for its turn to be embedded is due anew: that it was late would be told of a load that goes well.
+# A document that waited for its turn to be embedded is due anew, or a load that goes well would count as overdue.
 _NEXT_STAGE = """stage = :stage, crash_count = 0, last_error = null, waits = 0,
-    enqueued_at = case when :stage <> 'chunked' then now() end"""  # what is to be embedded waits until it is chosen
+    enqueued_at = case when :stage <> 'chunked' then now() end"""  # the pump chooses what is embedded next
 _ADVANCE = ACTIVE.leased.give_back(
     f"{_NEXT_STAGE}, due_at = case when :stage = 'embedded' then now() else due_at end"
 )
@@ -221,7 +220,7 @@ _FINISH = ACTIVE.leased.give_back(
                       where r.document_id = document.id)""",
     condition="(indexed_version is null or indexed_version < desired_version)",
 )
-# If it is the index that is read, answers that were kept from before no longer hold, nor does the number of chunks.
+# If the index is the one that is read, cached answers no longer hold, nor does the number of chunks.
 _FILLED = text("""
     update document d set indexed_version = d.indexed_version,
            chunk_count = case when x.version = d.indexed_version then x.chunk_count else d.chunk_count end
@@ -238,9 +237,9 @@ def advance(
     stage: Stage,
     chunks: Mapping[UUID, int] | None = None,
 ) -> list[Item]:
-    """Move documents to the next stage and give the claim back; returns what to send a message about, or to choose.
+    """Move documents to the next stage and end their lease; returns the items that are ready for it.
 
-    Those of `chunks` have so many that are found by their words from now on.
+    `chunks` has the number of chunks of documents that are found by their words from now on.
     """
     values = claimed.parameters(ids, stage=stage)
     if chunks:
@@ -251,7 +250,7 @@ def advance(
 def put_back(
     connection: Connection, claimed: Claim, ids: Sequence[UUID], stage: Stage | None = None
 ) -> list[Item]:
-    """Give documents back without a fault of theirs, to the same stage or an earlier one; they are chosen again."""
+    """End the lease without counting an error, at the same stage or an earlier one; the pump chooses them again."""
     if not ids:  # the triggers of the table take their time for nothing, too
         return []
     earlier = stage is not None and claimed.index is None
@@ -262,7 +261,7 @@ def put_back(
 def postpone(
     connection: Connection, claimed: Claim, ids: Sequence[UUID], *, delay: float, reason: str | None
 ) -> None:
-    """Give documents back for `delay` seconds, since something they need is away; they keep their attempts."""
+    """End the lease and retry after `delay` seconds, since a service is not available; no attempt is counted."""
     if ids:
         connection.execute(
             rows_of(claimed.index).postpone, claimed.parameters(ids, delay=delay, reason=reason)
@@ -272,8 +271,8 @@ def postpone(
 def finish(connection: Connection, claimed: Claim, results: Sequence[IndexedDocument]) -> int:
     """Mark documents as searchable in their version, and settle them in their runs; returns how many.
 
-    Those that are no longer ours, or searchable in this version already, are left as they are. The caller has recorded
-    the results in the index, which for an index beside the one that is read gives back the claim.
+    Documents whose lease is lost, or that are searchable in this version already, are left as they are. The caller has
+    recorded the results in the index, which for an index beside the one that is read ends the lease.
     """
     ids = [result.document_id for result in results]
     if claimed.index is not None:
@@ -291,7 +290,7 @@ def finish(connection: Connection, claimed: Claim, results: Sequence[IndexedDocu
         where i.document_id = r.document_id and i.version = r.version and i.outcome is null""")
     connection.execute(statement, {"rows": json.dumps([rows[i] for i in done], default=str)})
     connection.execute(text("delete from chunk_stage where document_id = any(:ids)"), {"ids": done})
-    search_indexes.enqueue_lacking(connection, done)  # before the letters, as whoever fills an index
+    search_indexes.enqueue_lacking(connection, done)  # before the letters: the lock order of filling an index
     resolve_letters(connection, done, "indexed")
     return len(done)
 
@@ -305,9 +304,9 @@ def fail(
     delay: float,
     dead: bool,
 ) -> None:
-    """Note an error of these documents: try again after `delay` seconds, or lay them aside as dead letters.
+    """Count an error of these documents: retry after `delay` seconds, or give them up as dead letters.
 
-    An index beside the one that is read goes without them; every other index keeps what it has.
+    An index beside the one that is read then lacks them; every other index keeps the version it has.
     """
     if claimed.index is not None:
         lock_documents(connection, ids)
@@ -321,7 +320,7 @@ def fail(
 def write_letters(
     connection: Connection, ids: Sequence[UUID], *, code: str, reason: str, index: int | None = None
 ) -> None:
-    """Write dead letters for documents that were given up on; settle them in their runs, and older letters."""
+    """Write dead letters for documents that were given up; settle them in their runs, and resolve older letters."""
     values = {"ids": list(ids), "code": code, "reason": reason, "index": index}
     connection.execute(rows_of(index).write_letters, values)
     if index is None:
@@ -331,7 +330,7 @@ def write_letters(
 def resolve_letters(
     connection: Connection, document_ids: Sequence[UUID], resolution: str, *, index: int | None = None
 ) -> int:
-    """Settle the open letters about these documents, or only those of one search index; returns how many."""
+    """Resolve the open letters about these documents, or only those of one search index; returns how many."""
     statement = text("""
         update dead_letter set resolved_at = now(), resolution = :resolution
         where document_id = any(:ids) and resolved_at is null
