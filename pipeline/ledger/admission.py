@@ -62,7 +62,7 @@ _UPSERT = text(f"""
     on conflict (id) do update set {", ".join(f"{name} = excluded.{name}" for name in _FIELDS.split(", "))},
         state = 'pending', stage = 'fetched', hidden = false, deleted = false, last_error = null, {RESTARTED},
         chunk_count = case when document.indexed_version is not null then document.chunk_count else 0 end,
-        -- The text that is searchable keeps its level and readers until the new one takes its place.
+        -- The searchable text keeps its security level and ACL until the new one replaces it.
         served_level = case when document.indexed_version is not null
                             then coalesce(document.served_level, document.security_level) end,
         served_acl = case when document.indexed_version is not null
@@ -154,7 +154,7 @@ def admit(connection: Connection, target: Admission, page: Page) -> Counts:
 
 
 def _new_ids(connection: Connection, source: UUID, external_ids: Sequence[str]) -> dict[str, UUID]:
-    """Ids for documents that are new here; a document that moved to another source has kept its id, so it gets another."""
+    """Ids for documents that are new here; an id that a moved document took to another source is not used again."""
     ids = {e: document_id(source, e) for e in external_ids}
     statement = text("select id from document where id = any(:ids) and source_id <> :source")
     taken_ids = connection.execute(statement, {"ids": [*ids.values()], "source": source}).scalars().all()
@@ -192,7 +192,7 @@ def verdicts(connection: Connection, target: Admission, page: Page) -> dict[str,
 
 
 def titles_by_id(connection: Connection, source: UUID, ids: Collection[str]) -> dict[str, dict[str, str]]:
-    """Id -> external id -> title of documents whose external id is the id, alone or with `~` and 8 hexadecimal digits."""
+    """Id -> external id -> title of the documents whose external id is the id, alone or with `~` and 8 hex digits."""
     statement = text("""
         select regexp_replace(external_id, '~[0-9a-f]{8}$', '') as id, external_id, title from document
         where source_id = :source and not deleted
@@ -389,7 +389,7 @@ def prune(connection: Connection, source_id: UUID, listing: Listing, guard: Dele
 def differing(connection: Connection, source_id: UUID, listing: Listing, after: str = "") -> list[str]:
     """External ids after `after`, in order, whose fingerprint in the walk differs from that in the ledger.
 
-    An item that failed before has none in the ledger and is read again, since its fault may be mended.
+    An item that failed before may be among them and is read again, since its fault may be mended.
     """
     statement = text("""
         select w.id from unnest(cast(:ids as text[]), cast(:marks as text[])) as w(id, mark)

@@ -1,4 +1,4 @@
-"""The audit: who did what, as a chain of entries per tenant in which each holds the hash of the one before it."""
+"""The audit: a chain of entries per tenant, with actor, action and subject; each has the hash of the one before."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from pipeline.ledger import storable
 
 SEARCH = "rag_search"
 MOST_QUERY = 100
-"""Characters of a question that are kept."""
+"""Characters of a query that are kept."""
 PAUSE = 0.1
-"""Seconds in which entries come together that are written in one transaction."""
+"""Seconds for which entries are collected before they are written in one transaction."""
 AT_ONCE = 200
-"""Entries of one transaction; the chain is locked as long as it lasts."""
+"""The most entries of one transaction, which locks the chain."""
 MOST_WAITING = 10_000
-"""Entries that wait to be written, as long as the database does not answer."""
+"""The most entries that wait to be written while the database does not answer."""
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def append(
 ) -> None:
     """Write an entry into the chain of a tenant, in the transaction of what was done and as the last thing in it.
 
-    Who writes to the same chain waits for the end of the transaction. On the control role it must be one of
+    Other writers of the same chain wait for the end of the transaction. On the control role it must be one of
     `Database.control(tenant)`.
     """
     connection.execute(_APPEND, _values(tenant, action, subject, detail or {}, by))
@@ -51,21 +51,21 @@ def _values(tenant: UUID, action: str, subject: str, detail: Json, by: str) -> d
 
 
 class AuditLog:
-    """Writes into the audit what was answered already, by a thread: nobody waits for it or fails with it."""
+    """Writes entries from a thread, after the answer: no request waits for an entry or fails with it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._waiting: deque[tuple[UUID, dict[str, Any]]] = deque()
         self._hurry = threading.Event()
-        # Its thread is waited for when the process ends, so a command writes what it has asked.
+        # The process waits for this thread at its end, so a command writes its entries.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="audit")
 
     def search(self, tenant: UUID, query: str, hit_count: int, *, by: str) -> None:
-        """Note that somebody searched; `found` is the number of results."""
+        """Add an entry about a search with `hit_count` results."""
         self.add(tenant, SEARCH, query[:MOST_QUERY], {"resultsCount": hit_count}, by=by)
 
     def add(self, tenant: UUID, action: str, subject: str, detail: Json, *, by: str) -> None:
-        """The same as `append`, a moment later and in another transaction."""
+        """Write an entry as `append` does, a moment later and in another transaction."""
         if len(self._waiting) >= MOST_WAITING:
             logger.warning("an entry was not written to the audit: too many wait for the database")
             return
@@ -73,7 +73,7 @@ class AuditLog:
         self._writer.submit(self._write)
 
     def _write(self) -> None:
-        """Some of what waits, a transaction for each tenant; it is called once for each that was added."""
+        """Write up to AT_ONCE waiting entries, in a transaction for each tenant; called once for each added entry."""
         entries: dict[UUID, list[dict[str, Any]]] = {}
         if self._waiting:
             self._hurry.wait(PAUSE)
@@ -85,13 +85,13 @@ class AuditLog:
                 with self._database.tenant(tenant) as connection:
                     connection.execute(_APPEND, tenant_entries)
             except Exception as error:  # noqa: BLE001 (whatever it is, the log must tell that entries are missing)
-                # Its class alone is sure to hold no text.
+                # Only its class is sure to contain no document text.
                 why = getattr(error, "message", type(error).__name__)
                 lost = plural(len(tenant_entries), "entry was", "entries were")
                 logger.warning("%s not written to the audit: %s", lost, why)
 
     def flush(self) -> None:
-        """Return when all that waits was written, or could not be."""
+        """Wait until all waiting entries were written, or failed."""
         self._hurry.set()
         self._writer.submit(self._write).result()
         self._hurry.clear()
@@ -99,7 +99,7 @@ class AuditLog:
 
 @dataclass(frozen=True, kw_only=True)
 class Damage:
-    """Where a chain is broken."""
+    """A place at which a chain is broken."""
 
     seq: int
     """The number of the first such entry."""
@@ -108,18 +108,18 @@ class Damage:
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """What was found of a tenant's chain."""
+    """Result of the check of a tenant's chain."""
 
     entries: int
     first: int
-    """The number of the oldest entry that is kept; 0 if there is none."""
+    """The number of the oldest entry; 0 if there is none."""
     head: str
-    """The hash of the newest entry; noted elsewhere, it proves later that nothing before it was changed."""
+    """The hash of the newest entry; stored elsewhere, it proves later that no entry before it was changed."""
     problems: tuple[Damage, ...]
 
 
-# The same text that audit_append hashes. Before the first entry stands what the last pruning says, else nothing. What
-# it names goes in parts: as long as some entries of it are there, they lead to the hash that it names.
+# Hashes the same text as audit_append. The hash before the first entry is the one in the newest entry about a pruning,
+# else empty. A pruning removes entries in several transactions: those that remain lead to the hash in that entry.
 _VERIFY = text("""
     with start as (
         select case when through ~ '^[0-9]{1,18}$' then through::bigint else -1 end as seq, coalesce(hash, '') as hash
@@ -153,9 +153,9 @@ _VERIFY = text("""
 
 
 def verify(connection: Connection, noted_head: str | None = None) -> Chain:
-    """Look at every entry of the tenant's chain; `noted` is the hash of a head that was noted before.
+    """Check every entry of the tenant's chain; `noted_head` is a head hash that was stored elsewhere before.
 
-    One statement that keeps nothing but its counts, however many entries there are.
+    One statement in constant memory, however many entries there are.
     """
     lift_statement_timeout(connection)
     counts = connection.execute(_VERIFY, {"noted": noted_head}).one()._asdict()
@@ -169,7 +169,7 @@ def verify(connection: Connection, noted_head: str | None = None) -> Chain:
 
 
 def _problems(counts: Json) -> Iterator[tuple[int, str]]:
-    """Number and sentence of the first entry of each kind of damage."""
+    """Number and message for the first entry of each kind of damage."""
     seq, before = counts["gap"] or (0, 0)
     if seq > before + 1:
         yield before + 1, f"entry {before + 1} is missing"
@@ -199,10 +199,10 @@ def listed(connection: Connection, most: int, action: str | None = None) -> list
 
 
 def prune(connection: Connection, *, days: int) -> bool:
-    """Remove some of the tenant's entries that are older; True as long as there may be more, for a transaction each.
+    """Remove some of the tenant's entries older than `days`; True if there may be more. Call in a transaction each.
 
-    The first one writes an entry that tells where the chain begins from then on, and removes nothing. Whoever notes
-    something waits for that one only.
+    The first call only writes an entry about where the chain begins from then on. Only that call makes writers of
+    other entries wait.
     """
     lift_statement_timeout(connection)
     return bool(connection.execute(text("select audit_prune(:days)"), {"days": days}).scalar())

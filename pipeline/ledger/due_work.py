@@ -1,4 +1,4 @@
-"""Work that is due: what the pump sends next, by lane, tenant and source, and what it takes back from dead workers."""
+"""Due work: items that the pump sends next, by lane, tenant and source, and those it takes back from dead workers."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from pipeline.ledger.work import ACTIVE, BESIDE, WorkRows, write_letters
 
 
 class Lane(IntEnum):
-    """In which order what is due goes out; the priority of its message."""
+    """Priority class of work items, and the priority of their messages: smaller numbers are sent first."""
 
     CHANGED = 0
-    """Indexed already and changed since, few of a source: what somebody just edited."""
+    """Edits: documents that were indexed before and changed since, up to SHORT_OF of a source."""
     FEW = 3
-    """Of a source with little to do, as a small new one."""
+    """Documents of a source with at most SHORT_OF to do, such as a small new one."""
     BULK = 6
     FILL = 9
-    """Into a search index beside the one that is read."""
+    """Documents for a search index beside the one that is read."""
 
 
 SHORT_OF = 64
-"""At most so many documents of a source go before those of larger loads."""
+"""The most documents of a source that go before those of larger loads."""
 AHEAD = 2
-"""Messages of a lane that wait to be embedded beyond as many as are under way: whoever comes later waits for these."""
+"""Messages of a lane that may wait to be embedded, beside as many as are under way; later work waits for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,29 +43,29 @@ class Batch:
     items: tuple[Item, ...]
     lane: Lane = Lane.FEW
     index: int | None = None
-    """The search index that lacks them, if it is not the one that is read."""
+    """The search index to write, if it is not the one that is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PumpResult:
-    """What the pump found."""
+    """Messages to send after one tick of the pump, and the number of expired leases."""
 
     batches: tuple[Batch, ...] = ()
     syncs: tuple[tuple[UUID, UUID, int], ...] = ()
-    """(tenant, source, run) whose walk should go on."""
+    """(tenant, source, run) of each sync that should go on."""
     crashed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedRoom:
-    """How much may be sent to be embedded now."""
+    """Limits of the documents that are sent to be embedded now."""
 
     documents: int | None = None
-    """None: as many as there is room for."""
+    """The most documents; None: as many as `Limits.in_flight` allows."""
     chunks: int = 64
-    """In one message; a document with more travels alone."""
+    """The most chunks of one message; a document with more is sent alone."""
     waiting: Mapping[int, int] | None = None
-    """Messages of each lane that no worker has taken; None: any number may wait."""
+    """Lane -> messages that no worker has taken; None: any number may wait."""
 
 
 def pump_once(
@@ -75,14 +75,14 @@ def pump_once(
     embed: EmbedRoom | None = None,
     resend_syncs: float | None = None,
 ) -> PumpResult | None:
-    """Stamp and return what is due; None if another pump is at it right now.
+    """Stamp and return due work; None if another pump is running.
 
-    Walks are sent once more after `resend_syncs` seconds, if not after those of the limits.
+    Messages about syncs are sent once more after `resend_syncs` seconds, by default after `limits.resend`.
     """
     if not connection.execute(text("select pg_try_advisory_xact_lock(hashtext('larder.pump'))")).scalar():
         return None
     runs.compact_counts(connection)
-    connection.execute(text("select analyze_grown()"))  # what follows a first page is planned by it
+    connection.execute(text("select analyze_grown()"))  # plans of the statements below depend on it
     crashed = _take_back(connection, limits)
     syncs = runs.sync_due(connection, resend=resend_syncs or limits.resend)
     batches = [*_choose(connection, limits), *choose_embeds(connection, limits, embed or EmbedRoom())]
@@ -114,7 +114,10 @@ _LOST_BESIDE = BESIDE.leased.forget_messages("index_id = :index")
 
 
 def _take_back(connection: Connection, limits: Limits, index: int | None = None) -> int:
-    """Leases that ran out: back to the queue, or dead after too many crashes; and messages that count as lost."""
+    """End leases that ran out, with a dead letter after too many crashes, and note lost messages.
+
+    Returns how many leases ran out.
+    """
     values = {"crashes": limits.crashes, "resend": limits.resend, "index": index}
     expired = connection.execute(_EXPIRE if index is None else _EXPIRE_BESIDE, values).all()
     if dead := [row[0] for row in expired if row.dead]:
@@ -137,7 +140,7 @@ _OF_LANE = {
     Lane.FEW: f"{_WAITS} and p.documents <= {SHORT_OF}",
     Lane.BULK: _WAITS,
 }
-"""What waits in a lane, of a source `s` that has `p.documents` to do; the lanes before it were emptied."""
+"""Lane -> condition for a waiting document of source `s` with `p.documents` to do; earlier lanes are empty by then."""
 _QUEUES = {
     lane: text(f"""
         select s.tenant_id, s.id as source_id, q.stage
@@ -153,12 +156,13 @@ _QUEUES = {
                  case when count(*) over () > :most then random() end, w.due_at""")
     for lane, waits in _OF_LANE.items()
 }
-"""First whose last message is the oldest: tenants, then their sources; then the longest due, or, where not all have
-their turn now, anyone: what is over is not remembered."""
+"""Lane -> statement for the queues (source and stage) with due documents, in the order of their turns: the tenant, then
+the source, whose newest message is the oldest; then the longest due. If more than `:most` queues wait, the last order
+is random instead, since messages that are done leave no trace of whose turn was last."""
 _ONLY = {Lane.CHANGED: " and indexed_version is not null", Lane.FEW: "", Lane.BULK: ""}
 _SEND = {
     lane: text(f"""
-        with chosen as materialized (  -- once: what is locked and changed is passed over where it is looked for again
+        with chosen as materialized (  -- evaluated once: a second look would pass over rows that are locked and changed
             select w.id from unnest(cast(:sources as uuid[]), cast(:stages as text[]), cast(:shares as integer[]))
                 as q(source, stage, share)
             cross join lateral (select id from document where source_id = q.source and stage = q.stage
@@ -177,7 +181,7 @@ _SEND_EMBED = {
         ), fitting as (
             select id, row_number() over o as place, sum(chunks) over o as chunks, max(crash_count) over o as crashes
             from due window o as (order by due_at, id)
-        ), chosen as materialized (  -- looked at once more: one that is changed just now waits for another stage
+        ), chosen as materialized (  -- checked once more: a document that changed just now waits for another stage
             select id from document where stage = 'chunked' and {_WAITS} and id in (
                 select id from fitting where place = 1 or chunks <= :chunks and crashes = 0)
             for no key update skip locked)
@@ -185,11 +189,12 @@ _SEND_EMBED = {
         returning d.id, d.desired_version""")
     for lane, only in _ONLY.items()
 }
-"""One message: documents up to so many chunks, the first in any case; one that crashed before travels alone."""
+"""Lane -> statement for one message of documents up to `:chunks` chunks, one document at least; a document that crashed
+before is sent alone."""
 
 
 def _choose(connection: Connection, limits: Limits) -> list[Batch]:
-    """Due documents but those to embed, up to the room that is left, in batches; those that crashed before alone.
+    """Stamp and batch due documents, except those to embed, up to the free capacity; crashed ones go alone.
 
     In each lane tenants take turns, then the sources of each, then the stages of a source, the longest due first.
     """
@@ -198,7 +203,7 @@ def _choose(connection: Connection, limits: Limits) -> list[Batch]:
     room = limits.at_once
     groups: dict[tuple[Lane, UUID, str, UUID | None], list[Item]] = defaultdict(list)
     for lane in _OF_LANE:
-        reserve = limits.in_flight // 10 if lane is Lane.BULK else 0  # for what comes later and overtakes
+        reserve = limits.in_flight // 10 if lane is Lane.BULK else 0  # for edits that come later
         rows = _stamp(connection, limits, lane, min(room, capacity - reserve), queues)
         capacity, room = capacity - len(rows), room - len(rows)
         queues -= len({(row.source_id, row.stage) for row in rows})
@@ -217,9 +222,9 @@ def _choose(connection: Connection, limits: Limits) -> list[Batch]:
 
 
 def choose_embeds(connection: Connection, limits: Limits, room: EmbedRoom) -> list[Batch]:
-    """Stamp and return what is to be embedded next, message by message: tenants take turns, then their sources.
+    """Stamp and return the next documents to embed, message by message: tenants take turns, then their sources.
 
-    Only a few messages wait in the broker, and all else here, so that whoever comes later has its turn soon.
+    Only a few messages wait in the broker, and all others here, so that later work has its turn soon.
     """
     connection.execute(text("select pg_advisory_xact_lock(hashtext('larder.embed'))"))
     flying = connection.execute(_FLYING).one()
@@ -243,7 +248,7 @@ def choose_embeds(connection: Connection, limits: Limits, room: EmbedRoom) -> li
 
 
 def _stamp(connection: Connection, limits: Limits, lane: Lane, room: int, most: int) -> list[Row[Any]]:
-    """Note of at most `room` documents of a lane, of `most` queues, that a message about them is under way."""
+    """Stamp at most `room` documents of a lane, from at most `most` queues, as sent; returns their rows."""
     chosen: list[Row[Any]] = []
     least = max(1, limits.in_flight // limits.queues)
     if room <= 0 or most <= 0:
@@ -262,7 +267,7 @@ def _stamp(connection: Connection, limits: Limits, lane: Lane, room: int, most: 
         rows = connection.execute(_SEND[lane], values).all()
         chosen += rows
         sent_by_queue = Counter((row.source_id, row.stage) for row in rows)
-        # A queue that gave less than its share is empty: the others have its room.
+        # A queue with fewer documents than its share is empty: the others get its room.
         queues = [
             queue
             for queue, share in zip(queues, shares, strict=True)
@@ -272,7 +277,7 @@ def _stamp(connection: Connection, limits: Limits, lane: Lane, room: int, most: 
 
 
 def _shares(queues: Sequence[Row[Any]], room: int, least: int) -> list[int]:
-    """How many documents each queue may send, `least` or nothing; the sum is at most `room`."""
+    """The number of documents that each queue may send, at least `least` or none; the sum is at most `room`."""
     sources = {(queue.tenant_id, queue.source_id) for queue in queues}
     of_tenant = Counter(tenant for tenant, _ in sources)
     of_source = Counter(queue.source_id for queue in queues)
@@ -287,14 +292,14 @@ def _shares(queues: Sequence[Row[Any]], room: int, least: int) -> list[int]:
 # Search indexes beside the one that is read ---------------------------------------------------------
 
 FILLS_IN_FLIGHT = 1024
-"""Most documents that are sent and not done, for each index that is filled."""
+"""The most documents that are sent and not done, for each index that is filled."""
 TENANT_SHARE = 32
-"""Documents that each tenant may have among them in any case, the longest due first."""
+"""The most documents of one tenant in a round with many tenants, the longest due first."""
 
 _LACKING = """
     index_id = :index and tenant_id = t.id and wanted > version and dead_version is distinct from wanted"""
 _SENDABLE = "enqueued_at is null and lease_token is null and due_at <= now()"
-# The version that is searchable may be newer than the one that was noted, or gone.
+# The searchable version may be newer than the one in `wanted`, or deleted.
 _SEND_FILLS = text(f"""
     with wanting as materialized (
         select id from tenant t where exists (select from index_document where {_LACKING})
@@ -309,8 +314,8 @@ _SEND_FILLS = text(f"""
             order by x.due_at limit greatest({TENANT_SHARE}, :room / (select count(*) from wanting))) w
         order by w.place, w.since limit :room
     ), free as materialized (
-        -- Not those that somebody writes just now: to wait for one while others are held here may be a deadlock. Those
-        -- that were written meanwhile are looked at once more.
+        -- Rows that another transaction has locked are skipped: waiting with locks held may be a deadlock. Rows that
+        -- were written meanwhile are checked once more.
         select x.tenant_id, x.document_id from due join index_document x
             on x.tenant_id = due.tenant_id and x.index_id = :index and x.document_id = due.id
         where x.version < due.indexed_version and {_SENDABLE}
@@ -323,10 +328,10 @@ _SEND_FILLS = text(f"""
 
 
 def choose_fills(connection: Connection, index: int, limits: Limits, *, chunks: int = 64) -> list[Batch]:
-    """Stamp and return what an index lacks, up to the room that is left: tenants take turns, message by message.
+    """Stamp and return documents that an index lacks, up to its free capacity: tenants take turns, message by message.
 
-    Nothing as long as more than half of the last ones are under way. A message is of about so many `chunks`; documents
-    that have crashed before come alone, those that crashed once too often not at all. On the control role.
+    Nothing while more than half of FILLS_IN_FLIGHT are under way. A message has about `chunks` chunks; a document that
+    crashed before is sent alone, and not at all after too many crashes. On the control role.
     """
     connection.execute(text("select pg_advisory_xact_lock(hashtext('larder.fill'), :i)"), {"i": index})
     _take_back(connection, limits, index)
@@ -357,7 +362,7 @@ def choose_fills(connection: Connection, index: int, limits: Limits, *, chunks: 
 def even_batches(
     items: Iterable[Item], sizes: Mapping[UUID, int], *, weight: int, most: int
 ) -> list[list[Item]]:
-    """Cut documents into messages of at most `most` documents and about `weight` chunks."""
+    """Group documents into messages of at most `most` documents and about `weight` chunks."""
     messages: list[list[Item]] = []
     load = 0
     for item in items:

@@ -16,19 +16,19 @@ from pipeline.ledger import Stage, dead, runs
 from pipeline.ledger.sources import UPLOADED
 
 DEAD_SHOWN = 20
-"""How many dead letters a source names, newest first; `dead` counts them all."""
+"""The most dead letters that are listed of a source, newest first; `dead` counts all."""
 TURN_SECONDS = 30
-"""While something is embedded, a message is sent in each such time; one that waits longer tells that nobody embeds."""
+"""Seconds in which a worker that embeds takes at least one message; one that waits longer shows that none embeds."""
 NOBODY_EMBEDS = f"""
     not exists (select from document where state = 'pending' and enqueued_at is not null and stage = 'chunked'
         and (lease_until > now() or enqueued_at > now() - make_interval(secs => {TURN_SECONDS})))"""
-"""Else what is cut waits for its turn: a load is not overdue while others are embedded."""
+"""True if no worker embeds. Otherwise cut documents wait for their turn and are not overdue."""
 SHOWN_SECONDS = 2.0
-"""A shorter wait is part of ordinary work."""
+"""Seconds below which a wait is not shown, as part of ordinary work."""
 WAITING_COUNTED = 1000
-"""Documents of a source and stage; how many more wait is in its own figures."""
+"""The most waiting documents that are counted of a source and stage; its own figures have the rest."""
 WORKERS_SECONDS = 300
-"""A worker that was silent for longer is no longer listed: machines come and go."""
+"""Seconds without a sign of life after which a worker is no longer listed."""
 
 
 _SOURCES = text("""
@@ -69,15 +69,14 @@ _SOURCES = text("""
 
 
 def sources(connection: Connection) -> list[Json]:
-    """Every source of every tenant, what it holds and how its last sync went; no longer configured ones last.
+    """Every source of every tenant, with its figures and the result of its last sync; removed ones last.
 
-    `documents` are done, neither hidden nor deleted; `dead` are those whose dead letter waits for a person; `held` are
-    deletions that wait for `larder sources release`; `freshness_seconds` count from the last complete sync;
-    `left_out` are the items that the last walk over all saw and left out, by reason; `noted` are the documents that it
-    read in part; `failures` are syncs that failed
-    one after another. `schedule`, `timezone` and `last_sync_at` (a datetime) tell when the next one was promised.
-    `running` is the oldest run that is not through. `renamed_to` is, of a source that is no longer configured, one of
-    its type that has the same items, seen by a hundred of them.
+    `documents` are done, neither hidden nor deleted; `dead` are those with an open dead letter; `held` are deletions
+    that wait for `larder sources release`; `freshness_seconds` count from the last complete sync; `left_out` are the
+    excluded items of the last complete walk, by reason; `noted` are its documents with a reading note; `failures` are
+    consecutive failed syncs. `schedule`, `timezone` and `last_sync_at` (a datetime) give the time of the next sync.
+    `running` is the oldest open run. `renamed_to` is, for a removed source, another one of its type with the same
+    items, judged by a hundred of them.
     """
     letters: dict[UUID, list[Json]] = defaultdict(list)
     for letter in dead.listed(connection, most_per_source=DEAD_SHOWN):
@@ -108,7 +107,7 @@ RUN_COUNTS = ("listed", *runs.COUNTED, *runs.TOTALS)
 
 
 def _runs(connection: Connection, which: str, order: str) -> dict[UUID, Json]:
-    """The first run of each source in this order, with its counts; an open one has those of this moment."""
+    """The first run of each source in this order, with its counts; an open one has live counts."""
     statement = text(f"""
         select distinct on (source_id) source_id, id as run, state, trigger, started_at, finished_at,
                {", ".join(RUN_COUNTS)}, left_out
@@ -122,14 +121,14 @@ def _runs(connection: Connection, which: str, order: str) -> dict[UUID, Json]:
 
 
 def _count_now(connection: Connection, run_values: Collection[Json]) -> None:
-    """Give open runs the counts of this moment: their own are written when they close."""
+    """Set live counts on open runs: the stored ones are written when a run closes."""
     live = runs.progress(connection, [run["run"] for run in run_values if not run["finished_at"]])
     for run in run_values:
         run |= {name: n for name, n in live.get(run["run"], {}).items() if name in RUN_COUNTS}
 
 
 def newest_runs(connection: Connection, source_ids: Sequence[UUID], most: int) -> list[Json]:
-    """The newest runs of these sources with their counts and problems, newest first; open ones as they are now."""
+    """The newest runs of these sources with their counts and problems, newest first; open ones have live counts."""
     statement = text(f"""
         select id as run, source_id, state, trigger, started_at, finished_at, {", ".join(RUN_COUNTS)}, error, problems
         from sync_run where source_id = any(:ids) order by id desc limit :most""")
@@ -140,9 +139,9 @@ def newest_runs(connection: Connection, source_ids: Sequence[UUID], most: int) -
 
 
 def newest_problems(connection: Connection) -> dict[UUID, list[Json]]:
-    """What the newest run with any problem could not take, by source, until a later one has taken all.
+    """Problems of the newest run with any, by source, until a later complete run has none.
 
-    Not of uploads: whoever sent what could not be taken was told.
+    Uploads are left out: their callers got the problems in the answer.
     """
     statement = text("""
         select distinct on (source_id) source_id, problems from sync_run r
@@ -157,9 +156,9 @@ def newest_problems(connection: Connection) -> dict[UUID, list[Json]]:
 
 
 def backlog(connection: Connection, *, resend: float) -> Json:
-    """What waits, over all tenants; a document counts as in flight for `resend` seconds after its message was sent.
+    """Figures of pending documents over all tenants; one is in flight for `resend` seconds after its message was sent.
 
-    A load waits for its turns to be embedded, and is not overdue while others are.
+    A document that waits for its turn to be embedded is not overdue while others are embedded.
     """
     statement = text(f"""
         select cast(extract(epoch from now() - min(due_at)) as double precision) as oldest_due_seconds,
@@ -187,10 +186,10 @@ def backlog(connection: Connection, *, resend: float) -> Json:
 
 
 def waiting(connection: Connection) -> Row[Any] | None:
-    """What waits for the embedder or the database over all tenants, put back with a reason and not due yet, if any.
+    """Postponed documents over all tenants, which wait for the embedder or the database; None if there are none.
 
-    documents: how many, of a source and stage WAITING_COUNTED at most; until: when the first of them goes on; reason:
-    its own.
+    documents: their number, at most WAITING_COUNTED of a source and stage; until: the time at which the first of them
+    is due; reason: the error of that one.
     """
     statement = text("""
         select count(*) as documents, min(due_at) as until,
@@ -205,9 +204,9 @@ def waiting(connection: Connection) -> Row[Any] | None:
 
 
 def embedded_texts(connection: Connection) -> Json:
-    """`{"texts", "cut"}`: embedded by the last large sync of each source, and of these longer than the model reads.
+    """`{"texts", "cut"}`: texts embedded by the last large sync of each source, and those longer than the model reads.
 
-    Large is one of at least half as many as the source's largest: a few edits tell nothing of all.
+    A large sync embedded at least half as many texts as the source's largest: a few edits are no sample.
     """
     statement = text("""
         select cast(coalesce(sum(texts_embedded), 0) as bigint) as texts,
@@ -219,7 +218,7 @@ def embedded_texts(connection: Connection) -> Json:
 
 
 def workers(connection: Connection) -> list[Json]:
-    """Workers that gave a sign of life in the last minutes, with its age and that of the process in seconds."""
+    """Workers with a sign of life in the last WORKERS_SECONDS, with its age and that of the process in seconds."""
     statement = text("""
         select name, queues, host, pid,
                cast(extract(epoch from now() - seen_at) as double precision) as age_seconds,
@@ -230,7 +229,7 @@ def workers(connection: Connection) -> list[Json]:
 
 
 def unserved(connection: Connection, queues: Sequence[str], *, silent: float) -> dict[str, float | None]:
-    """Those `queues` that no worker serves, and for how many seconds; None if none ever did.
+    """Queue -> seconds for which no worker has served it, for unserved `queues`; None if none ever did.
 
     A worker counts for `silent` seconds after its last sign of life. The time begins anew when all workers do, so that
     those that start one after another are not missed.
@@ -249,7 +248,7 @@ def unserved(connection: Connection, queues: Sequence[str], *, silent: float) ->
 
 
 def canaries(connection: Connection) -> dict[str, float]:
-    """Seconds since each queue last did its task of the minute."""
+    """Queue -> seconds since its last probe."""
     statement = text("""
         select queue, cast(extract(epoch from now() - sung_at) as double precision) as age
         from canary order by queue""")
@@ -269,7 +268,7 @@ def index(connection: Connection) -> Json | None:
 
 
 def round_trip(connection: Connection) -> float:
-    """Seconds that a round trip to the server takes, when there is nothing to do there."""
+    """Seconds that a round trip to the server takes, with an empty query."""
     nothing = text("select 1")
     connection.execute(nothing)  # a transaction begins with its first statement, which is one more
     begun = time.monotonic()
@@ -298,12 +297,12 @@ def enrichment(connection: Connection) -> Json:
 
 
 def server_version(connection: Connection) -> str:
-    """Of PostgreSQL."""
+    """The version of PostgreSQL."""
     return str(connection.execute(text("select current_setting('server_version')")).scalar_one())
 
 
 def vector_version(connection: Connection) -> str | None:
-    """Of the extension pgvector; None if it is not in this database."""
+    """The version of the extension pgvector; None if it is not in this database."""
     version = connection.execute(
         text("select extversion from pg_extension where extname = 'vector'")
     ).scalar()
@@ -311,7 +310,7 @@ def vector_version(connection: Connection) -> str | None:
 
 
 def role(connection: Connection) -> Row[Any]:
-    """Who acts and who logged in: acts, login, super, bypass (of the role), strong_login (either of the login)."""
+    """The current and the login role: acts, login, super, bypass (of the role), strong_login (either of the login)."""
     statement = text("""
         select current_user as acts, session_user as login, r.rolsuper as super, r.rolbypassrls as bypass,
                l.rolsuper or l.rolbypassrls as strong_login
@@ -332,6 +331,6 @@ def tables_of_tenants(connection: Connection) -> dict[str, bool]:
 
 
 def server_time(connection: Connection) -> datetime:
-    """The moment at which the server answers."""
+    """The time by the server's clock."""
     moment: datetime = connection.execute(text("select clock_timestamp()")).scalar_one()
     return moment

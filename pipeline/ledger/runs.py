@@ -362,7 +362,7 @@ _THROUGH = """
 
 
 _FREE = "for no key update of r skip locked"
-"""The lock on runs `r`: the pump skips locked ones, since it may hold locks itself, and sees them on its next tick."""
+"""The lock on runs `r`: the pump skips locked ones, since it may hold others, and takes them on its next tick."""
 
 
 COUNT_DUE = "coalesce(s.refreshed_at + greatest(s.chunks - 10000, 0) * interval '1 ms' < now(), true)"

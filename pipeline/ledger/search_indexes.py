@@ -238,7 +238,7 @@ _ENQUEUE = text(f"""
     ), lacking as (
         insert into index_document as x (tenant_id, index_id, document_id, wanted)
         select tenant_id, :index, id, indexed_version from slice d
-        -- Looked up one by one: a join would read what the index holds of all.
+        -- Looked up one by one: a join would read all rows of the index.
         where coalesce((select greatest(h.version, h.wanted) from index_document h where h.tenant_id = d.tenant_id
                         and h.index_id = :index and h.document_id = d.id), 0) < d.indexed_version
         order by tenant_id, id {_WANT} returning 1)

@@ -1,6 +1,6 @@
-"""Keeping the ledger in shape: limits of records, signs of life, what is wrong with stored rows, and what wears out.
+"""Upkeep of the ledger: retention, heartbeats of workers, alerts, repair of damaged rows, bloated indexes and tables.
 
-Functions of one tenant's rows take its connection, those over all tenants the control role's.
+Functions about one tenant's rows take its connection, those over all tenants the control role's.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from pipeline.ledger.leases import RESTARTED
 from pipeline.ledger.overview import NOBODY_EMBEDS
 
 USAGE_DAYS = 400
-"""A bill of a year ago can still be checked."""
+"""Days for which use is kept, so that a bill of a year ago can still be checked."""
 
 TRIMMED = 1000
-"""Rows that are removed in one transaction: each may take others along."""
+"""The most rows that are removed in one transaction; each may cascade to others."""
 
 AGED = {
     "sync_run": "finished_at < now() - make_interval(days => :runs)",
     "dead_letter": "resolved_at < now() - make_interval(days => :dead)",
-    # Of a document that was never searchable, when it was seen first.
+    # A document that was never searchable counts from its first sync.
     "document": "deleted and coalesce(last_indexed, first_seen_at) < now() - make_interval(days => :runs)",
-    # One that failed and had all the time it wanted waits for a person, as a dead letter.
+    # A failed job without a deadline waits for a person, as a dead letter does.
     "enrichment_job": """finished_at < now() - make_interval(secs => :answers)
         and (state <> 'failed' or deadline is not null or finished_at < now() - make_interval(days => :dead))""",
 }
-"""Tables whose old rows go, and which these are: runs, resolved dead letters, tombstones, answers."""
+"""Table -> condition for its old rows: runs, resolved dead letters, tombstones, answers."""
 _FEW = (
     "delete from embedding_usage where day < current_date - cast(:usage as integer)",
     "delete from worker where seen_at < now() - make_interval(days => 1)",
@@ -45,7 +45,7 @@ def trim(connection: Connection, table: str, *, runs_days: int, dead_days: int, 
     """Remove some of the old rows of one of the AGED tables; True if there may be more. On the control role."""
     lift_statement_timeout(connection)
     values = {"runs": runs_days, "dead": dead_days, "answers": answers_hours * 3600}
-    # Locked, so that a document which comes back at this moment is looked at once more; chosen once, not for each row.
+    # Locked, so that a document that is restored at this moment is checked once more; selected once, not for each row.
     statement = f"""
         with old as materialized (select id from {table} where {AGED[table]} limit :most for update skip locked)
         delete from {table} where id in (select id from old)"""
@@ -56,21 +56,21 @@ def trim(connection: Connection, table: str, *, runs_days: int, dead_days: int, 
 
 
 def trim_usage_and_workers(connection: Connection) -> None:
-    """Remove old counts of use and rows of silent workers."""
+    """Remove old counts of use, and rows of workers without a sign of life."""
     for statement in _FEW:
         connection.execute(text(statement), {"usage": USAGE_DAYS} if ":usage" in statement else {})
 
 
 OUTGROWN = 4
-"""So many times the chunks that were counted: a load counts words a few times, which all together is a third of a count
-at its end. With twice it is a whole one, and the weight of a word differs by no more than those of others do."""
+"""Growth, as a factor on the chunks counted last, after which lexemes are counted again during a load. All counts of a
+load together then cost a third of the one at its end; with 2 it would be a whole one, for no better weights."""
 
 
 def tenants_to_count(connection: Connection) -> list[UUID]:
-    """Those whose documents have changed since their lexemes were counted last; who has the least chunks, first.
+    """Tenants whose documents have changed since their lexemes were counted last; the one with the fewest chunks first.
 
-    To count those of a large one takes minutes, and the runs of each stay open until its own are counted. So many are
-    not counted after each change (`runs.COUNT_DUE`), unless they are `OUTGROWN` times as many.
+    Counting a large tenant takes minutes, and its runs stay open until then. A large tenant is therefore not counted
+    after each change (`runs.COUNT_DUE`), unless it has `OUTGROWN` times the chunks.
     """
     statement = text(f"""
         select d.tenant_id from document_count d
@@ -96,7 +96,7 @@ def have_outgrown_counts(connection: Connection) -> bool:
 
 
 def record_canary(connection: Connection, queue: str) -> None:
-    """Note that a queue did its task of the minute just now."""
+    """Note that a queue ran its probe just now."""
     statement = text("""
         insert into canary (queue) values (:queue)
         on conflict (queue) do update set sung_at = now()""")
@@ -104,7 +104,7 @@ def record_canary(connection: Connection, queue: str) -> None:
 
 
 def record_worker(connection: Connection, name: str, *, queues: str, host: str, pid: int) -> None:
-    """Note that a worker lives; `queues` are those it serves, with commas."""
+    """Note a sign of life of a worker; `queues` are those it serves, separated by commas."""
     statement = text("""
         insert into worker (name, queues, host, pid) values (:name, :queues, :host, :pid)
         on conflict (name) do update set seen_at = now(), pid = excluded.pid, queues = excluded.queues,
@@ -113,7 +113,7 @@ def record_worker(connection: Connection, name: str, *, queues: str, host: str, 
 
 
 def record_worker_end(connection: Connection, name: str) -> None:
-    """Note that a worker ended: its row, of no process, tells since when its queues are not served."""
+    """Note that a worker ended: its row, with process id 0, keeps the time since when its queues are not served."""
     connection.execute(text("update worker set pid = 0, seen_at = now() where name = :name"), {"name": name})
 
 
@@ -123,7 +123,7 @@ _ALERT = "name, subject, severity, message, since"
 
 
 def raise_alert(connection: Connection, name: str, subject: str, *, severity: str, message: str) -> None:
-    """Something is wrong just now; whoever looks next fires it, once as long as it is raised again and again."""
+    """Store an alert as raised now; `fire_alerts` reports it once for as long as it is raised repeatedly."""
     statement = text("""
         insert into alert as a (name, subject, severity, message) values (:name, :subject, :severity, :message)
         on conflict (name, subject) do update
@@ -133,7 +133,7 @@ def raise_alert(connection: Connection, name: str, subject: str, *, severity: st
 
 
 def fire_alerts(connection: Connection, *, calm: float) -> tuple[list[Json], list[Json]]:
-    """(raised since the last look, not raised any more for `calm` seconds); each is told to one who asks."""
+    """(newly raised alerts, alerts not raised for `calm` seconds); each is returned to one caller only."""
     fired = text(f"update alert set fired_at = now() where fired_at is null returning {_ALERT}")
     cleared = text(f"""
         delete from alert where seen_at < now() - make_interval(secs => :calm) and fired_at < now()
@@ -144,7 +144,7 @@ def fire_alerts(connection: Connection, *, calm: float) -> tuple[list[Json], lis
 
 
 def keep_alert_messages(connection: Connection, messages: Collection[tuple[str, Json]], *, most: int) -> None:
-    """What channels, by their addresses, are to be told; of more than `most` the oldest go."""
+    """Store messages to alert channels, (address, message) each; beyond `most` the oldest are deleted."""
     if messages:
         rows = [{"address": address, "told": json.dumps(message)} for address, message in messages]
         connection.execute(
@@ -157,10 +157,10 @@ def keep_alert_messages(connection: Connection, messages: Collection[tuple[str, 
 def lease_alert_message(
     connection: Connection, *, besides: Sequence[str], lease: float
 ) -> tuple[int, str, Json] | None:
-    """(number, address, what) of one that nobody tells at this moment, and that is not for one of `besides`.
+    """Claim a message that no other process delivers now; (number, address, message), not for an address of `besides`.
 
-    First what was never tried, so that one which a channel refuses keeps no other alert back; of an alert each message
-    waits for the ones before it.
+    Untried messages come first, so that one which a channel refuses delays no other alert; the messages of one alert
+    are delivered in order.
     """
     statement = text("""
         update alert_message set lease_until = clock_timestamp() + make_interval(secs => :lease)
@@ -176,7 +176,7 @@ def lease_alert_message(
 
 
 def settle_alert_message(connection: Connection, number: int, *, delivered: bool) -> None:
-    """It is through, or whoever looks next tries again."""
+    """Delete a delivered message, or end its lease for another attempt."""
     remove, retry = (
         "delete from alert_message where id = :id",
         "update alert_message set lease_until = clock_timestamp() where id = :id",
@@ -185,7 +185,7 @@ def settle_alert_message(connection: Connection, number: int, *, delivered: bool
 
 
 def alerts(connection: Connection) -> list[Json]:
-    """Those that are raised, the oldest first."""
+    """Alerts that are raised, the oldest first."""
     rows = connection.execute(text(f"select {_ALERT} from alert where fired_at is not null order by since"))
     return [{**row, "since": row["since"].isoformat()} for row in rows.mappings()]
 
@@ -193,30 +193,30 @@ def alerts(connection: Connection) -> list[Json]:
 # Rows of one tenant -------------------------------------------------------------------------------
 
 ORPHANS = "chunk c where not exists (select from document d where d.id = c.document_id and not d.deleted)"
-"""Chunks that outlived their document."""
+"""Chunks whose document is deleted."""
 SETTLED_STAGE = """
     chunk_stage s where not exists (
         select from document d where d.id = s.document_id and d.state = 'pending'
         and d.desired_version = s.version)"""
-"""Staged chunks whose document waits for them no longer."""
+"""Staged chunks whose document is not pending in their version."""
 OLD_BODIES = """
     document_body b where not exists (
         select from document d where d.id = b.document_id and d.desired_version = b.version and not d.deleted)"""
-"""Texts of versions that are not the wanted ones."""
+"""Bodies of other versions than the newest one of their document."""
 
 
 def count(connection: Connection, from_clause: str) -> int:
-    """How many rows there are of one of those above."""
+    """The number of rows of a from clause such as ORPHANS."""
     return int(connection.execute(text(f"select count(*) from {from_clause}")).scalar_one())
 
 
 def delete(connection: Connection, from_clause: str) -> None:
-    """Remove them."""
+    """Delete the rows of a from clause such as ORPHANS."""
     lift_statement_timeout(connection)
     connection.execute(text(f"delete from {from_clause}"))
 
 
-# Against the index that is read, unless that one was made active a moment ago and is still filled from another.
+# Compared with the active index, unless that one was made active a moment ago and is still being filled.
 _DAMAGED = text("""
     select d.id, d.external_id,
            exists (select from document_body b
@@ -237,7 +237,7 @@ _DAMAGED = text("""
 
 
 def damaged(connection: Connection) -> Sequence[Row[Any]]:
-    """Finished documents with other than exactly their own chunks of one version, each with its vector.
+    """Finished documents whose chunks are not complete, of their version, and each with a vector.
 
     Columns: id, external_id, has_body.
     """
@@ -245,9 +245,9 @@ def damaged(connection: Connection) -> Sequence[Row[Any]]:
 
 
 def requeue_damaged(connection: Connection) -> None:
-    """Index those that have a body again, as a new version that replaces whatever is there."""
+    """Queue damaged documents that have a body, as a new version that replaces all their chunks."""
     ids = [row.id for row in damaged(connection) if row.has_body]
-    # Above every version that is stored, or the store would take the new chunks for old ones.
+    # Above every stored version, or the store would treat the new chunks as old ones.
     statement = text(f"""
         update document d set state = 'pending', stage = 'fetched', {RESTARTED},
                desired_version = 1 + greatest(d.desired_version, d.indexed_version, coalesce(
@@ -268,11 +268,11 @@ DAMAGED_BESIDE = """
         select count(*) as chunks, count(*) filter (where c.version <> x.version or c.embedding is null) as others
         from chunk c where c.index_id = x.index_id and c.document_id = x.document_id) c
     where i.status <> 'active' and x.version > 0 and (c.chunks <> x.chunk_count or c.others > 0)"""
-"""Documents that have other chunks than are noted in an index beside the active one."""
+"""Rows of documents whose chunks differ from their row, in an index beside the active one."""
 
 
 def refill_damaged_beside(connection: Connection) -> None:
-    """Have them filled in from nothing: chunks of a version that nobody noted would keep the right ones out."""
+    """Delete the chunks of DAMAGED_BESIDE and queue the documents anew: chunks of an unknown version would stay."""
     statement = text(f"select x.index_id, x.document_id from {DAMAGED_BESIDE} order by 1, 2 for update of x")
     rows = connection.execute(statement).all()
     values = {"indexes": [row.index_id for row in rows], "ids": [row.document_id for row in rows]}
@@ -293,12 +293,12 @@ LEASES = {
     "embedding_claim": "until",
     "source": "sync_lease_until",
 }
-"""Tables whose rows somebody may be at work on -> the column that says until when."""
+"""Table with leases -> the column with their end."""
 _STUCK = "{until} > now() + make_interval(secs => :most)"
 
 
 def count_stuck_leases(connection: Connection, *, most: float) -> int:
-    """Leases that end later than any that was taken for `most` seconds: nobody is told of that work before."""
+    """The number of leases that end later than `most` seconds from now: no pump takes that work back before."""
     stuck_leases = " union all ".join(
         f"select 1 from {table} where {_STUCK.format(until=until)}" for table, until in LEASES.items()
     )
@@ -308,7 +308,7 @@ def count_stuck_leases(connection: Connection, *, most: float) -> int:
 
 
 def end_stuck_leases(connection: Connection, *, most: float) -> None:
-    """Let them run out now, so that the pump takes that work back."""
+    """End such leases now, so that the pump takes that work back."""
     for table, until in LEASES.items():
         stuck = f"update {table} set {until} = now() where {_STUCK.format(until=until)}"
         connection.execute(text(stuck), {"most": most})
@@ -322,9 +322,9 @@ def count_forgotten(
 ) -> tuple[int, int]:
     """(due documents without a message, leases that ended and were not taken back).
 
-    A document counts after `due` seconds, a message for `resend` seconds, a lease `lease` seconds after its end;
-    with `embedding` False those that wait for the embedder are left out, and so are those that wait for their turn
-    while others are embedded.
+    A document counts after `due` seconds, a message for `resend` seconds, a lease `lease` seconds after its end.
+    Documents that wait for their turn to be embedded while others are embedded do not count; with `embedding` False,
+    no document that waits for the embedder does.
     """
     statement = text(f"""
         select count(*) filter (where due_at < now() - make_interval(secs => :due)
@@ -359,14 +359,14 @@ _DRIFT = f"""
 
 
 def count_drift(connection: Connection) -> int:
-    """By how many documents the figures of `status` and of scaling differ from what is there; on the control role."""
+    """Number of documents by which the stored figures differ from a count of the rows; on the control role."""
     lift_statement_timeout(connection)
     statement = text(f"{_DRIFT} select coalesce(sum(greatest(abs(documents), 1)), 0) from drift")
     return int(connection.execute(statement).scalar_one())
 
 
 def correct_figures(connection: Connection) -> None:
-    """Note the difference, as a statement that changed documents would have; on the control role."""
+    """Add the differences to the stored figures, in rows like those of any change; on the control role."""
     lift_statement_timeout(connection)
     added = (
         f"insert into document_count ({_KEY}, documents, chunks) select {_KEY}, documents, chunks from drift"
@@ -375,15 +375,15 @@ def correct_figures(connection: Connection) -> None:
 
 
 LEAST_BYTES = 64_000_000
-"""Smaller indexes are not worth a look."""
+"""Bytes below which an index is not checked for bloat."""
 GROWN = 2.0
-"""Times as large as a new one would be: half of it leads nowhere."""
+"""Size from which an index counts as bloated, as a factor on that of a new one: half of it is unused."""
 _NODE = "(2 * i.dimensions + 8 + 16 * 2 * 6 + 96)"
 """Bytes of a vector in a new HNSW index: half floats, 2 x 16 neighbours of 6 bytes, headers."""
 
 
 def bloated_indexes(connection: Connection) -> Sequence[Row[Any]]:
-    """Vector indexes (name, bytes, times) that are much larger than their chunks need: deleted ones leave holes."""
+    """Vector indexes (name, bytes, times) much larger than their chunks need, since deleted chunks left holes."""
     statement = text(f"""
         select v.relname as name, pg_relation_size(v.oid) as bytes,
                pg_relation_size(v.oid) / greatest(i.chunks * {_NODE} * 1.2, 1.0) as times
@@ -397,7 +397,7 @@ def bloated_indexes(connection: Connection) -> Sequence[Row[Any]]:
 
 
 LEAST_DEAD = 20_000
-"""Rows that nobody can see any more; fewer hurt no table."""
+"""Dead rows below which a table is not reported."""
 _UNCLEAN = """
     select relname as name, n_dead_tup as dead, n_live_tup as live,
            cast(extract(epoch from now() - greatest(last_autovacuum, last_vacuum)) as double precision) as seconds
@@ -407,12 +407,12 @@ _UNCLEAN = """
 
 
 def unvacuumed_tables(connection: Connection) -> Sequence[Row[Any]]:
-    """Tables (name, dead, live, seconds since vacuumed) twice over the share at which PostgreSQL cleans up."""
+    """Tables (name, dead, live, seconds since vacuumed) with twice the dead rows at which autovacuum starts."""
     return connection.execute(text(_UNCLEAN), {"least": LEAST_DEAD}).all()
 
 
 def autovacuum_is_on(connection: Connection) -> bool:
-    """Whether PostgreSQL cleans up by itself."""
+    """True if autovacuum is on, with the counts that it needs."""
     statement = text(
         "select current_setting('autovacuum')::boolean and current_setting('track_counts')::boolean"
     )
@@ -420,7 +420,7 @@ def autovacuum_is_on(connection: Connection) -> bool:
 
 
 def as_owner(url: str, statements: Sequence[str]) -> None:
-    """Run what cannot be run within a transaction, as the owner: `vacuum`, `reindex concurrently`."""
+    """Run statements as the owner and outside a transaction, as `vacuum` and `reindex concurrently` must be."""
     engine = owner_engine(url)
     try:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
