@@ -1,1 +1,1 @@
-"""A document's way into the store: sync, then the steps into each search index."""
+"""Ingestion: syncs that bring documents into the ledger, and the steps that bring them into each search index."""

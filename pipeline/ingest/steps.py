@@ -1,7 +1,7 @@
-"""Bringing documents into a search index: each step claims, works outside transactions, and finishes.
+"""Steps that bring documents into a search index: each claims work items, works outside transactions, and finishes.
 
-New versions go into the index that is read by three steps, chunk, embed and upsert, with workers of their own and
-chunks staged in between. Another index gets what is searchable already by one step, fill.
+New versions come into the active index by three steps, chunk, embed and upsert, with queues of their own and chunks
+staged in between. Another index gets documents that are searchable already by one step, fill.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SHARED_SECONDS = 1.0
-"""How long to leave a document alone of which somebody else is embedding a text: about one call."""
+"""Seconds until the next try of a document with a text that another worker is embedding: about one call."""
 BUILT_SECONDS = 15.0
-"""How long a write stays away from an index that is being built: it would wait for that, and all behind it."""
+"""Seconds until the next try of a write to an index that is being built, which would block a connection meanwhile."""
 HELD_SECONDS = 5.0
-"""How soon a worker with another configuration may try what this one's hold stopped."""
+"""Seconds after which a worker with another configuration may try documents that a hold stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What an error means for the documents that met it."""
+    """The consequence of an error for its documents."""
 
     delay: float
     """Seconds until the next try."""
@@ -58,25 +58,25 @@ class Decision:
 
 
 Decide = Callable[[LarderError, int], Decision]
-"""`workers.app.ingestion.steps.decide`: error and how many tries (or waits) have failed in, decision out."""
+"""`workers.app.ingestion.steps.decide`: from an error and the number of failed attempts (or waits) to a decision."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What a step leaves: documents ready for the next stage, and some that wait in this or an earlier one."""
+    """The result of a step: documents ready for the next stage, and those that wait in this or an earlier one."""
 
     ready: list[Item] = field(default_factory=list)
     stage: Stage = Stage.DONE
     requeued: list[Item] = field(default_factory=list)
-    """Put back for this or an earlier stage; the pump chooses them once more."""
+    """Items put back for this or an earlier stage; the pump chooses them once more."""
     sizes: dict[UUID, int] = field(default_factory=dict)
-    """Chunks per document, for cutting messages of even weight."""
+    """Chunks per document, for messages of even weight."""
     indexed: int = 0
-    """Documents that became searchable in it."""
+    """The number of documents that became searchable."""
 
     @classmethod
     def joined(cls, steps: Sequence[Step]) -> Step:
-        """What several, of one or more documents each, leave together."""
+        """The combined result of several steps."""
         return cls(
             ready=[item for step in steps for item in step.ready],
             stage=next((step.stage for step in steps if step.ready), Stage.DONE),
@@ -91,20 +91,20 @@ class Indexer(TextEmbedder):
     """Brings documents into one search index, with its chunkers and its embedder."""
 
     chunker_of: Callable[[str, SourceType], Chunker]
-    """By source name and type."""
+    """The chunker for documents of a source, by its name and type."""
     index: Callable[[Connection], SearchIndex]
     """The search index to write; its model is `model`, unless another one was made active meanwhile."""
     beside: int | None = None
-    """Its number, if it is filled beside the one that is read."""
+    """Number of the search index, if it is filled beside the active one."""
     words_first: bool = True
-    """New documents are found by their words until they have vectors; not worth a write if those take no time."""
+    """Make new documents searchable by their words until they have vectors; not worth a write for a fast embedder."""
     strategy: str = ""
-    """The way of cutting of the index that was read when this was built."""
+    """The strategy of the index that was active when this object was made."""
     decide: Decide
     pipeline_of: Callable[[str], str] | None = None
-    """How this process cuts the documents of a source, by its name, as their `pipeline_version` ends."""
+    """The chunking part of `pipeline_version` that this process makes for a source, by its name."""
     crashes: int = work.MOST_CRASHES
-    """So often may a document take its worker with it."""
+    """Crashes after which a document is not claimed any more."""
 
     # -- claims and errors -------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class Indexer(TextEmbedder):
         tenant: UUID,
         items: Sequence[Item],
     ) -> Step:
-        """All in one step; if the database fails at that, each for itself, so that the others get on."""
+        """Run a step for all items; if the database fails on them, for each item alone, so that only some fail."""
         try:
             return step(tenant, items)
         except StoreHindered as error:
@@ -134,7 +134,7 @@ class Indexer(TextEmbedder):
         read: Callable[[Connection, work.Claim], T],
         do: Callable[[work.Claim, T], Step],
     ) -> Step:
-        """Claim documents and `read` what `do` needs in one transaction; what the database fails at is given back."""
+        """Claim documents and `read` the input of `do` in one transaction; if the database fails, give them back."""
         with self.database.tenant(tenant, durable=False) as connection:
             claim = self._claim(connection, tenant, stage, items)
             if not claim.ids:
@@ -166,7 +166,7 @@ class Indexer(TextEmbedder):
     def _decided(
         self, connection: Connection, claim: work.Claim, ids: Sequence[UUID], error: LarderError
     ) -> None:
-        """Wait or fail; documents that have been tried differently often are decided about one by one."""
+        """Postpone or fail documents, as `decide` says for each number of attempts among them."""
         error = attributed_error(connection, ids, error, index=self.beside)
         tried = {i: d.waits if error.waits else d.attempts for i, d in claim.documents.items()}
         for count in sorted({tried[i] for i in ids}):
@@ -234,10 +234,10 @@ class Indexer(TextEmbedder):
     def _stage(
         self, claim: work.Claim, ids: Sequence[UUID], pieces: Mapping[UUID, list[Chunk]]
     ) -> list[Item]:
-        """One transaction: stage what is still ours; what was cut for an index that is no longer read waits again.
+        """Stage the chunks of documents whose lease is valid; postpone all if another way of cutting became active.
 
-        What was never indexed is found by its words from here on. Of what was, the last version is found whole until
-        the new one has its vectors: it goes before all else, and an answer never mixes two versions.
+        A document that was never indexed is found by its words from here on. Of one that was, the last version stays
+        searchable as a whole until the new one has its vectors, so that an answer never mixes two versions.
         """
         with self.database.tenant(claim.tenant_id, durable=False) as connection:
             search_indexes.lock_active(connection)
@@ -263,7 +263,7 @@ class Indexer(TextEmbedder):
     def _found_by_words(
         self, connection: Connection, index: SearchIndex, ids: Sequence[UUID]
     ) -> Sequence[UUID]:
-        """Those of the documents that are stored before they have vectors; an index being built would make it wait."""
+        """Documents to make searchable before they have vectors; none while a build would make the write wait."""
         if not self.words_first or search_indexes.is_being_built(connection, index.id):
             return []
         return search_indexes.never_indexed(connection, ids)
@@ -271,7 +271,7 @@ class Indexer(TextEmbedder):
     # -- embed -------------------------------------------------------------------------------------
 
     def embed(self, tenant: UUID, items: Sequence[Item]) -> Step:
-        """Make the vectors that the cache lacks: documents whose texts all have one go on, the others wait or fail."""
+        """Embed texts without a cached vector: documents with all vectors advance, the others wait or fail."""
         return self._apart(self._embed, Stage.CHUNKED, tenant, items)
 
     def _embed(self, tenant: UUID, items: Sequence[Item]) -> Step:
@@ -285,9 +285,9 @@ class Indexer(TextEmbedder):
         return self.texts_to_embed(connection, claim, self.index(connection), hashes, texts_of)
 
     def _embedded(self, todo: Texts) -> tuple[list[UUID], Step]:
-        """Embed what is to be; (documents that have all their vectors, what the step leaves).
+        """Embed the texts; returns (documents that have all their vectors, the result of the step).
 
-        Those of the index that is read move on to the next stage, those of another one are still claimed.
+        In the active index such documents advance to the next stage, for another index they stay claimed.
         """
         self.embed_texts(todo)
         claim, late = todo.claim, todo.late
@@ -317,7 +317,7 @@ class Indexer(TextEmbedder):
         return fine, Step(ready=ready, stage=Stage.EMBEDDED, requeued=requeued, sizes=sizes)
 
     def _put_back(self, connection: Connection, todo: Texts, slow: Sequence[UUID]) -> list[Item]:
-        """What has texts without vectors waits, fails, or is chosen again at once; returns the last."""
+        """Postpone, fail or put back documents that lack vectors; returns the items that were put back."""
         claim, error = todo.claim, todo.error
         if todo.hold is not None or (error is not None and embedding_use.is_configuration_error(error)):
             reason = todo.hold.error if todo.hold is not None else str(error)
@@ -334,7 +334,7 @@ class Indexer(TextEmbedder):
     # -- upsert ------------------------------------------------------------------------------------
 
     def upsert(self, tenant: UUID, items: Sequence[Item]) -> Step:
-        """Make documents searchable in their wanted version."""
+        """Make documents searchable in their newest version."""
         return self._apart(self._upsert, Stage.EMBEDDED, tenant, items)
 
     def _upsert(self, tenant: UUID, items: Sequence[Item]) -> Step:
@@ -344,7 +344,7 @@ class Indexer(TextEmbedder):
         return self._claimed(tenant, Stage.EMBEDDED, items, read, self._write_all)
 
     def _write_all(self, claim: work.Claim, staged: dict[UUID, Staged]) -> Step:
-        """Write the documents that are whole; vectors that were trimmed from the cache are made again."""
+        """Write the documents with all vectors; those with vectors trimmed from the cache are embedded again."""
         requeued: list[Item] = []
         if trimmed := [i for i in staged if not staged[i].complete]:
             with self.database.tenant(claim.tenant_id, durable=False) as connection:
@@ -358,9 +358,10 @@ class Indexer(TextEmbedder):
     def _write(
         self, claim: work.Claim, ids: Sequence[UUID], staged: dict[UUID, Staged], done: list[UUID]
     ) -> list[Item]:
-        """One transaction: what is still ours is replaced, marked as searchable and added to `done`, or nothing is.
+        """Replace the chunks of documents whose lease is valid, mark them as searchable and add them to `done`.
 
-        If an index of another model was made active meanwhile, these go back and are embedded for that one.
+        All in one transaction. If an index of another model became active meanwhile, the documents go back to be
+        embedded for that one.
         """
         with self.database.tenant(claim.tenant_id, durable=False) as connection:
             search_indexes.lock_active(connection)
@@ -403,7 +404,7 @@ class Indexer(TextEmbedder):
     # -- fill --------------------------------------------------------------------------------------
 
     def fill(self, tenant: UUID, items: Sequence[Item]) -> Step:
-        """Bring documents into an index beside the one that is read, in the version that is searchable there."""
+        """Write documents into an index beside the active one, in the version that is searchable there."""
         return self._apart(self._fill, Stage.FETCHED, tenant, items)
 
     def _fill(self, tenant: UUID, items: Sequence[Item]) -> Step:
@@ -418,7 +419,7 @@ class Indexer(TextEmbedder):
         )
 
     def _filled(self, claim: work.Claim, copied: dict[UUID, list[Chunk]], bodies: Mapping[UUID, str]) -> Step:
-        """Chunks are copied or cut anew; where neither is possible, a newer version comes soon."""
+        """Fill in documents with chunks that were copied or are cut anew; postpone those with neither."""
         pieces = copied | self._cut(claim, [i for i in claim.ids if i in bodies], bodies)
         texts = {bytes.fromhex(c.hash): c.embedding_text for chunks in pieces.values() for c in chunks}
         hashes = {i: [bytes.fromhex(c.hash) for c in chunks] for i, chunks in pieces.items()}

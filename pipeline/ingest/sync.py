@@ -1,4 +1,4 @@
-"""One slice of a sync: pages into the ledger, each with its cursor; at the end, what is gone."""
+"""One slice of a sync: pages are stored in the ledger with their cursors; at the end deleted items are removed."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pipeline.errors import LarderError, SourceUnavailable
 from pipeline.ledger import admission, runs, sources
 
 LONG_CALL = 5.0
-"""How many leases an id walk may take; it is one call and cannot prove in between that it lives."""
+"""The length of the lease during an id walk, in leases: one long call, which cannot renew it."""
 READ_AGAIN = 50
-"""Items read again at once."""
+"""The most items that are read again in one call."""
 READ_AT = "read_at"
-"""Key of the cursor of a source that walks over all: when every item was read last, in seconds."""
+"""Key in the cursor of a source that lists all its items: the time at which all were read last, in seconds."""
 LONGEST_LISTING = 60.0
-"""Seconds of work at most that a slice adds for a source that took long to begin."""
+"""The most seconds that a slice lasts longer for a source with a slow first page."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """When the source is due next."""
+    """The times at which the source is due next."""
 
     next_sync_at: datetime | None
     next_walk_at: datetime | None
@@ -34,17 +34,17 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class Syncer:
-    """Walks a source for one run, a slice of time at once."""
+    """Reads a source for one run, in slices of time."""
 
     database: Database
     lease: float = 120.0
     slice_seconds: float = 10.0
-    """A walk gives way after this long, so that others and the pump get their turn."""
+    """Seconds after which a sync pauses, so that other work has its turn."""
     read_all_after: float = 86_400.0
-    """Seconds after which a source is read that says what is unchanged, too: it may have been deceived."""
+    """Seconds after which unchanged items are read, too, since a source may judge them by a wrong fingerprint."""
     guard: admission.DeletionGuard = field(default_factory=admission.DeletionGuard)
     after_page: Callable[[], object] = lambda: None
-    """Called after each page's commit; sends the pump its message."""
+    """Called after the commit of a page with new work; wakes the pump."""
 
     def slice(
         self,
@@ -54,16 +54,16 @@ class Syncer:
         *,
         config_hash: str,
     ) -> bool:
-        """Go on with a run; True when its walk is complete, False when another slice must follow.
+        """Continue a run; True when its source is read to the end, False when another slice must follow.
 
-        Returns True as well if there is nothing to do: the run is closed, or somebody else is at it. `config_hash` is
-        that of the configuration by which `source` was opened.
+        Returns True as well if there is nothing to do: the run is closed, or another worker has it. `config_hash` is
+        that of the configuration with which `source` was opened.
 
         Raises:
-            LarderError: the source failed; the run stands where its last page was stored.
+            LarderError: the source failed; the run keeps the cursor of its last stored page.
         """
         with self.database.tenant(target.tenant_id) as connection:
-            # Claimed before they are read: another worker may be ending the walk at this moment.
+            # Claimed before the rows are read: another worker may be completing the run at this moment.
             token = sources.claim(connection, target.source_id, lease=self.lease)
             run = runs.get(connection, target.run_id)
             row = sources.get(connection, target.source_id)
@@ -76,20 +76,20 @@ class Syncer:
                 raise configured_otherwise(row.name)
             another = row.pipeline_version.split("|")[0] != target.pipeline_version.split("|")[0]
             unread = None if run.force or another else self._skip_unchanged(source, target, run, row)
-            # Where this run stopped, else where the source stopped, else at the start.
+            # Begins at the cursor of this run, else at that of the source, else at the start.
             anew = run.force or another or source.walks_all
             since = run.cursor if run.cursor is not None else None if anew else row.cursor
-            # What is read from its very start may have lost items since the last time it was.
+            # A source that is read from the start may have lost items since the last sync.
             walk = run.walk or (since is None and unread is None)
             stamp = run.stamp
             if stamp is None:
-                # Before the first page: what changes during the walk shall differ from it.
+                # Before the first page, so that a change during the sync differs from it.
                 with _translated():
                     stamp = source.stamp()
                 with self.database.tenant(target.tenant_id) as connection:
                     runs.begin(connection, target.run_id, stamp, walk=walk)
                     runs.add(connection, target.run_id, runs.Counts(unchanged=unread or 0))
-            # The last page of such a source leaves an empty cursor: then only the end is missing.
+            # The last page of such a source has an empty cursor: then only `_finish` remains.
             is_through = source.walks_all and run.cursor == {}
             if not is_through and not self._walk(source, target, token, since):
                 return False
@@ -105,10 +105,10 @@ class Syncer:
     def _skip_unchanged(
         self, source: Source, target: admission.Admission, run: runs.RunRow, row: sources.SourceRow
     ) -> int | None:
-        """Have a source that walks over all bring what differs from the ledger alone; how many items that leaves out.
+        """Let a source that lists all its items skip the unchanged ones; returns how many.
 
-        None if it shall bring all: it cannot tell, the run is to read all, or no run has for long. So does the run then
-        to its end, whatever the time.
+        None if all items shall be read: the source cannot tell, the run is to read all, or the last complete reading is
+        too long ago. That decision then holds to the end of the run.
         """
         read_at = (row.cursor or {}).get(READ_AT, 0.0)
         is_due = run.stamp is None and not 0 <= time.time() - read_at < self.read_all_after
@@ -120,15 +120,15 @@ class Syncer:
             return source.skip_unchanged(fingerprints)
 
     def _walk(self, source: Source, target: admission.Admission, token: UUID, since: Cursor | None) -> bool:
-        """Store page after page; False if the slice is over before the source is.
+        """Store page after page; False if the slice ends before the source does.
 
-        Each that changed something is on the disk before the next one is read: a server that dies and is back in
-        between takes none away.
+        A page with changes is committed durably before the next one is read, so that no restart of the server in
+        between loses it.
         """
         begun, end = time.monotonic(), None
         for page in _guarded(source, since):
             if end is None:
-                # A long listing is done anew in each slice, so each must bring as much as it cost.
+                # A slow listing is repeated in each slice, so each slice works for at least as long as it waited.
                 waited = min(LONGEST_LISTING, time.monotonic() - begun)
                 end = time.monotonic() + max(self.slice_seconds, waited)
             with self.database.tenant(target.tenant_id) as connection:
@@ -141,8 +141,8 @@ class Syncer:
                     commit_soon(connection)
             if counts.queued:
                 self.after_page()
-            # A cursor that stands where this slice began means that the source is through: giving way there
-            # would let a slow source begin its last page for ever.
+            # A cursor equal to that at the start of this slice means that the source is at its end: pausing there
+            # would let a slow source repeat its last page for ever.
             if time.monotonic() > end and page.cursor and page.cursor != since:
                 return False
         return True
@@ -158,10 +158,10 @@ class Syncer:
         read_at: float | None,
         schedule: Callable[[], Schedule],
     ) -> bool:
-        """All pages are stored: find what is gone or was missed, bring old chunks up to date, hand over to the pump.
+        """Complete a run after its last page: queue outdated documents, read missed items, remove deleted ones.
 
-        `walk_after` None: without an id walk. `read_at` is when all of a source was read, if it was. False if the slice
-        is over first.
+        `walk_after` None: without an id walk. `read_at` is the time at which all items were read, if they were. False
+        if the slice ends first.
         """
         if not self._outdate(target, token):
             return False
@@ -188,7 +188,7 @@ class Syncer:
                 pipeline_version=target.pipeline_version,
                 stamp=stamp,
                 next_sync_at=when.next_sync_at,
-                # A source whose every sync ends with a walk needs no walks besides.
+                # A source whose every sync ends with an id walk needs no walks of its own schedule.
                 next_walk_at=None if source.walks_all else when.next_walk_at,
                 walked=listing is not None,
                 left_out=run.left_out if run else {},
@@ -197,7 +197,7 @@ class Syncer:
         return True
 
     def _listed(self, source: Source, target: admission.Admission, token: UUID) -> Listing | None:
-        """The run's list of ids, each piece kept as it comes; None if the slice is over before the list is."""
+        """The run's complete list of ids, each piece stored as it comes; None if the slice ends first."""
         with self.database.tenant(target.tenant_id) as connection:
             pieces = runs.id_lists(connection, target.run_id)
         end = time.monotonic() + self.slice_seconds
@@ -207,7 +207,9 @@ class Syncer:
             with _translated():
                 piece = source.ids(pieces[-1].cursor if pieces else None)
             pieces.append(piece)
-            if piece.cursor or piece.versions:  # else it is one look at files, and nothing will be read again
+            if (
+                piece.cursor or piece.versions
+            ):  # else it is one quick listing of files, and no item is read again
                 with self.database.tenant(target.tenant_id) as connection:
                     sources.renew(connection, target.source_id, token, lease=self.lease)
                     runs.add_id_list(connection, target.run_id, len(pieces), piece)
@@ -216,7 +218,7 @@ class Syncer:
         return Listing.merged(pieces)
 
     def _outdate(self, target: admission.Admission, token: UUID) -> bool:
-        """Queue what another pipeline made, some at a time; False if the slice is over first."""
+        """Queue documents that another pipeline indexed, some at a time; False if the slice ends first."""
         end = time.monotonic() + self.slice_seconds
         while True:
             with self.database.tenant(target.tenant_id) as connection:
@@ -233,7 +235,7 @@ class Syncer:
     def _read_again(
         self, source: Source, target: admission.Admission, token: UUID, listing: Listing, after: str
     ) -> bool:
-        """Read the items that the walk shows otherwise than the ledger; False if the slice is over first."""
+        """Read the items whose fingerprint in the walk differs from the ledger's; False if the slice ends first."""
         if not listing.versions:
             return True
         with self.database.tenant(target.tenant_id) as connection:
@@ -242,7 +244,7 @@ class Syncer:
         for start in range(0, len(differing), READ_AGAIN):
             ids = differing[start : start + READ_AGAIN]
             with _translated():
-                for page in source.read(ids):  # what came before a fault is kept
+                for page in source.read(ids):  # pages before a fault stay stored
                     with self.database.tenant(target.tenant_id) as connection:
                         sources.renew(connection, target.source_id, token, lease=self.lease)
                         runs.add(connection, target.run_id, admission.admit(connection, target, page))
@@ -256,19 +258,19 @@ class Syncer:
 
 
 CONFIGURED_OTHERWISE = "the workers have "
-"""The first words of what a run says that these workers cannot do."""
+"""The first words of the errors of runs for which the workers have the wrong configuration."""
 START_AGAIN = "larder reload where `larder up` runs them, else start each of them again"
-"""How workers take over a file; started by hand or in containers they know no `reload`."""
+"""The ways to make workers read their file again; those started by hand or in containers have no `reload`."""
 
 
 def configured_otherwise(name: str) -> SourceUnavailable:
-    """What this worker would read by its own configuration is not what was asked for; it may be replaced soon."""
+    """The error for a source that this worker has with another configuration; a retry may reach a newer worker."""
     message = f"{CONFIGURED_OTHERWISE}another configuration of source {name} than was registered last"
     return SourceUnavailable(message, fix=f"have all workers run with the same file: {START_AGAIN}")
 
 
 def not_configured(name: str, tenant: str, workers_tenant: str) -> SourceUnavailable:
-    """This worker has no such source, perhaps since its configuration is that of another tenant."""
+    """The error for a source that this worker does not have, perhaps since it is configured for another tenant."""
     if tenant == workers_tenant:
         return configured_otherwise(name)
     return SourceUnavailable(
@@ -279,14 +281,14 @@ def not_configured(name: str, tenant: str, workers_tenant: str) -> SourceUnavail
 
 
 def _guarded(source: Source, since: Cursor | None) -> Iterator[Page]:
-    """A source's pages, with its faults translated."""
+    """The pages of a source, with its errors translated."""
     with _translated():
         yield from source.pages(since)
 
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """A connector's fault that is not one of ours becomes one, without its text."""
+    """Turn foreign exceptions of a connector into SourceUnavailable, without their text."""
     try:
         yield
     except LarderError:

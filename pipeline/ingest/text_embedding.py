@@ -1,4 +1,4 @@
-"""Embedding the texts of claimed documents: which lack a vector, who embeds them, and what is told of it."""
+"""Embedding of the texts of claimed documents: missing vectors, claims on texts, calls, counts and holds."""
 
 from __future__ import annotations
 
@@ -21,49 +21,49 @@ from pipeline.search.chunk_store import SearchIndex
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingTerms:
-    """Under which terms the embedder is asked."""
+    """Budget, holds and counting for calls of the embedder."""
 
     provider: str = ""
-    """Whom the use is counted for."""
+    """The provider under which use is counted."""
     budget: Callable[[UUID], Budget] | None = None
-    """The allowance of a tenant; None for a model that costs nothing: then nobody claims a text either, since making
-    a vector twice is cheaper than asking."""
+    """The budget of a tenant; None for a model that costs nothing: then texts are not claimed either, since computing a
+    vector twice is cheaper than a claim."""
     fingerprint: str = ""
-    """Names the configuration, for holds; empty: what it refuses holds up nothing but the documents that met it."""
+    """Name of the configuration, for holds; empty: a refusal stops only the documents with that error."""
     probe_seconds: float = 300.0
-    """How often a configuration that was refused is tried again."""
+    """Seconds between attempts with a configuration that was refused."""
     counted: Callable[[embedding_use.Meter, embedding_use.Used], None] = lambda _meter, _used: None
-    """Told what each step used, after the ledger was."""
+    """Called with the use of each step, after the ledger has counted it."""
 
 
 @dataclass(kw_only=True)
 class Texts:
-    """The texts of the documents to embed, and how far they are."""
+    """The texts of the documents to embed, and the progress of embedding them."""
 
     claim: work.Claim
     hashes: dict[UUID, list[bytes]]
-    """Of the chunks of each document, in order."""
+    """Document -> hashes of its chunks, in order."""
     missing: set[bytes]
-    """Have no vector yet."""
+    """Hashes without a vector at the start."""
     texts: dict[bytes, str]
-    """Those of `missing` that are ours to embed."""
+    """Hash -> text, for the part of `missing` that this worker embeds."""
     hold: embedding_use.Hold | None = None
-    """Why nothing may be embedded now."""
+    """The hold because of which nothing may be embedded now."""
     error: LarderError | None = None
-    """Ended the embedding."""
+    """The error that ended the embedding."""
     done: set[bytes] = field(default_factory=set)
     cut: set[bytes] = field(default_factory=set)
-    """Those of `done` that were longer than the model reads."""
+    """Hashes of `done` whose text was longer than the model reads."""
     refused: set[bytes] = field(default_factory=set)
     calls: int = 0
 
     @property
     def late(self) -> set[bytes]:
-        """Have no vector still."""
+        """Hashes that still have no vector and were not refused."""
         return self.missing - self.done - self.refused
 
     def documents_with(self, hashes: set[bytes], ids: Sequence[UUID]) -> list[UUID]:
-        """Those of the documents that have one of these texts."""
+        """Documents among `ids` that have at least one of these texts."""
         return [i for i in ids if not hashes.isdisjoint(self.hashes[i])]
 
 
@@ -73,13 +73,12 @@ class TextEmbedder:
 
     database: Database
     embedder: Callable[[], Embedder]
-    """Loaded on first use: the worker that only chunks must not hold a model."""
+    """Loaded on first use: a worker that only cuts must not load a model."""
     model: str
     lease: float = 120.0
     slice_seconds: float = 60.0
-    """After this long a step stops, and the rest is sent again: no message may outlive its lease or its time limit."""
+    """Seconds after which a step stops, and the rest is sent again: no message may outlast its lease or time limit."""
     terms: EmbeddingTerms = field(default_factory=EmbeddingTerms)
-    """Under which the embedder is asked."""
 
     def texts_to_embed(
         self,
@@ -89,7 +88,7 @@ class TextEmbedder:
         hashes: dict[UUID, list[bytes]],
         texts_of: Callable[[list[bytes]], dict[bytes, str]],
     ) -> Texts:
-        """The texts of chunks with these `hashes` that have no vector, and which of them are ours to embed."""
+        """The texts of chunks with these `hashes` that have no vector, and the ones that this worker embeds."""
         every = list(dict.fromkeys(h for hs in hashes.values() for h in hs))
         work_in_progress.refill(connection, claim.tenant_id, index, claim.ids, every)
         lease = self.lease if self.terms.budget else None
@@ -98,7 +97,7 @@ class TextEmbedder:
         return Texts(claim=claim, hashes=hashes, missing=lacking, texts=texts_of(list(to_embed)), hold=hold)
 
     def _active_hold(self, connection: Connection) -> embedding_use.Hold | None:
-        """The hold on this configuration, unless this step is the one that tries again."""
+        """The hold on this configuration, unless this step has claimed the probe."""
         name, seconds = self.terms.fingerprint, self.terms.probe_seconds
         hold = embedding_use.hold_on(connection, name, probe_seconds=seconds)
         if hold and embedding_use.claim_probe(connection, name, probe_seconds=seconds):
@@ -106,7 +105,7 @@ class TextEmbedder:
         return hold
 
     def embed_texts(self, todo: Texts) -> None:
-        """Embed until all texts are done or refused, the slice of time is over, or an error comes."""
+        """Embed until all texts are done or refused, the slice of time ends, or an error occurs."""
         if not todo.texts or todo.hold is not None:
             return
         claim = todo.claim
@@ -139,7 +138,7 @@ class TextEmbedder:
             todo.error = error
 
     def renew(self, connection: Connection, claim: work.Claim) -> None:
-        """Keep the documents and the texts for another lease."""
+        """Extend the leases on the documents and the texts."""
         work.renew(connection, claim, lease=self.lease)
         if self.terms.budget:
             embedding_use.renew_texts(connection, claim, lease=self.lease)
@@ -147,7 +146,7 @@ class TextEmbedder:
     def count_texts(
         self, connection: Connection, todo: Texts, claimed_ids: Sequence[UUID], slow: Sequence[UUID]
     ) -> int:
-        """Tell the runs what was embedded; returns how many texts the cache saved."""
+        """Count the embedded and reused texts in the runs of documents; returns how many texts the cache saved."""
         embedded, reused = _attributed(todo.hashes, todo.done, todo.late)
         cut_short, _ = _attributed(todo.hashes, todo.cut, todo.late)
         ready_made = {i: reused[i] for i in claimed_ids if i not in slow}
@@ -155,7 +154,7 @@ class TextEmbedder:
         return runs.count_texts(connection, versions, embedded, ready_made, cut_short)
 
     def note_health(self, connection: Connection, todo: Texts) -> None:
-        """A refused configuration is held; one that was held and works now is not any more."""
+        """Set the hold on a configuration that was refused, or remove it from one that works."""
         name, error = self.terms.fingerprint, todo.error
         if error is not None and embedding_use.is_configuration_error(error):
             if name:
@@ -172,14 +171,14 @@ def _missing(
     *,
     lease: float | None,
 ) -> tuple[set[bytes], set[bytes]]:
-    """(those without a vector, those of them that are ours to embed); with a `lease` in seconds, texts are claimed."""
+    """(hashes without a vector, those of them to embed here); with a `lease` in seconds, texts are claimed."""
     lacking = work_in_progress.uncached(connection, claim.tenant_id, model, list(hashes))
     if present := [h for h in hashes if h not in lacking]:
         work_in_progress.touch(connection, claim.tenant_id, model, present)
     if not lacking or lease is None:
         return lacking, lacking
     claimed_hashes = embedding_use.claim_texts(connection, claim, model, lacking, lease=lease)
-    # Looked at again: whoever had the others may have finished between the two statements.
+    # Checked again: another worker may have finished the other texts between the two statements.
     lacking = work_in_progress.uncached(connection, claim.tenant_id, model, list(lacking))
     return lacking, claimed_hashes & lacking
 
@@ -196,13 +195,13 @@ def _embed_calls(
     renew: Callable[[Connection], None],
     lease: float,
 ) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Call after call of at most `tokens`, until all texts are embedded or `seconds` are over.
+    """Embed in calls of at most `tokens`, until all texts are embedded or `seconds` are over.
 
-    Of each call the hashes whose vectors are in the cache now, and those that were refused. `renew` keeps the `lease`,
-    also while a call is under way that takes longer.
+    Yields for each call the hashes whose vectors are in the cache now, and those that were refused. `renew` extends the
+    `lease`, also during a call that takes longer.
 
     Raises:
-        LarderError: what the embedder raises; what was embedded before is kept.
+        LarderError: the error of the embedder; vectors of earlier calls are kept.
     """
     started = time.monotonic()
 
@@ -229,7 +228,7 @@ def _embed_calls(
 
 
 def _calls(embedder: Embedder, texts: Mapping[bytes, str], most: int | None) -> Iterator[list[bytes]]:
-    """Hashes of the texts that go into one call."""
+    """The hashes of the texts of each call."""
     part: list[bytes] = []
     tokens = 0
     for name, body in texts.items():
@@ -244,7 +243,7 @@ def _calls(embedder: Embedder, texts: Mapping[bytes, str], most: int | None) -> 
 
 
 def _is_cut(embedder: Embedder, text: str) -> bool:
-    """Counting costs half a hundredth of what the vector does, and only models of our own cut."""
+    """True if the model cuts this text; counting tokens takes half a percent of the time of embedding."""
     limits = embedder.limits
     return limits.oversize == "cut" and embedder.count_tokens(text) > limits.tokens_per_text
 
@@ -252,7 +251,7 @@ def _is_cut(embedder: Embedder, text: str) -> bool:
 def _attributed(
     hashes: dict[UUID, list[bytes]], done: set[bytes], late: set[bytes]
 ) -> tuple[dict[UUID, int], dict[UUID, int]]:
-    """(embedded, reused) texts per document: a text that several share counts as embedded for the first."""
+    """(embedded, reused) texts per document; a text of several documents counts as embedded for the first one."""
     embedded: dict[UUID, int] = {}
     reused: dict[UUID, int] = {}
     fresh = set(done)

@@ -49,7 +49,7 @@ _CACHE = Transfer(
 
 @dataclass(frozen=True, kw_only=True)
 class Staged:
-    """A document's staged chunks with their vectors; None where the cache has none (any more)."""
+    """A document's staged chunks with their vectors; None where the cache has none."""
 
     chunks: list[Chunk]
     vectors: list[Any]
@@ -61,7 +61,7 @@ class Staged:
 
 
 def bodies(connection: Connection, claim: Claim, ids: Collection[UUID] | None = None) -> dict[UUID, str]:
-    """The text of each claimed document, or of those of `ids`, in its version, as far as it is there."""
+    """The stored text of each claimed document, or of `ids`, in its version; documents without one are left out."""
     statement = text("""
         select b.document_id, b.body from document_body b
         join unnest(cast(:ids as uuid[]), cast(:versions as integer[])) as d(id, version)
@@ -70,11 +70,11 @@ def bodies(connection: Connection, claim: Claim, ids: Collection[UUID] | None = 
 
 
 def copied_chunks(connection: Connection, claim: Claim, strategy: str) -> dict[UUID, list[Chunk]]:
-    """The chunks of claimed documents that another index holds in their version, cut by this strategy.
+    """The chunks of claimed documents that another index has in their version, cut by this strategy.
 
-    Cut in any way where the text is gone. All of a document's chunks, or it is left out.
+    Chunks of any strategy if the text is no longer stored. A document without all its chunks is left out.
     """
-    # Lateral: else the planner may read all chunks. One statement, so that no chunk is of another moment.
+    # Lateral, or the planner may read all chunks. One statement, so that all chunks are of one snapshot.
     statement = text("""
         select d.id, o.chunk_count, c.ord, c.content, c.context
         from unnest(cast(:ids as uuid[]), cast(:versions as integer[])) as d(id, version)
@@ -104,9 +104,9 @@ def _versions(claim: Claim, ids: Collection[UUID] | None = None) -> dict[str, An
 
 
 def cut(chunker: Chunker, stored: StoredDocument, body: str | None) -> list[Chunk]:
-    """The chunks of a document's text without what is no prose.
+    """The chunks of the prose in a document's text.
 
-    Of a text of nothing else none remains, but a work item's title says what it is about and stands for it.
+    A text without any prose has no chunks, except a backlog item's, whose title stands for it.
 
     Raises:
         DocumentRejected: there is no text, or the chunker fails on it.
@@ -130,17 +130,17 @@ def cut(chunker: Chunker, stored: StoredDocument, body: str | None) -> list[Chun
         return chunker.chunk(document)
     except LarderError:
         raise
-    except Exception as error:  # noqa: BLE001 - any fault of ours on one text is a fault of that document
-        # It must not take the other documents of the batch with it, and its message may quote the text.
+    except Exception as error:  # noqa: BLE001 - a bug on one text counts as a fault of that document
+        # The other documents of the batch must not fail with it, and its message may quote the text.
         raise DocumentRejected(f"the chunker failed with {type(error).__name__}") from None
 
 
 BATCH_BYTES = 2_000_000
-"""Of texts that are cut and staged together: of many usual documents all of a message, of large ones a few."""
+"""Bytes of text that are cut and staged together: all usual documents of a message, but only a few large ones."""
 
 
 def batches_by_size(connection: Connection, ids: Sequence[UUID]) -> list[list[UUID]]:
-    """Those that wait to be cut, in order, in parts of about `BATCH_BYTES` of wanted text; a larger one ends a part."""
+    """The documents that wait to be cut, in order, in batches of about `BATCH_BYTES` of text."""
     statement = text("""
         select array_agg(document_id order by nr) from (
             select i.document_id, i.nr, (sum(size) over (order by i.nr) - size) / :most as part
@@ -158,7 +158,7 @@ def stage_chunks(
     chunks: Mapping[UUID, Sequence[Chunk]],
     versions: Mapping[UUID, int],
 ) -> None:
-    """Replace what is staged of these documents."""
+    """Replace the staged chunks of these documents."""
     connection.execute(text("delete from chunk_stage where document_id = any(:ids)"), {"ids": list(chunks)})
     rows = (
         (i, tenant_id, versions[i], c.ord, c.content, c.context, bytes.fromhex(c.hash))
@@ -169,9 +169,9 @@ def stage_chunks(
 
 
 def record_pipeline(connection: Connection, pipelines: Mapping[UUID, str]) -> None:
-    """How documents that the caller holds were cut, if not as whoever read them would have.
+    """Store the chunking part of the pipeline version of claimed documents, if it differs from that at admission.
 
-    Two processes may have two configurations for a while. The next sync makes these documents anew.
+    Two processes may have two configurations for a while. The next sync queues these documents anew.
     """
     statement = text("""
         update document d set pipeline_version = split_part(pipeline_version, '|', 1) || '|' || m.pipeline
@@ -195,9 +195,9 @@ def staged_hashes(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, lis
 def refill(
     connection: Connection, tenant_id: UUID, index: SearchIndex, ids: Sequence[UUID], hashes: Sequence[bytes]
 ) -> None:
-    """Give the cache back the vectors that any index of this model has of these texts of these documents.
+    """Copy vectors of these texts of these documents from any index of this model into the cache.
 
-    So none is paid for twice.
+    No vector is then paid for twice.
     """
     statement = text("""
         insert into embedding_cache (tenant_id, model, hash, vector)
@@ -214,7 +214,7 @@ def refill(
 def cached(
     connection: Connection, tenant_id: UUID, model: str, hashes: Sequence[bytes]
 ) -> dict[bytes, Vectors]:
-    """The vectors that the cache has of these texts."""
+    """The cached vectors of these texts, by hash."""
     with driver_of(connection) as driver, driver.cursor(binary=True) as cursor:
         cursor.execute(
             "select hash, vector from embedding_cache where tenant_id = %s and model = %s and hash = any(%s)",
@@ -224,7 +224,7 @@ def cached(
 
 
 def uncached(connection: Connection, tenant_id: UUID, model: str, hashes: Sequence[bytes]) -> set[bytes]:
-    """Which of these texts have no vector yet."""
+    """The hashes of texts without a cached vector."""
     statement = text("""
         select h from unnest(cast(:hashes as bytea[])) as h
         left join lateral (select true as there from embedding_cache e
@@ -235,7 +235,7 @@ def uncached(connection: Connection, tenant_id: UUID, model: str, hashes: Sequen
 
 
 def texts(connection: Connection, ids: Sequence[UUID], hashes: Sequence[bytes]) -> dict[bytes, str]:
-    """What the embedder reads, for each hash."""
+    """The text to embed for each hash of a staged chunk."""
     statement = text("""
         select distinct on (hash) hash, ord, content, context from chunk_stage
         where document_id = any(:ids) and hash = any(:hashes) order by hash""")
@@ -249,7 +249,7 @@ def texts(connection: Connection, ids: Sequence[UUID], hashes: Sequence[bytes]) 
 def cache_vectors(
     connection: Connection, tenant_id: UUID, model: str, hashes: Sequence[bytes], vectors: Vectors
 ) -> None:
-    """Keep vectors under their hashes; one that is there already stays."""
+    """Store vectors in the cache by hash; existing ones stay."""
     rows = ((tenant_id, model, h, HalfVector(v)) for h, v in zip(hashes, vectors, strict=True))
     transfer(connection, _CACHE, rows)
 
@@ -277,7 +277,7 @@ def staged(connection: Connection, tenant_id: UUID, model: str, ids: Sequence[UU
 
 
 def touch(connection: Connection, tenant_id: UUID, model: str, hashes: Sequence[bytes]) -> None:
-    """Note that cached vectors were of use; once a day is enough to know which are not."""
+    """Note that cached vectors were used, once a day at most, for `trim_cache`."""
     statement = text("""
         update embedding_cache set used_at = now() where (tenant_id, model, hash) in (
             select tenant_id, model, hash from embedding_cache
@@ -287,9 +287,9 @@ def touch(connection: Connection, tenant_id: UUID, model: str, hashes: Sequence[
 
 
 def trim_cache(connection: Connection, *, megabytes: int, batch: int = 10_000) -> int:
-    """Drop the longest unused vectors of this tenant until its cache fits; returns how many.
+    """Delete the longest unused vectors of this tenant until its cache fits `megabytes`; returns how many.
 
-    A vector that a staged chunk waits for may go too: its document is then embedded again.
+    A vector that a staged chunk needs may be deleted, too: its document is then embedded again.
     """
     lift_statement_timeout(connection)
     statement = text("select coalesce(sum(pg_column_size(e.*)), 0) from embedding_cache e")
@@ -297,7 +297,7 @@ def trim_cache(connection: Connection, *, megabytes: int, batch: int = 10_000) -
     dropped = 0
     while size > megabytes * 1_000_000:
         statement = text("""
-            with old as materialized (  -- once, and not what somebody uses or clears at this moment
+            with old as materialized (  -- evaluated once, without rows that another transaction uses or deletes
                 select tenant_id, model, hash from embedding_cache
                 order by used_at, hash limit :n for update skip locked)
             delete from embedding_cache where (tenant_id, model, hash) in (select * from old)
@@ -311,11 +311,11 @@ def trim_cache(connection: Connection, *, megabytes: int, batch: int = 10_000) -
 
 
 GIVE_BACK_SECONDS = 2.0
-"""How long to leave a database alone that could not even take documents back."""
+"""Seconds between attempts to give documents back to a database that is not available."""
 
 
 def giving_back(lease: float) -> Retrying:
-    """Tries to give claimed documents back: a claim that is left to end by itself counts as a crash."""
+    """Attempts to give claimed documents back: a lease that runs out by itself counts as a crash."""
     return Retrying(
         retry=retry_if_exception_type(StoreUnavailable),
         wait=wait_fixed(GIVE_BACK_SECONDS),
@@ -329,7 +329,7 @@ def write_each(
     write: Callable[[Sequence[UUID]], list[Item]],
     fault: Callable[[Sequence[UUID], LarderError], None],
 ) -> list[Item]:
-    """Write all in one transaction; if the database refuses that, each in one of its own. `fault` gets what fails."""
+    """Write all documents in one transaction; if that is refused, each in its own. `fault` gets the failed ones."""
     try:
         return write(ids) if ids else []
     except LarderError as error:
@@ -342,7 +342,7 @@ def write_each(
 def attributed_error(
     connection: Connection, ids: Sequence[UUID], error: LarderError, *, index: int | None = None
 ) -> LarderError:
-    """DocumentDamaged if the database fails in itself over this one document and few others; else the error."""
+    """The error, or DocumentDamaged if the database itself fails on this single document and few others."""
     if (
         isinstance(error, StoreDamaged)
         and len(ids) == 1
