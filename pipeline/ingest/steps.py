@@ -428,7 +428,11 @@ class Indexer(TextEmbedder):
             reason = "its text is being indexed in a newer version"
             work.postpone(connection, claim, without_text, delay=self.lease / 4, reason=reason)
             todo = self.texts_to_embed(
-                connection, claim, self.index(connection), hashes, lambda ours: {h: texts[h] for h in ours}
+                connection,
+                claim,
+                self.index(connection),
+                hashes,
+                lambda missing: {h: texts[h] for h in missing},
             )
         fine, step = self._embedded(todo)
         with self.database.tenant(claim.tenant_id, durable=False) as connection:

@@ -293,5 +293,5 @@ def _translated() -> Iterator[None]:
         yield
     except LarderError:
         raise
-    except Exception as error:  # noqa: BLE001 - a foreign error must not show what it quotes
+    except Exception as error:  # noqa: BLE001 - a foreign error may quote text that must not be shown
         raise SourceUnavailable(f"the connector failed with {type(error).__name__}") from None

@@ -63,7 +63,7 @@ def source_id(tenant_id: UUID, name: str) -> UUID:
 
 
 def document_id(source: UUID, external_id: str) -> UUID:
-    """The id of a document: the same whoever admits it first."""
+    """The id of a document: the same from every process that admits it."""
     return uuid5(source, external_id)
 
 
@@ -81,7 +81,7 @@ def storable(value: Any, nul: str = "") -> Any:
 
 
 _NAMESPACE = UUID("5f0c2a76-3d0e-5b55-9a57-6c6172646572")
-"""Never changes: a new value would give every named tenant a new, empty id."""
+"""Must never change: a new value would give every named tenant a new id, without documents."""
 
 SHARED = "default"
 """The project whose documents every request of the tenant finds; `shared` is another name for it."""

@@ -19,10 +19,10 @@ from pipeline.ledger.runs import Counts
 from pipeline.ledger.work import resolve_letters
 
 LONGEST_ID = 1000
-"""Bytes of an external id: what an index row can hold, with room for the rest of the key."""
+"""The most bytes of an external id, so that it fits into an index row with the rest of the key."""
 TWICE = "another document with this id came at the same time, and the last one is kept; give each an id of its own"
 LONGEST_TAG = 200
-"""Characters of a tag; the rest is cut off."""
+"""The most characters of a tag; the rest is cut off."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,7 @@ _APPEND = text("select audit_append(:tenant, :by, :action, :subject, cast(:detai
 def append(
     connection: Connection, tenant: UUID, action: str, subject: str, detail: Json | None = None, *, by: str
 ) -> None:
-    """Write an entry into the chain of a tenant, in the transaction of what was done and as the last thing in it.
+    """Write an entry into the chain of a tenant, as the last statement of the transaction of the action.
 
     Other writers of the same chain wait for the end of the transaction. On the control role it must be one of
     `Database.control(tenant)`.
@@ -84,7 +84,7 @@ class AuditLog:
             try:
                 with self._database.tenant(tenant) as connection:
                     connection.execute(_APPEND, tenant_entries)
-            except Exception as error:  # noqa: BLE001 (whatever it is, the log must tell that entries are missing)
+            except Exception as error:  # noqa: BLE001 (on any error the log must show that entries are missing)
                 # Only its class is sure to contain no document text.
                 why = getattr(error, "message", type(error).__name__)
                 lost = plural(len(tenant_entries), "entry was", "entries were")
@@ -189,7 +189,7 @@ def _problems(counts: Json) -> Iterator[tuple[int, str]]:
 
 
 def listed(connection: Connection, most: int, action: str | None = None) -> list[Json]:
-    """The tenant's newest entries, the newest first; of an action, and of those that begin with it and a dot."""
+    """The tenant's newest entries, the newest first; with `action`, only of it and its subactions, `action.*`."""
     statement = text("""
         select seq, at, actor, action, subject, detail, hash from audit
         where cast(:action as text) is null or action = :action or starts_with(action, :action || '.')

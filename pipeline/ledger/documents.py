@@ -34,7 +34,7 @@ _FACTS = """
 # Ways to name a document, the most exact first; the first one with a match decides.
 _NAMES = (
     "cast(d.id as text) = lower(split_part(:name, ':', 1))",
-    # Items of several runs share an id, and the first of them alone is called by it.
+    # Backlog items of several runs may share an id; only the first has it as its external id.
     """d.external_id = :name or d.metadata ->> 'pbi_id' = :name or d.metadata ->> 'source_path' = :name
        or d.url = :name""",
     """right('/' || d.external_id, length(:name) + 1) = '/' || :name

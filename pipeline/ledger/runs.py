@@ -366,7 +366,7 @@ _FREE = "for no key update of r skip locked"
 
 
 COUNT_DUE = "coalesce(s.refreshed_at + greatest(s.chunks - 10000, 0) * interval '1 ms' < now(), true)"
-"""Whether the lexemes of `index_stat s` may be counted again. A count reads all of the tenant's chunks, some 10 us each,
+"""Condition for counting the lexemes of `index_stat s` again. A count reads all chunks of the tenant, some 10 us each,
 and is to take a hundredth of the time at most. Up to 10,000 chunks are counted whenever they changed."""
 
 

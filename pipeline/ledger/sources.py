@@ -35,7 +35,7 @@ _REGISTER = text("""
         timezone = excluded.timezone, watch = excluded.watch, origin = excluded.origin, config = excluded.config,
         config_hash = excluded.config_hash,
         removed_at = null,
-        retry_at = null,  -- what made it fail is perhaps mended; a new key changes no hash
+        retry_at = null,  -- the cause of the failure may be mended; a new key changes no hash
         next_sync_at = case
             when source.failures > 0 and source.next_sync_at is not null then least(source.next_sync_at, now())
             when source.schedule = excluded.schedule and source.timezone = excluded.timezone
