@@ -399,19 +399,7 @@ class _Answer:
         similar = [self._work(one, twins) for one in work]
         past = [(one, self._decision(one)) for one in references[Kind.DECISION]]
         docs = [(one, doc) for one in references[Kind.REFERENCE] if (doc := self._doc(one)).relevant_sections]
-        duplicates = [
-            Duplicate(
-                ref=one.external_id,
-                title=one.title,
-                similarity=one.similarity,
-                link=one.link,
-                document_id=str(one.document.id),
-                status=one.status,
-                duplicate_of=duplicate_of(one.document),
-            )
-            for one in close[:MOST_DUPLICATE_RANK]
-            if one.document.id in twins
-        ]
+        duplicates = [_duplicate(one) for one in close[:MOST_DUPLICATE_RANK] if one.document.id in twins]
         risks = risks_of(work, self.cited, close)
         suggestions = suggestions_of(self.request, close, past, docs, duplicates, risks, self.cited)
         return EnrichedContext(
@@ -495,3 +483,15 @@ class _Answer:
             "similarity": reference.similarity,
             "why": f"both speak of {words}" if words else "alike in meaning",
         }
+
+
+def _duplicate(original: FoundDocument) -> Duplicate:
+    return Duplicate(
+        ref=original.external_id,
+        title=original.title,
+        similarity=original.similarity,
+        link=original.link,
+        document_id=str(original.document.id),
+        status=original.status,
+        duplicate_of=duplicate_of(original.document),
+    )

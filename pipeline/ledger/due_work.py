@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import zip_longest
@@ -346,17 +346,22 @@ def choose_fills(connection: Connection, index: int, limits: Limits, *, chunks: 
     if (remaining := room - len(rows)) and search_indexes.enqueue_existing(connection, index):
         rows += connection.execute(_SEND_FILLS, {"index": index, "room": remaining})
     sizes = {row.id: max(1, row.chunk_count) for row in rows}
-    groups: dict[tuple[UUID, UUID | None], list[Item]] = defaultdict(list)
-    for row in rows:
-        groups[row.tenant_id, row.id if row.crash_count else None].append(Item(row.id, row.indexed_version))
     messages = [
         [
             Batch(tenant_id=tenant, stage=Stage.FETCHED, items=tuple(items), lane=Lane.FILL, index=index)
             for items in even_batches(group, sizes, weight=chunks, most=limits.batch)
         ]
-        for (tenant, _), group in groups.items()
+        for tenant, group in _by_tenant(rows)
     ]
     return [batch for turn in zip_longest(*messages) for batch in turn if batch]
+
+
+def _by_tenant(rows: Iterable[Any]) -> Iterator[tuple[UUID, list[Item]]]:
+    """Documents to fill by tenant; those that crashed before are groups of their own."""
+    groups: dict[tuple[UUID, UUID | None], list[Item]] = defaultdict(list)
+    for row in rows:
+        groups[row.tenant_id, row.id if row.crash_count else None].append(Item(row.id, row.indexed_version))
+    return ((tenant, items) for (tenant, _), items in groups.items())
 
 
 def even_batches(

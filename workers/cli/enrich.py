@@ -199,10 +199,14 @@ def _documents(answer: Json) -> Iterator[tuple[str, Json, str]]:
     """Rows of the documents of an answer: label, document and description."""
     from pipeline.enrichment.report import named
 
+    duplicates = {one.get("ref") for one in answer.get("likely_duplicates") or ()}
     for work in answer.get("similar_work") or ():
-        same = any(one.get("ref") == work.get("ref") for one in answer.get("likely_duplicates") or ())
         description = _named(work, _ended(work), work.get("effort"))
-        yield "similar", work, f"possibly the same: {description}" if same else description
+        yield (
+            "similar",
+            work,
+            f"possibly the same: {description}" if work.get("ref") in duplicates else description,
+        )
     for decision in answer.get("past_decisions") or ():
         yield "decision", decision, _named(decision, _standing(decision), decision.get("assigned_architect"))
     for doc in answer.get("technical_docs") or ():
