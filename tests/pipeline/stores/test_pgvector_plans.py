@@ -93,7 +93,7 @@ def test_filters_stand_in_the_sql_of_both_arms(full: Depot, question: Vectors) -
     near, matching = sent.index("near as"), sent.index("matching as")
     for statement in (
         sent[near:matching],
-        sent[matching : sent.index("found as")],
+        sent[matching : sent.index("candidate as")],
         sent[sent.index("best as") :],
     ):
         for part in (
