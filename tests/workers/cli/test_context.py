@@ -36,7 +36,10 @@ def larder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Larder:
 @pytest.mark.parametrize(
     ("whose", "said"),
     [
-        ({"own_workers": True}, "stopping within half a minute, at once with another Ctrl-C; what is done is kept"),
+        (
+            {"own_workers": True},
+            "stopping within half a minute, at once with another Ctrl-C; what is done is kept",
+        ),
         ({"own_workers": False}, "stopping; what is done is kept"),
         ({"goes_on": True}, "the work goes on in the background"),
     ],
