@@ -163,7 +163,7 @@ def _checked(runtime: Runtime, args: Sequence[object], kwargs: Json) -> tuple[st
         raise RequestRejected(f"{name} does not take {unknown}", fix=f"it takes {', '.join(accepted)}")
     listed = arguments.get("projects")
     named = [arguments.get("project"), *(listed if isinstance(listed, list) else ())]
-    projects = [one for one in named if isinstance(one, str)]
+    projects = [str(one) for one in named if isinstance(one, str | int)]
     for sentence in unknown_projects(runtime, runtime.settings.tenant_id, projects):
         raise RequestRejected(sentence, fix="name one of them, or leave it out")
     return name, arguments
@@ -197,9 +197,10 @@ def _results(valkey_url: str) -> Any:
     """Celery's backend of results. The app's own setting is none: every message of ours would ask for its result."""
     from celery.app.backends import by_url
 
+    from workers.queue import broker
     from workers.queue.app import app
 
-    kind, url = by_url(valkey_url, app.loader)
+    kind, url = by_url(broker.results_url(valkey_url), app.loader)
     return kind(app=app, url=url, expires=KEPT_SECONDS)
 
 

@@ -14,6 +14,7 @@ from uuid import uuid4
 from pipeline.actions.collections import CollectionEntry, CollectionStore, entry, name_of, text_of, vector_of
 from pipeline.actions.filters import parse
 from pipeline.documents import Json
+from pipeline.documents.plain_text import json_type_name
 from pipeline.errors import LarderError, SearchError, StoreRejected
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def slices(
     many: dict[str, Iterable[Any]] = {}
     for name, value in columns.items():
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable | None):
-            raise StoreRejected(f"{name} is a {type(value).__name__}", fix="give a list, one entry per text")
+            raise StoreRejected(f"{name} is {json_type_name(value)}", fix="give a list, one entry per text")
         if value is not None:
             many[name] = value
     lengths = {name: len(value) for name, value in many.items() if isinstance(value, Sized)}

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pipeline.actions.filters import Condition, matches
 from pipeline.documents import Json
+from pipeline.documents.plain_text import json_type_name
 from pipeline.errors import StoreRejected
 from pipeline.ledger import storable
 
@@ -172,7 +173,7 @@ def entry(
 def text_of(value: object, number: int) -> str:
     """`value`, if it is a text; raises as `entry` does."""
     if not isinstance(value, str):
-        raise StoreRejected(f"text no. {number} is a {type(value).__name__}", fix="give texts")
+        raise StoreRejected(f"text no. {number} is {json_type_name(value)}", fix="give texts")
     return str(storable(value))
 
 
@@ -180,7 +181,7 @@ def metadata_of(value: object, number: int) -> Json:
     """Metadata as JSON, dates as text of the form 2024-01-31; None is none; raises as `entry` does."""
     if not isinstance(value, Mapping | None):
         raise StoreRejected(
-            f"metadata no. {number} is a {type(value).__name__}", fix="give a mapping of names to values"
+            f"metadata no. {number} is {json_type_name(value)}", fix="give a mapping of names to values"
         )
     try:
         plain: Json = storable(json.loads(json.dumps(value or {}, default=_plain)))

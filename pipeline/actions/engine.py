@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from pipeline.actions.collections import CollectionStore, MemoryCollections
+from pipeline.documents.plain_text import json_type_name
 from pipeline.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class EngineSettings:
         if section is None:
             return cls()
         if not isinstance(section, Mapping):
-            raise ConfigurationError(f"settings.rag is a {type(section).__name__}", fix="make it a mapping")
+            raise ConfigurationError(f"settings.rag is {json_type_name(section)}", fix="make it a mapping")
         known_keys = {f.name for f in fields(cls)}
         for key in section:
             if key not in known_keys:

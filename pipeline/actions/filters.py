@@ -9,6 +9,7 @@ from datetime import date
 from operator import ge, gt, le, lt
 from typing import Any
 
+from pipeline.documents.plain_text import json_type_name
 from pipeline.errors import SearchError
 from pipeline.ledger import storable
 
@@ -54,7 +55,7 @@ def parse(conditions: object) -> tuple[Condition, ...]:
     if conditions is None:
         return ()
     if not isinstance(conditions, Mapping):
-        raise SearchError(f"the filter is a {type(conditions).__name__}", fix=f"give a mapping: {_FORM}")
+        raise SearchError(f"the filter is {json_type_name(conditions)}", fix=f"give a mapping: {_FORM}")
     return tuple(_condition(key, value) for key, value in conditions.items())
 
 

@@ -23,9 +23,9 @@ def found(metadata: dict[str, Any], wanted: dict[str, Any]) -> bool:
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ("type = 'article'", "the filter is a str"),
+        ("type = 'article'", "the filter is a text"),
         (["type"], "the filter is a list"),
-        (7, "the filter is a int"),
+        (7, "the filter is a number"),
         ({"type": {"$eq": "article"}}, "the filter's type has a dict for a value"),
         ({"$and": []}, "the filter has the key '\\$and'"),
         ({7: "x"}, "the filter has the key 7"),

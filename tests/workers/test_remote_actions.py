@@ -278,6 +278,7 @@ def test_a_message_cannot_ask_for_more_than_its_tenant_shows_to_all(
         (("embedding.create",), {"text": "x", "_more": 1}, "embedding.create does not take _more"),
         (("enrich",), {"pbi": {"title": "x"}, "project": "nowhere"}, "'nowhere' holds no documents"),
         (("enrich",), {"pbi": {"title": "x"}, "projects": ["nowhere"]}, "'nowhere' holds no documents"),
+        (("enrich",), {"pbi": {"title": "x"}, "project": 5}, "'5' holds no documents"),
         (("embedding.create",), {"text": "x" * MOST_BYTES}, "a remote one may have 8000000"),
     ],
 )

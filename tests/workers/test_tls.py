@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -22,6 +23,7 @@ from workers.local import embedded
 from workers.local.embedded.locating import ping
 from workers.queue import broker
 from workers.queue.celeryconfig import celery_settings
+from workers.remote_actions import store_answer
 from workers.runtime import Runtime
 from workers.settings.queue import QueueSettings
 
@@ -91,6 +93,26 @@ def test_everything_works_when_both_prove_who_they_are(parts: Runtime, tls: Tls)
         client.delete("tls", "enrich")
     assert tls.postgres.served > before[0]
     assert tls.valkey.served > before[1]
+
+
+@pytest.mark.filterwarnings("ignore:Call to deprecated setex")  # Celery's, for results
+@pytest.mark.parametrize("option", ["", "&ssl_cert_reqs=required", "&ssl_cert_reqs=CERT_REQUIRED"])
+def test_an_app_without_this_package_is_answered_and_its_spelling_is_read(
+    parts: Runtime, option: str
+) -> None:
+    """Celery wants `ssl_cert_reqs` in its address, and knows both spellings; one address serves app and workers."""
+    valkey = f"{parts.addresses.broker}{option}"
+    made = Runtime(parts.settings, replace(parts.addresses, broker=valkey))
+    store_answer(made, "asked", ["enrich"], {"pbi": {"title": "Tides"}})
+    with broker.client_of(valkey) as client:
+        assert "rag.queue.answerApps" in client.get("celery-task-meta-asked").decode()
+        client.delete("celery-task-meta-asked")
+    url = f"{parts.addresses.broker}{option or '&ssl_cert_reqs=required'}"
+    app = Celery(broker=url, backend=url, set_as_current=False)
+    assert app.send_task("larder.ask", queue="tls").result is None
+    assert broker.connect_problem(url) == ""
+    with broker.client_of(url) as client:
+        assert client.delete("tls") == 1
 
 
 @pytest.mark.parametrize(

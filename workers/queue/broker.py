@@ -270,8 +270,11 @@ def client_of(url: str) -> Any:
     """
     if rabbit.is_rabbit(url):
         return rabbit.RabbitClient(url, SECONDS)
-    # Kombu and the client write socket addresses differently.
+    # Kombu and the client write socket addresses and the check of certificates differently.
     address = url.replace("redis+socket://", "unix://").replace("virtual_host=", "db=")
+    address = re.sub(
+        "ssl_cert_reqs=CERT_[A-Z]+", lambda match: match[0].replace("CERT_", "").lower(), address
+    )
     return redis.Redis.from_url(
         address, socket_timeout=SECONDS, socket_connect_timeout=SECONDS, retry=Retry(NoBackoff(), 0)
     )
@@ -302,6 +305,13 @@ def tls_of(url: str) -> dict[str, Any] | None:
         if url.startswith("rediss:")
         else None
     )
+
+
+def results_url(url: str) -> str:
+    """The address for Celery's backend of results, which asks for `ssl_cert_reqs` in every address with TLS."""
+    if not url.startswith("rediss:") or "ssl_cert_reqs=" in url:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}ssl_cert_reqs=required"
 
 
 KEPT_SECONDS = 30 * 86_400

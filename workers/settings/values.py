@@ -69,6 +69,11 @@ def _known_options(value: SecretStr) -> SecretStr:
         if unknown := next((name for name in names if name not in supported), None):
             near = next(iter(get_close_matches(unknown, supported, 1)), "db")
             raise refusal(f"an address without the option {unknown!r}", f"did you mean {near}?")
+        check = dict(parse_qsl(url.query)).get("ssl_cert_reqs", "required").removeprefix("CERT_").lower()
+        if check not in {"required", "optional", "none"}:
+            raise refusal(
+                "an address with ssl_cert_reqs as required, optional or none", "leave it out: required"
+            )
     return value
 
 

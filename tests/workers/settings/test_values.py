@@ -136,6 +136,10 @@ def test_no_value_of_any_kind_causes_anything_but_a_refusal(value: object) -> No
 def test_an_unknown_option_of_a_broker_is_named_with_the_one_that_is_meant() -> None:
     with pytest.raises(ValidationError, match=r"'ssl_ca_cert' did you mean ssl_ca_certs"):
         ADAPTERS["broker"].validate_python("rediss://:p@h/0?ssl_ca_cert=/ca.pem")
+    with pytest.raises(ValidationError, match="ssl_cert_reqs as required, optional or none"):
+        ADAPTERS["broker"].validate_python("rediss://:p@h/0?ssl_cert_reqs=requird")
+    for value in ("none", "CERT_REQUIRED"):
+        ADAPTERS["broker"].validate_python(f"rediss://:p@h/0?ssl_cert_reqs={value}")
 
 
 def test_one_of_ignores_case_and_names_what_is_known() -> None:
