@@ -67,6 +67,8 @@ _FIXES = (
     ("role ", "correct the user in LARDER_DATABASE_URL, or let `larder migrate` make the roles as the owner"),
 )
 """Part of a server's refusal -> advice; the first match counts."""
+_HANGS_UP = ("closed the connection", "closed unexpectedly", "unexpected eof", "SYSCALL")
+"""What a proxy or a balancer of which the database is away does at once, over TLS or without."""
 _NO_ANSWER = (
     ("failed to resolve host", "its host is not known"),
     ("Connection refused", "nothing listens at its address"),
@@ -75,6 +77,7 @@ _NO_ANSWER = (
     ("No route", "there is no way to its host"),
     ("invalid response", "what listens at its address is no PostgreSQL"),
     ("expected authentication request", "what listens at its address is no PostgreSQL"),
+    *((words, "what listens at its address closes the connection") for words in _HANGS_UP),
 )
 """Part of the client's message -> reason why nothing answers."""
 RETRY_ADVICE = "see `larder doctor`; queued work is kept and tried again"
@@ -93,7 +96,7 @@ def is_starting(error: BaseException) -> bool:
 START_POLL_SECONDS = 0.3
 RESTART_SECONDS = 5.0
 """Seconds in which a server that is being restarted may not listen yet."""
-_UNHEARD = ("Connection refused", "No such file")
+_UNHEARD = ("Connection refused", "No such file", *_HANGS_UP)
 
 
 def while_starting(seconds: float) -> Retrying:
@@ -125,7 +128,8 @@ def _refusal(error: psycopg.Error) -> StoreError | None:
     if answers := _SERVER_MESSAGE.findall(words):
         return _refused(answers[-1])
     reason = words.rpartition("failed: ")[2].partition("\n")[0]
-    if "SSL" in reason or "certificate" in reason:
+    hangs_up = any(words in reason for words in _HANGS_UP)
+    if ("SSL" in reason or "certificate" in reason) and not hangs_up:
         return StoreRefused(f"TLS with the database fails: {reason}", fix=_TLS)
     if "no password supplied" in words:
         return StoreMisnamed("the database needs a password, and its address has none", fix=_LOGIN)

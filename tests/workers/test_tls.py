@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from pipeline.errors import StoreRefused
+from pipeline.errors import StoreRefused, StoreUnavailable
 from tests.conftest import Addresses
 from tests.fakes.tls_server import Authority, TlsServer
 from tests.workers.installed import installed
@@ -127,6 +127,16 @@ def test_a_database_that_proves_nothing_is_refused(
     assert refused.value.message.startswith("TLS with the database fails: ")
     assert said in refused.value.message
     assert "sslrootcert" in refused.value.fix
+
+
+def test_a_proxy_with_tls_whose_database_is_away_is_no_matter_of_tls(tls: Tls, addresses: Addresses) -> None:
+    with TlsServer(1, tls.ours.context("127.0.0.1"), postgres=True) as alone:
+        url = tls.database(addresses.app).replace(f":{tls.postgres.port}/", f":{alone.port}/")
+        with pytest.raises(
+            StoreUnavailable, match="what listens at its address closes the connection"
+        ) as away:
+            ping(url)
+    assert not isinstance(away.value, StoreRefused)
 
 
 @pytest.mark.parametrize(

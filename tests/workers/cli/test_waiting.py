@@ -49,6 +49,24 @@ def test_a_database_that_does_not_listen_yet_is_waited_for_but_not_long(
         assert time.monotonic() - begun < 15
 
 
+def test_a_proxy_whose_database_is_started_again_is_waited_for_but_not_long(
+    run: Run, environment: dict[str, str]
+) -> None:
+    with TcpProxy.to(environment["LARDER_DATABASE_URL"]) as proxy:
+        names = ("LARDER_DATABASE_URL", "LARDER_CONTROL_DATABASE_URL")
+        behind = {name: proxy.url(environment[name]) for name in names}
+        target, proxy.target = proxy.target, ("127.0.0.1", 1)
+        threading.Timer(2, setattr, (proxy, "target", target)).start()
+        done = run("runs", **behind)
+        assert done.exit_code == 0, done.output
+        proxy.target = ("127.0.0.1", 1)
+        proxy.cut()
+        proxy.open()
+        gone = run("runs", **behind)
+        assert gone.exit_code == 1
+        assert "what listens at its address closes the connection" in gone.stderr
+
+
 ENDED = """
     insert into worker (name, queues, host, pid, seen_at)
     values ('w', 'control,ingest,embed', 'h', 0, now() - make_interval(secs => %s))"""
