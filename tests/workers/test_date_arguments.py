@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from pipeline.errors import ConfigurationError
-from workers.app.questions import filter_of, moment
+from workers.app.questions.searches import filter_of, moment
 from workers.cli.search import SearchOptions
 from workers.runtime import Addresses, Runtime
 from workers.settings import load

@@ -24,10 +24,11 @@ from tests.fakes.tcp_proxy import TcpProxy
 from tests.workers.indexed import index
 from tests.workers.installed import installed
 from workers import step4_file
-from workers.app import questions, search, status
+from workers.app import search, status
 from workers.app.enrichment import job as enriching
 from workers.app.ingestion import sync
 from workers.app.ingestion.sync import configured_sources
+from workers.app.questions import searches
 from workers.cli.search import SearchOptions
 from workers.client import Client
 from workers.local import embedded
@@ -351,7 +352,7 @@ def test_a_search_is_restricted_to_projects_where_some_are_named(parts: Runtime)
         request = SearchRequest(
             text="pay an open invoice by card",
             k=20,
-            filter=questions.filter_of(parts, vars(wanted)),
+            filter=searches.filter_of(parts, vars(wanted)),
         )
         return {
             hit.document.title.split()[0]

@@ -18,9 +18,9 @@ from tests.conftest import Addresses
 from tests.pipeline.reranking import tiny_model
 from tests.workers.indexed import index
 from workers import runtime
-from workers.app import questions
 from workers.app import search as searching
 from workers.app.ingestion import sync
+from workers.app.questions import searches
 from workers.cli.search import SearchOptions
 from workers.local import embedded
 from workers.queue.app import configure
@@ -78,7 +78,7 @@ def search(parts: Runtime, words: str, mode: Mode = "hybrid", **wanted: Any) -> 
         text=words,
         k=3,
         mode=mode,
-        filter=questions.filter_of(parts, vars(SearchOptions(**wanted))),
+        filter=searches.filter_of(parts, vars(SearchOptions(**wanted))),
     )
     results: list[dict[str, Any]] = searching.to_json(
         parts,

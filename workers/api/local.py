@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from contextlib import chdir, suppress
+from collections.abc import Iterator
+from contextlib import chdir, closing, contextmanager, suppress
 from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingUnixStreamServer
 from typing import Any
@@ -45,10 +46,8 @@ class _Handler(StreamRequestHandler):
             self.wfile.write(json.dumps([kind, value], default=str).encode() + b"\n")
 
         try:
-            with acting_as(request["user"]):
-                answer = questions.answer(
-                    self.server.runtime, tell, request["question"], request["arguments"]
-                )
+            with acting_as(request["user"]), self._runtime(request) as runtime:
+                answer = questions.answer(runtime, tell, request["question"], request["arguments"])
         except OSError:
             raise  # whoever asked has left
         except Exception as error:  # noqa: BLE001 (whatever it is, whoever asked must be told)
@@ -60,6 +59,17 @@ class _Handler(StreamRequestHandler):
             tell("error", {**error.to_json(), "exit_code": error.exit_code, "candidates": candidates})
         else:
             tell("answer", answer)
+
+    @contextmanager
+    def _runtime(self, request: dict[str, Any]) -> Iterator[Runtime]:
+        """What this process has loaded, or the same with connections that are as patient as the command."""
+        loaded = self.server.runtime
+        if request["question"] in questions.WARM:
+            yield loaded
+            return
+        with closing(Runtime(loaded.settings, loaded.addresses)) as own:
+            own.answer_timeout = request["answer_timeout"]
+            yield own
 
 
 def start(runtime: Runtime, started_as: str) -> None:

@@ -17,15 +17,13 @@ from pipeline.documents.plain_text import plural
 from pipeline.errors import ConfigurationError, LarderError
 from pipeline.ledger import audit, dead, documents, jobs, overview
 from pipeline.ledger import sources as ledger
+from workers.app import ID_CHARACTERS
 from workers.app.health import supervised
 from workers.app.ingestion import maintenance, sync
 from workers.app.ingestion.sync import configured_sources, open_source, source_of_row, start_run
 from workers.app.ingestion.sync_now import configured_sources_named, undoable
 from workers.queue import dispatch
 from workers.runtime import Runtime, current_user
-
-ID_CHARACTERS = 8
-"""Characters of a job's id that people see, and need to type."""
 
 
 class LedgerSource(NamedTuple):
@@ -373,9 +371,10 @@ def _by_tenant(chosen: Sequence[dead.DeadLetter]) -> Iterator[tuple[UUID, dict[U
 
 
 def keys(runtime: Runtime, *, rotate: bool = False) -> Json:
-    """Count documents of all tenants by the key that opens them: `{"documents": {name of a key: count}, "rotated"}`.
+    """Count documents of all tenants by the key that opens them.
 
-    `rotate` encrypts them by the first key as configured; what is interrupted goes on when it is called again.
+    Returns `{"documents": {name of a key: count}, "rotated", "unreadable"}`; `rotate` encrypts them by the first key as
+    configured, and what is interrupted goes on when it is called again.
 
     Raises:
         ConfigurationError: one of the keys is none, or there is none.
@@ -391,4 +390,5 @@ def keys(runtime: Runtime, *, rotate: bool = False) -> Json:
                     _audit(
                         connection, tenant, "keys.rotate", next(iter(counts)), {"documents": some["rotated"]}
                     )
-    return {"rotated": counts.pop("rotated", 0), "documents": dict(counts)}
+    unreadable = counts[encryption.UNKNOWN]
+    return {"rotated": counts.pop("rotated", 0), "documents": dict(counts), "unreadable": unreadable}

@@ -6,7 +6,7 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -179,6 +179,26 @@ def _texts(claims: Json, name: str) -> Iterator[str]:
     if not isinstance(texts, list) or not all(isinstance(one, str) and one for one in texts):
         raise RequestRejected(f"{name} must be a list of texts")
     yield from texts
+
+
+def caller_of(rights: Json, user: str, tenant: str, permissions: Iterable[str] = ("read",)) -> Caller:
+    """The user of this name with the rights that a command's options say.
+
+    Raises:
+        ConfigurationError: one of the rights is none.
+    """
+    try:
+        return Caller(
+            tenant=tenant_id(tenant),
+            tenant_name=tenant,
+            subject=user,
+            projects=tuple(rights["project"] or ["*"]),
+            permissions=frozenset(permissions),
+            level=rights["level"],
+            groups=tuple(rights["group"] or ()),
+        )
+    except LarderError as error:
+        raise ConfigurationError(error.message, fix=error.fix) from None
 
 
 def issue_token(settings: Settings, caller: Caller, *, hours: float) -> str:

@@ -10,8 +10,27 @@ from pathlib import Path
 
 from workers.processes.interrupts import handle_signals
 
-ASKING = ("search", "explain", "status")
-"""Commands that a running API answers, and that shall be quick."""
+ASKING = {
+    "search": "search:search",
+    "explain": "search:explain",
+    "why-visible": "search:why_visible",
+    "feedback": "search:feedback",
+    "status": "status:status",
+    "runs": "operate:runs",
+    "dead list": "operate:list_dead",
+    "dead show": "operate:show_dead",
+    "dead messages": "operate:set_aside",
+    "audit list": "operate:list_audit",
+    "audit verify": "operate:verify_audit",
+    "keys status": "operate:count_keys",
+    "index": "index:index",
+    "sources list": "index:list_sources",
+    "reindex status": "index:index_status",
+    "stories search": "stories:find",
+    "stories stats": "stories:stats",
+    "token": "processes:token",
+}
+"""Commands that a running API answers, and that shall be quick -> module and function."""
 NAME = "larder"
 FILE, DATA = "larder.yaml", ".larder"
 
@@ -30,11 +49,12 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             # A terminal that has no such letter is no reason to end in the middle of an answer.
             stream.reconfigure(errors="backslashreplace")
-    if sys.argv[1:2] and sys.argv[1] in ASKING:
-        from workers.cli.plain import run_plain
+    for words in (1, 2):
+        if (name := " ".join(sys.argv[1 : 1 + words])) in ASKING:
+            from workers.cli.plain import run_plain
 
-        if (code := run_plain(sys.argv[1:])) is not None:
-            sys.exit(code)
+            if (code := run_plain(ASKING[name], sys.argv[1 + words :])) is not None:
+                sys.exit(code)
     from workers.cli.commands import app
 
     app(prog_name=NAME)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, is_dataclass
 from functools import cached_property, wraps
@@ -24,7 +24,6 @@ from workers.cli.tables import Screen, to_stdout_json, warn
 from workers.processes.interrupts import INTERRUPTED, interruptible
 
 if TYPE_CHECKING:
-    from pipeline.access import Caller
     from workers.runtime import Runtime
     from workers.settings import Settings
 
@@ -125,28 +124,27 @@ class CommandContext:
 
         `tell` hears of what is no notice.
         """
-        from workers.local import local_socket
-
-        def hear(kind: str, value: Any) -> None:
-            if kind == "notice":
-                warn(value)
-            elif tell:
-                tell(kind, value)
-
-        file, folder = self._places
-        answer = local_socket.ask(folder, file, os.environ, question, arguments or {}, hear)
+        answer = self.ask_api(question, arguments, tell)
         if answer is None:
             from workers.app import questions
 
-            answer = questions.answer(self.runtime, hear, question, arguments or {})
+            answer = questions.answer(self.runtime, _hearing(tell), question, arguments or {})
         return answer
+
+    def ask_api(self, question: str, arguments: Json | None = None, tell: Tell | None = None) -> Any:
+        """The answer as `ask` has it; None if no API of `larder up` gives one."""
+        from workers.local import local_socket
+
+        file, folder = self._places
+        request = {"question": question, "arguments": arguments or {}, "answer_timeout": self.answer_timeout}
+        return local_socket.ask(folder, file, os.environ, request, _hearing(tell))
 
     @property
     def _places(self) -> tuple[Path | None, Path]:
         """Configuration file, None if there is none, and data folder, as far as no file need be read to know them."""
         data = self.data or os.environ.get("LARDER_DATA")
         named = self.config or os.environ.get("LARDER_CONFIG")
-        around = Path.cwd() if data else folder_above()
+        around = folder_above() if self.looks and not data else Path.cwd()
         file = Path(named) if named else around / FILE
         folder = Path(data) if data else (file.parent if named else around) / DATA
         return (file if file.exists() else None), folder
@@ -184,9 +182,9 @@ class CommandContext:
 
         Yields True if they are the command's own, and end with it.
         """
-        from workers.app.ingestion import sync_now
+        from workers.app.ingestion.temporary_workers import temporary_workers
 
-        with sync_now.temporary_workers(self.runtime, *queues) as borrowed:
+        with temporary_workers(self.runtime, *queues) as borrowed:
             if borrowed:
                 warn("no workers are running: started some for this command (see `larder up`)")
             yield borrowed
@@ -211,24 +209,6 @@ class RightsOptions:
     project: Annotated[list[str] | None, Option(help="May be repeated; * is all. [default: *]")] = None
     group: Annotated[list[str] | None, Option(help="May be repeated.")] = None
     level: Annotated[str, Option(help="public, internal, confidential or restricted.")] = "internal"
-
-    def caller(self, user: str, tenant: str, permissions: Iterable[str] = ("read",)) -> Caller:
-        """The user of this name with these rights; raises ConfigurationError if one of them is none."""
-        from pipeline.access import Caller
-        from pipeline.ledger import tenant_id
-
-        try:
-            return Caller(
-                tenant=tenant_id(tenant),
-                tenant_name=tenant,
-                subject=user,
-                projects=tuple(self.project or ["*"]),
-                permissions=frozenset(permissions),
-                level=self.level,
-                groups=tuple(self.group or ()),
-            )
-        except LarderError as error:
-            raise ConfigurationError(error.message, fix=error.fix) from None
 
 
 _SHARED = {"config": (ConfigOption, None), "data": (DataOption, None), "as_json": (JsonOption, False)}
@@ -286,6 +266,18 @@ def command(
         return group.command(called, short_help=line)(wrapped) if group else wrapped
 
     return decorate
+
+
+def _hearing(tell: Tell | None) -> Tell:
+    """Shows notices, and tells all else."""
+
+    def hear(kind: str, value: Any) -> None:
+        if kind == "notice":
+            warn(value)
+        elif tell:
+            tell(kind, value)
+
+    return hear
 
 
 def _run(context: CommandContext, run: Callable[..., None], options: dict[str, Any]) -> None:

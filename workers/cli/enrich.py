@@ -72,7 +72,7 @@ def enrich(
 ) -> None:
     """Run Step 4: give every PBI of a file the similar work, decisions and documents that are in stock."""
     from workers import step4_file
-    from workers.app.ingestion.sync_now import QueuesUnserved
+    from workers.app.ingestion.temporary_workers import QueuesUnserved
     from workers.queue.celeryconfig import ENRICHING
 
     scope = step4_file.ProjectScope.parse(project or ())

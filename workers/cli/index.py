@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import typer
 from rich.console import RenderableType
@@ -52,35 +52,33 @@ def index(
     no_wait: Annotated[bool, Option("--no-wait", help="Return as soon as the work is queued.")] = False,
 ) -> None:
     """Sync sources now: read them, and make what is new or changed searchable."""
-    from workers.app.ingestion import sync, sync_now
+    from_api = None if dry_run else _ask_api(context, names or [], force=force, wait=not no_wait)
+    if from_api is not None:
+        _answer(context, from_api)
+        return
+    from workers.app.ingestion import sync_now
 
     context.looks, context.makes = dry_run, not dry_run
-    chosen = sync_now.configured_sources_named(context.settings, names or [])
-    if not chosen:
-        raise ConfigurationError(
-            "no sources are configured", fix="`larder config init` writes an example file"
-        )
+    chosen = sync_now.sources_to_index(context.settings, names or [])
     context.ping()
     if dry_run:
         previews = [sync_now.preview(context.runtime, one, force=force) for one in chosen]
         context.answer({"success": True, "dry_run": True, "runs": previews}, *_would_do(previews))
         return
-    if not no_wait:
-        sync_now.await_restarted(context.runtime, warn)
-    undoable = sync_now.undoable(context.runtime, chosen)
-    doable = [one for one in chosen if one.id not in undoable]
-    if not doable:
-        raise next(iter(undoable.values()))
-    sync.register(context.runtime, besides=undoable)
-    not_begun = [
-        {"source": one.settings.name, "item": "", "reason": str(undoable[one.id]), "outcome": "failed"}
-        for one in chosen
-        if one.id in undoable
-    ]
+    able, not_begun = sync_now.doable(context.runtime, chosen, warn, wait=not no_wait)
     if no_wait:
-        _queue(context, sync_now.start(context.runtime, doable, force=force), not_begun)
+        started = sync_now.start(context.runtime, able, force=force)
+        _answer(context, sync_now.queued(started, not_begun))
     else:
-        _run(context, doable, not_begun, force=force)
+        _run(context, able, not_begun, force=force)
+
+
+def _ask_api(context: CommandContext, names: Sequence[str], *, force: bool, wait: bool) -> Json | None:
+    """The document as the API of a running `larder up` has it; None if it cannot do that."""
+    with resumable(goes_on=True), _Progress(context) as progress:
+        arguments = {"names": names, "force": force, "wait": wait}
+        document: Json | None = context.ask_api("index", arguments, progress.hear)
+    return document
 
 
 def _would_do(previews: Sequence[Json]) -> Iterator[RenderableType]:
@@ -93,14 +91,16 @@ def _would_do(previews: Sequence[Json]) -> Iterator[RenderableType]:
             yield from (f"  {line}" for line in first_lines(lines, MOST_SHOWN, "; --json has all"))
 
 
-def _queue(context: CommandContext, started: Sequence[Any], not_begun: Sequence[Json]) -> None:
-    queued = [{"source": w.source.settings.name, "run": w.run.id} for w in started if w.is_own]
-    busy = [{"source": w.source.settings.name, "run": w.run.id} for w in started if not w.is_own]
-    lines = [f"{one['source']} is being read already" for one in busy]
-    lines += [f"failed {one['source']}: {one['reason']}" for one in not_begun]
-    lines.append(f"queued {plural(len(queued), 'run')}; `larder status --watch` shows them")
-    document = {"success": not not_begun, "queued": queued, "under_way": busy, "errors": not_begun}
-    context.answer(document, *lines, code=PARTLY if not_begun else 0)
+def _answer(context: CommandContext, document: Json) -> None:
+    """End with what came of the runs, or with those that were begun."""
+    code = document.pop("exit_code")
+    if "queued" not in document:
+        context.answer(document, *summary(document), code=code)
+        return
+    lines = [f"{one['source']} is being read already" for one in document["under_way"]]
+    lines += [f"failed {one['source']}: {one['reason']}" for one in document["errors"]]
+    lines.append(f"queued {plural(len(document['queued']), 'run')}; `larder status --watch` shows them")
+    context.answer(document, *lines, code=code)
 
 
 def _run(
@@ -109,30 +109,41 @@ def _run(
     from workers.app.ingestion import sync_now
     from workers.monitoring import tracing
 
-    begun = last_told = time.monotonic()
     with context.workers() as borrowed, tracing.span("larder index"):
         watched = sync_now.start(context.runtime, chosen, force=force)
-        with resumable(goes_on=not borrowed), progress_bars(context.console) as progress:
-            bars = [progress.add_task(w.source.settings.name, total=None, note="", run=0) for w in watched]
+        with resumable(goes_on=not borrowed), _Progress(context) as progress:
+            result = sync_now.finish(context.runtime, watched, not_begun, progress.hear, force=force)
+    _answer(context, result)
 
-            def show(all_: list[Any]) -> None:
-                nonlocal last_told
-                for bar, w in zip(bars, all_, strict=True):
-                    run = w.current
-                    total = None if run.state == "discovering" else run.queued
-                    note = progress_note(vars(run), earlier=run.id != w.run.id or not w.is_own)
-                    show_run(progress, bar, run.id, sync_now.count_settled(run), total, note)
-                if progress.disable and not context.as_json and time.monotonic() - last_told >= TELL_SECONDS:
-                    last_told = time.monotonic()
-                    lines = (
-                        f"{task.description}: {progress_line(task)}, {task.fields['note']}"
-                        for task in progress.tasks
-                    )
-                    warn(*lines)
 
-            sync_now.wait(context.runtime, watched, show, force=force)
-    result = sync_now.report(watched, time.monotonic() - begun, not_begun)
-    context.answer(result, *summary(result), code=sync_now.exit_code(result))
+class _Progress:
+    """Bars of the runs that a command waits for; where none can be drawn, lines every now and then."""
+
+    def __init__(self, context: CommandContext) -> None:
+        self._lines = not context.as_json
+        self._last_told = time.monotonic()
+        self._bars = progress_bars(context.console)
+        self._of_source: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def hear(self, _kind: str, runs: Sequence[Json]) -> None:
+        """Show how far each run is."""
+        for run in runs:
+            name = run["source"]
+            if name not in self._of_source:
+                self._of_source[name] = self._bars.add_task(name, total=None, note="", run=0)
+            note = progress_note(run, earlier=run["earlier"])
+            show_run(self._bars, self._of_source[name], run["id"], run["settled"], run["total"], note)
+        if self._bars.disable and self._lines and time.monotonic() - self._last_told >= TELL_SECONDS:
+            self._last_told = time.monotonic()
+            tasks = self._bars.tasks
+            warn(*(f"{task.description}: {progress_line(task)}, {task.fields['note']}" for task in tasks))
 
 
 def progress_note(run: Mapping[str, Any], *, earlier: bool = False) -> str:
@@ -206,6 +217,7 @@ def ingest(
     from connectors import FileOptions
     from connectors.files.options import ENDINGS
     from workers.app.ingestion import sync_now
+    from workers.app.ingestion.temporary_workers import await_restarted
 
     fix = "give the folder that holds the files"
     if not folder.is_dir():
@@ -222,7 +234,7 @@ def ingest(
         endings = ", ".join(end for ends in ENDINGS.values() for end in ends)
         raise ConfigurationError(f"{folder} holds no file that ends with one of {endings}", fix=fix)
     context.ping()
-    sync_now.await_restarted(context.runtime, warn)
+    await_restarted(context.runtime, warn)
     sync_now.register_folder(context.runtime, folder_sources)
     _run(context, folder_sources, force=force)
 
@@ -258,16 +270,15 @@ NamesArgument = Annotated[list[str] | None, Argument(metavar="[NAME]...", help="
 @command(sources, "list", looks=True)
 def list_sources(context: CommandContext) -> None:
     """Show every source the ledger knows, of all tenants."""
-    from workers.app import operations
-
-    listing = operations.listing(context.runtime)
+    document = context.ask("sources-list")
+    listing = document["sources"]
     heads = ("source", "tenant", "type", "state", "schedule", "last sync", "to approve")
     keys = ("name", "tenant", "type", "state", "schedule", "last_sync", "held")
     rows = ({**s, "last_sync": minute(s["last_sync"])} for s in listing)
     overview = table(heads, ([row[key] or "-" for key in keys] for row in rows))
     errors = [f"{s['name']}: {s['last_error']}" for s in listing if s["last_error"]]
     errors += [f"{s['name']}: {s['missing_folder']} is not there" for s in listing if s["missing_folder"]]
-    context.answer({"sources": listing}, overview, *errors)
+    context.answer(document, overview, *errors)
 
 
 @command(sources, "check")
@@ -431,9 +442,7 @@ def begin_index(
 @command(reindex, "status", looks=True)
 def index_status(context: CommandContext) -> None:
     """Show how far each index is, which one is searched, and whether a switch is possible."""
-    from workers.app import reindex as reindexing
-
-    document = reindexing.status(context.runtime)
+    document = context.ask("reindex-status")
     counts = ("documents", "missing", "dead", "chunks")
     rows = []
     for i in document["indexes"]:

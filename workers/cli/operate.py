@@ -7,10 +7,9 @@ import platform
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -18,12 +17,10 @@ from typer import Argument, Option
 
 from pipeline.documents import Json
 from pipeline.documents.plain_text import plural
-from pipeline.errors import ConfigurationError, NotFound
+from pipeline.errors import ConfigurationError
+from workers.app import ID_CHARACTERS
 from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, PARTLY, CommandContext, YesOption, command
 from workers.cli.tables import duration_text, item_and_reason, minute, table
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 MOST_SHOWN = 50
 """Most rows of a list on the screen; --json has all."""
@@ -51,32 +48,28 @@ def new_key(context: CommandContext) -> None:
 @command(keys, "status", looks=True)
 def count_keys(context: CommandContext) -> None:
     """Count the documents that each key opens, of all tenants; the first key encrypts."""
-    _answer_keys(context, rotate=False)
+    _show_keys(context, context.ask("keys-status"))
 
 
 @command(keys, "rotate")
 def rotate_keys(context: CommandContext) -> None:
     """Encrypt by the first key what others encrypted, while everything runs; interrupted, call it again."""
-    _answer_keys(context, rotate=True)
-
-
-def _answer_keys(context: CommandContext, *, rotate: bool) -> None:
-    from pipeline.database.encryption import UNKNOWN
     from workers.app import operations
 
-    counts = operations.keys(context.runtime, rotate=rotate)
+    counts = operations.keys(context.runtime, rotate=True)
+    rotated = f"{plural(counts['rotated'], 'document was', 'documents were')} encrypted anew"
+    _show_keys(context, counts, rotated, code=PARTLY)
+
+
+def _show_keys(context: CommandContext, counts: Json, *lines: str, code: int = 0) -> None:
+    """Show how many documents each key opens; `code` ends the command if some are opened by none."""
     rows = [(name, str(count)) for name, count in counts["documents"].items()]
-    lines = (
-        [f"{plural(counts['rotated'], 'document was', 'documents were')} encrypted anew"] if rotate else []
-    )
-    if unreadable := counts["documents"].get(UNKNOWN, 0):
+    unreadable = counts["unreadable"]
+    if unreadable:
         fix = "put their key back behind the others, or store them anew: larder index --force"
-        lines.append(
-            f"{plural(unreadable, 'document is', 'documents are')} opened by none of these keys; {fix}"
-        )
-    context.answer(counts, table(("key", "documents"), rows), *lines)
-    if unreadable and rotate:
-        raise typer.Exit(PARTLY)
+        words = plural(unreadable, "document is", "documents are")
+        lines = (*lines, f"{words} opened by none of these keys; {fix}")
+    context.answer(counts, table(("key", "documents"), rows), *lines, code=code if unreadable else 0)
 
 
 # Dead letters -------------------------------------------------------------------------------------
@@ -89,37 +82,27 @@ def list_dead(
     every: Annotated[bool, Option("--all", help="Settled ones too.")] = False,
 ) -> None:
     """Show what was given up on and why, newest first; never a text."""
-    from workers.app import operations
-
-    letters = [one.to_json() for one in operations.dead_letters(context.runtime, source, settled=every)]
-    jobs = [] if source else operations.failed_jobs(context.runtime)
+    document = context.ask("dead-list", {"source": source, "every": every})
+    letters, jobs = document["dead_letters"], document["jobs"]
     keys = ("id", "source", "item", "stage", "reason", "at", "resolution")
     rows = [{**one, "at": minute(one["at"])} for one in letters[:MOST_SHOWN]]
     for job in jobs[:MOST_SHOWN]:
-        cells = {"id": job["id"][: operations.ID_CHARACTERS], "item": "user stories", "at": minute(job["at"])}
+        cells = {"id": job["id"][:ID_CHARACTERS], "item": "user stories", "at": minute(job["at"])}
         rows.append({**dict.fromkeys(keys), "reason": job["reason"], **cells})
     listed = table((*keys[:-1], "settled"), ([row[key] or "" for key in keys] for row in rows))
     more = len(letters) + len(jobs) - len(rows)
     hint = f"... and {more} more; --json has all\n" if more > 0 else ""
     hint += "look closer: larder dead show ID    try again: larder dead replay ID, or --all"
-    context.answer(
-        {"dead_letters": letters, "jobs": jobs}, *([listed, hint] if rows else ["no dead letters"])
-    )
+    context.answer(document, *([listed, hint] if rows else ["no dead letters"]))
 
 
 @command(dead, "show", looks=True)
 def show_dead(context: CommandContext, letter_id: Annotated[str, Argument(metavar="ID")]) -> None:
     """Show all that is known of one dead letter and its document, without the text."""
-    from workers.app import operations
-
-    letters, jobs = operations.dead_letters_and_jobs(context.runtime, [letter_id])
-    entry = jobs[0] if jobs else letters[0].to_json()
-    history = operations.history(context.runtime, letters[0]) if letters else []
-    other_letters = [one.to_json() for one in history if one.id != entry["id"]]
-    lines = "\n".join(
-        f"{name:<16} {value}" for name, value in {**entry, "other letters": len(other_letters)}.items()
-    )
-    context.answer({**entry, "history": other_letters}, lines)
+    document = context.ask("dead-show", {"letter_id": letter_id})
+    entry = {**document, "other letters": len(document["history"])}
+    lines = "\n".join(f"{name:<16} {value}" for name, value in entry.items() if name != "history")
+    context.answer(document, lines)
 
 
 @command(dead, "replay")
@@ -178,40 +161,26 @@ def set_aside(
     yes: YesOption = False,
 ) -> None:
     """Show messages of the queue that no worker could take, newest first; never what they ask."""
-    from workers.app.ingestion.sync_now import broker_lost
-    from workers.queue import broker
-
-    url = context.runtime.addresses.broker
-    if why := broker.connect_problem(url):
-        raise broker_lost(why, broker.advice_on(why))
-    total = broker.quarantined_total(url) or 0
+    context.looks = not drop
+    document = context.ask("dead-messages")
+    total = document["total"]
     if not drop:
-        messages = broker.quarantined_messages(url)
         listed = table(
             ("at", "task", "id"),
-            ([minute(one["at"]), one["task"], one["id"]] for one in messages[:MOST_SHOWN]),
+            ([minute(one["at"]), one["task"], one["id"]] for one in document["messages"][:MOST_SHOWN]),
         )
         hint = f"{plural(total, 'message')}; forget them: larder dead messages --drop --yes"
-        context.answer(
-            {"total": total, "messages": messages}, *([listed, hint] if total else ["no messages"])
-        )
+        context.answer(document, *([listed, hint] if total else ["no messages"]))
         return
     if not yes:
         context.refuse_without_yes(f"forget {plural(total, 'message')}", "dropped", messages=total)
-    broker.drop_quarantined(url)
+    from workers.queue import broker
+
+    broker.drop_quarantined(context.runtime.addresses.broker)
     context.answer({"success": True, "dropped": total}, f"dropped {plural(total, 'message')}")
 
 
 # Audit --------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _chain(context: CommandContext, tenant: str | None) -> Iterator[Connection]:
-    from pipeline.ledger import tenant_id
-
-    chain_tenant = tenant_id(tenant) if tenant else context.tenant
-    with context.runtime.database.tenant(chain_tenant) as connection:
-        yield connection
 
 
 @command(audit, "list", looks=True)
@@ -222,17 +191,15 @@ def list_audit(
     tenant: TenantOption = None,
 ) -> None:
     """Show the newest entries of a tenant's audit, newest first."""
-    from pipeline.ledger import audit as log
-
-    with _chain(context, tenant) as connection:
-        entries = log.listed(connection, number, action)
+    document = context.ask("audit-list", {"number": number, "action": action, "tenant": tenant})
+    entries = document["entries"]
     keys = ("seq", "at", "actor", "action", "subject", "detail")
     rows = []
     for one in entries:
         detail = ", ".join(f"{k} {v}" for k, v in (one["detail"] or {}).items())
         row = {**one, "at": minute(one["at"]), "detail": detail}
         rows.append([row[key] for key in keys])
-    context.answer({"entries": entries}, table(keys, rows) if entries else "no entries")
+    context.answer(document, table(keys, rows) if entries else "no entries")
 
 
 @command(audit, "verify", answer_timeout=None, looks=True)
@@ -242,18 +209,10 @@ def verify_audit(
     head: Annotated[str | None, Option(metavar="HASH", help="A head that was noted before.")] = None,
 ) -> None:
     """Check every entry of a tenant's audit; exit 1 if one was changed, taken out or put in."""
-    from pipeline.ledger import audit as log
-    from pipeline.ledger import sources, tenant_id
-
-    with _chain(context, tenant) as connection:
-        chain = log.verify(connection, head)
-        if tenant and not chain.entries and tenant_id(tenant) not in sources.tenant_names(connection):
-            raise NotFound(f"there is no tenant {tenant}, and no entry of one")
-    problems = [vars(one) for one in chain.problems]
-    document = {"success": not problems, **vars(chain), "problems": problems}
-    lines = [one.problem for one in chain.problems] or ["all fit"]
-    summary = f"{plural(chain.entries, 'entry', 'entries')}, head {chain.head or '-'}"
-    context.answer(document, summary, *lines, code=FAILED if problems else 0)
+    document = context.ask("audit-verify", {"tenant": tenant, "head": head})
+    lines = [one["problem"] for one in document["problems"]] or ["all fit"]
+    summary = f"{plural(document['entries'], 'entry', 'entries')}, head {document['head'] or '-'}"
+    context.answer(document, summary, *lines, code=0 if document["success"] else FAILED)
 
 
 # Runs and logs ------------------------------------------------------------------------------------
@@ -266,9 +225,8 @@ def runs(
     number: Annotated[int, Option("-n", min=1, help="How many.")] = 10,
 ) -> None:
     """Show the last syncs with their counts, times and errors, newest first."""
-    from workers.app import operations
-
-    run_rows = operations.newest_runs(context.runtime, names or [], number)
+    document = context.ask("runs", {"names": names or [], "number": number})
+    run_rows = document["runs"]
     heads = ("run", "source", "began", "took", "state", "listed", "indexed", "failed", "noted")
     rows = []
     for one in run_rows:
@@ -283,7 +241,7 @@ def runs(
         for p in one["problems"]
     ]
     lines = errors[:MOST_SHOWN] + ["... and more; --json has all"] * (len(errors) > MOST_SHOWN)
-    context.answer({"runs": run_rows}, *([run_table, *lines] if run_rows else ["no source was synced yet"]))
+    context.answer(document, *([run_table, *lines] if run_rows else ["no source was synced yet"]))
 
 
 _TICK = re.compile(r"Task larder\.(?:pump|upkeep\.canary)\[.*(?:received|succeeded in)")

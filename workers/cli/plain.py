@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from inspect import Parameter, signature
 from pathlib import Path
+from pkgutil import resolve_name
 from types import NoneType, UnionType
 from typing import Any, get_args
 
 import typer
+from typer.models import ArgumentInfo
 
 
-def run_plain(args: Sequence[str]) -> int | None:
-    """Run the command named first; its exit code, or None if its arguments need the parser."""
-    command = getattr(
-        import_module("workers.cli.status" if args[0] == "status" else "workers.cli.search"), args[0]
-    )
-    values = plain_values(command, args[1:])
+def run_plain(place: str, args: Sequence[str]) -> int | None:
+    """Run the command at `module:function`; its exit code, or None if its arguments need the parser."""
+    command = resolve_name(f"workers.cli.{place}")
+    values = plain_values(command, args)
     if values is None:
         return None
     try:
@@ -41,14 +40,16 @@ def plain_values(command: Callable[..., None], args: Sequence[str]) -> dict[str,
         if word in options:
             name, kind = options[word]
             value = _option_value(kind, "" if kind is bool else next(words, "-"))
-            if value is None:
-                return None
-            values[name] = [*(values[name] or ()), value] if kind == list[str] else value
-        elif positional and not word.startswith("-"):
-            values[positional.pop(0)] = word
+        elif positional:
+            name, kind = positional[0]
+            value = _option_value(kind, word)
+            positional = positional if kind == list[str] else positional[1:]
         else:
             return None
-    return None if positional else values
+        if value is None:
+            return None
+        values[name] = [*(values.get(name) or ()), value] if kind == list[str] else value
+    return values if all(name in values for name, _ in positional) else None
 
 
 def _option_value(kind: Any, text: str) -> Any:
@@ -70,20 +71,22 @@ _CONVERT: dict[Any, Callable[[str], Any]] = {
 """Type of an option -> what makes its value of a word."""
 
 
-def _parameters(command: Callable[..., None]) -> tuple[dict[str, Any], list[str], dict[str, tuple[str, Any]]]:
-    """The defaults, the names of arguments, and the name and type of each option."""
+def _parameters(
+    command: Callable[..., None],
+) -> tuple[dict[str, Any], list[tuple[str, Any]], dict[str, tuple[str, Any]]]:
+    """The defaults, and name and type of each argument and option."""
     values, positional, options = {}, [], {}
     for parameter in signature(command).parameters.values():
-        kind, info = get_args(parameter.annotation)[:2]
-        if parameter.default is Parameter.empty:
-            positional.append(parameter.name)
+        annotated, info = get_args(parameter.annotation)[:2]
+        is_union = isinstance(annotated, UnionType)
+        kind = next(one for one in get_args(annotated) if one is not NoneType) if is_union else annotated
+        if parameter.default is not Parameter.empty:
+            values[parameter.name] = parameter.default
+        if isinstance(info, ArgumentInfo):
+            positional.append((parameter.name, kind))
             continue
-        values[parameter.name] = parameter.default
-        kinds = (
-            [one for one in get_args(kind) if one is not NoneType] if isinstance(kind, UnionType) else [kind]
-        )
         # Typer keeps the first name of an option as its default.
         named = [name for name in (info.default, *(info.param_decls or ())) if isinstance(name, str)]
         for name in named or [f"--{parameter.name.replace('_', '-')}"]:
-            options[name] = (parameter.name, kinds[0])
+            options[name] = (parameter.name, kind if info.max is None else None)
     return values, positional, options

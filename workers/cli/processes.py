@@ -341,7 +341,7 @@ def api(
     processes.run_api(context.runtime, host or s.host, port)
 
 
-@command()
+@command(looks=True)
 def token(
     context: CommandContext,
     rights: RightsOptions,
@@ -353,25 +353,17 @@ def token(
     hours: Annotated[float, Option(min=0.01, max=8760, help="How long it holds.")] = 12,
 ) -> None:
     """Make a token for the HTTP API, for development: whoever has it is let in as this user."""
-    from pipeline.ledger import audit, sources
-    from workers.app import tokens
-    from workers.runtime import current_user
-
-    caller = rights.caller(user, tenant or context.settings.tenant, permission or ["read"])
-    runtime = context.runtime
-    issued = tokens.issue_token(context.settings, caller, hours=hours)
-    granted = {
-        "permissions": sorted(caller.permissions),
-        "projects": caller.projects,
-        "groups": caller.groups,
-    }
-    with runtime.database.tenant(caller.tenant) as connection:
-        detail = {**granted, "security_level": caller.level, "hours": hours}
-        audit.append(connection, caller.tenant, "token", user, detail, by=current_user())
-        exists = caller.tenant in sources.tenant_names(connection)
-    if tenant and not exists:
-        warn(f"there is no tenant {tenant} yet; it begins with its first source, story or upload")
-    context.answer({"token": issued}, issued)
+    document = context.ask(
+        "token",
+        {
+            "user": user,
+            "rights": vars(rights),
+            "permissions": permission or ["read"],
+            "tenant": tenant,
+            "hours": hours,
+        },
+    )
+    context.answer(document, document["token"])
 
 
 @command(answer_timeout=None, without={"as_json"})
@@ -381,10 +373,12 @@ def mcp(
     user: Annotated[str, Option(help="Whom the agent asks for.")] = "agent",
 ) -> None:
     """Serve an agent on standard input and output, by the Model Context Protocol; it only reads."""
+    from workers.app import tokens
     from workers.processes import run as processes
 
     _log_as_configured(context)
-    processes.run_agents(context.runtime, rights.caller(user, context.settings.tenant))
+    caller = tokens.caller_of(vars(rights), user, context.settings.tenant)
+    processes.run_agents(context.runtime, caller)
 
 
 @command(answer_timeout=None, without={"as_json"})

@@ -224,17 +224,12 @@ def why_visible(
     rights: RightsOptions,
 ) -> None:
     """Tell which rule lets a user of the API find a document, or keeps it from them."""
-    from workers.app import explain as explaining
-
-    caller = rights.caller(user, context.settings.tenant)
     with _several_named(context):
-        facts = explaining.find(context.runtime, context.tenant, document)
-    judgement = explaining.why_visible(caller, facts)
+        answer = context.ask("why-visible", {"user": user, "document": document, "rights": vars(rights)})
+    judgement = answer["document"]
     rows = ((one["rule"], "yes" if one["passes"] else "NO", one["detail"]) for one in judgement["rules"])
-    sentence = f"{user} {'finds' if judgement['visible'] else 'does not find'} {facts['title']!r}"
-    context.answer(
-        {"user": user, "document": facts["id"], **judgement}, sentence, table(("rule", "passes", "why"), rows)
-    )
+    sentence = f"{user} {'finds' if judgement['visible'] else 'does not find'} {answer['title']!r}"
+    context.answer(judgement, sentence, table(("rule", "passes", "why"), rows))
 
 
 def _document_rows(d: Json) -> Iterator[tuple[str, Any]]:
@@ -299,9 +294,6 @@ def feedback(
     source: Annotated[str | None, Option(help="Of the document, if several sources have that REF.")] = None,
 ) -> None:
     """Say that a document is useful or noise for an item: it ranks higher or lower, for this item above all."""
-    from workers.app import feedback as marking
-    from workers.runtime import current_user
-
     chosen_verdict = "undo" if undo and verdict is None else verdict
     marks = None not in (item, ref, chosen_verdict)
     of_one = project or source
@@ -314,24 +306,31 @@ def feedback(
     if [marks, listing, export is not None].count(True) != 1 or any(wrong):
         usage = "write `larder feedback ITEM REF useful|noise|undo`, or --list, or --export DIR"
         raise ConfigurationError("that is no whole command", fix=usage)
-    context.looks = listing
+    if listing:
+        context.looks = True
+        _show_marks(context, item)
+        return
+    from workers.app import feedback as marking
+    from workers.runtime import current_user
+
     with context.runtime.database.tenant(context.tenant) as connection:
         if item is not None and ref is not None and chosen_verdict is not None:
             places: dict[str, Any] = {"project": project, "source": source, "by": current_user()}
             done = marking.mark(connection, context.tenant, item, ref, chosen_verdict, **places)
             document, text = {"success": True, **done}, _marked(done)
-        elif export is not None:
+        else:
+            assert export is not None  # noqa: S101
             counts = marking.export(connection, context.tenant, export, by=current_user())
             document = {"success": True, "folder": str(export), **counts}
             text = (
                 "wrote {queries} questions with {useful} useful and {noise} noise among {documents} documents"
             )
             text = f"{text.format(**counts)} to {export}; see `larder eval {export}`"
-        else:
-            document = {"feedback": marking.listed(connection, item)}
-    if not listing:
-        context.answer(document, text)
-        return
+    context.answer(document, text)
+
+
+def _show_marks(context: CommandContext, item: str | None) -> None:
+    document = context.ask("feedback", {"item": item})
     rows = []
     for one in document["feedback"]:
         about = f"{_named(one)}  {one['item_title']}".strip()

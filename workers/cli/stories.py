@@ -118,45 +118,22 @@ def find(
     prompt: Annotated[bool, Option("--prompt", help="Show what a generator's prompt would get.")] = False,
 ) -> None:
     """Find similar stories, nearest first."""
-    from pipeline.stories import format_examples_for_prompt
-    from workers.app.enrichment.stories import StoryQuery, search
-
-    request = StoryQuery(query=query, k=k, threshold=threshold, tags=tag, examples=prompt)
-    hits = search(context.runtime, context.tenant, request)
+    request = {"query": query, "k": k, "threshold": threshold, "tags": tag}
+    answer = context.ask("stories-search", {"query": request, "prompt": prompt})
+    hits = answer["stories"]
     heads = ("alike", "id", "title", "agent", "edited")
     rows = []
     for s in hits:
         alike, edited = f"{s['similarity_score']:.2f}", "yes" if s["was_edited"] else ""
         rows.append((alike, s["user_story_id"], s["title"], s["source_agent"], edited))
-    output = format_examples_for_prompt(hits, memory=_memory(context)) if prompt else table(heads, rows)
-    context.answer({"stories": hits}, output if hits else _why_none(_memory(context), prompt=prompt))
-
-
-def _why_none(memory: StoryMemory, *, prompt: bool) -> str:
-    """Why no story was found, which need not be for lack of similar ones."""
-    from pipeline.stories import get_story_count
-    from pipeline.stories.store import story_stats
-
-    if not memory.options.enabled:
-        return "no story is looked for while rag.enabled is false"
-    with memory.connected() as connection:
-        total = story_stats(connection, memory.tenant)["total_stories"]
-        embedded = get_story_count(connection, memory=memory)
-    if total and not embedded:
-        return f"no story is embedded by {memory.model}: `larder stories seed` embeds all {total} anew"
-    least = memory.options.min_stories
-    if prompt and embedded < least:
-        return f"no story is an example before there are {least} (stories.minStories): {embedded} so far"
-    return "no story is similar enough" if embedded else "there is no story yet: larder stories seed FILE"
+    output = answer["prompt"] if prompt else table(heads, rows)
+    context.answer({"stories": hits}, output if hits else answer["reason"])
 
 
 @command(app, looks=True)
 def stats(context: CommandContext) -> None:
     """Show how many stories there are, by agent, and how sure their agents were."""
-    from pipeline.stories.store import story_stats
-
-    with context.runtime.database.tenant(context.tenant) as connection:
-        figures = story_stats(connection, context.tenant)
+    figures = context.ask("stories-stats")
     by = {f"  {agent}": count for agent, count in figures["by_source_agent"].items()}
     mean = figures["average_confidence_score"]
     rows: Json = {"stories": figures["total_stories"], **by, "edited": figures["edited"]}

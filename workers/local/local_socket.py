@@ -57,11 +57,12 @@ def ask(
     folder: Path,
     file: Path | None,
     environ: Mapping[str, str],
-    question: str,
-    arguments: object,
+    request: Mapping[str, Any],
     tell: Callable[[str, Any], None],
 ) -> Any:
     """The answer of the API of this data folder; None if none runs that is configured as this command would be.
+
+    `request` has the `question`, its `arguments` and the `answer_timeout` of the command.
 
     Raises:
         LarderError: it cannot be answered.
@@ -78,9 +79,8 @@ def ask(
         fingerprint = [program_version(), variables_digest(greeting["names"], environ), file_version(file)]
         if greeting["runs"] != fingerprint:
             return None
-        request = {"question": question, "arguments": arguments, "user": _user()}
         door.settimeout(None)
-        door.sendall(json.dumps(request).encode() + b"\n")
+        door.sendall(json.dumps({**request, "user": _user()}).encode() + b"\n")
         for line in lines:
             kind, value = json.loads(line)
             if kind == "answer":

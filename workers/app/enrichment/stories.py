@@ -22,7 +22,13 @@ from pipeline.ledger import audit
 from pipeline.search.records import MEASURED_THRESHOLDS
 from pipeline.stories import StoryMemory, StoryOptions, memory, use
 from pipeline.stories.examples import retrieve_similar_examples, store_stories
-from pipeline.stories.store import delete_stories_by_source, search_similar_stories, stories_of_other_models
+from pipeline.stories.store import (
+    delete_stories_by_source,
+    get_story_count,
+    search_similar_stories,
+    stories_of_other_models,
+    story_stats,
+)
 from pipeline.stories.story import Story
 from workers.app.enrichment.job import run
 from workers.app.enrichment.story_jobs import BATCH
@@ -119,6 +125,21 @@ def search(runtime: Runtime, tenant: UUID, request: StoryQuery, *, by: str = "")
     if runtime.rag.enabled and runtime.rag.security.audit:
         runtime.audit_log.search(tenant, request.query, len(hits), by=by or current_user())
     return hits
+
+
+def why_none(memory: StoryMemory, *, prompt: bool) -> str:
+    """Why no story was found, which need not be for lack of similar ones."""
+    if not memory.options.enabled:
+        return "no story is looked for while rag.enabled is false"
+    with memory.connected() as connection:
+        total = story_stats(connection, memory.tenant)["total_stories"]
+        embedded = get_story_count(connection, memory=memory)
+    if total and not embedded:
+        return f"no story is embedded by {memory.model}: `larder stories seed` embeds all {total} anew"
+    least = memory.options.min_stories
+    if prompt and embedded < least:
+        return f"no story is an example before there are {least} (stories.minStories): {embedded} so far"
+    return "no story is similar enough" if embedded else "there is no story yet: larder stories seed FILE"
 
 
 def delete(stories: StoryMemory, source: str) -> int:

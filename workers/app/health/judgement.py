@@ -16,7 +16,8 @@ from pipeline.ingest.sync import CONFIGURED_OTHERWISE
 from pipeline.ledger.sources import UPLOADED
 from workers.app.health.source_words import count_rejected, left_out_in_words, nothing_stored
 from workers.app.health.supervised import FIXED
-from workers.app.ingestion.sync_now import START, UNSERVED_SECONDS, served_queues
+from workers.app.ingestion.sync_now import START
+from workers.app.ingestion.temporary_workers import UNSERVED_SECONDS, served_queues
 from workers.monitoring.liveness import DEAF_SECONDS
 from workers.queue import broker
 from workers.queue.celeryconfig import INDEXING, QUEUES

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from subprocess import TimeoutExpired
+from typing import Any
 from uuid import UUID
 
 from connectors.files.contents import EXCLUDED, look_into
@@ -23,9 +21,7 @@ from pipeline.errors import (
     BudgetSpent,
     ConfigurationError,
     EmbedderRefused,
-    LarderError,
     SourceUnavailable,
-    StoreUnavailable,
 )
 from pipeline.ingest.sync import CONFIGURED_OTHERWISE, START_AGAIN
 from pipeline.ledger import admission, audit, embedding_use, overview, runs, sources
@@ -38,9 +34,16 @@ from workers.app.ingestion.sync import (
     open_source,
     start_run,
 )
+from workers.app.ingestion.temporary_workers import (
+    UNSERVED_SECONDS,
+    WORK_IS_KEPT,
+    await_restarted,
+    broker_lost,
+    unserved,
+)
 from workers.monitoring.liveness import DEAF_SECONDS
 from workers.queue import broker, dispatch
-from workers.queue.celeryconfig import ENRICHING, INDEXING
+from workers.queue.celeryconfig import INDEXING
 from workers.runtime import Runtime, current_user
 from workers.settings import SOURCE_TYPES, Settings
 
@@ -49,11 +52,7 @@ BROKER_SECONDS = 5.0
 """Seconds between two questions whether the broker is there."""
 AWAY_SECONDS = 20.0
 """Seconds without a broker after which a command gives up waiting."""
-UNSERVED_SECONDS = 60.0
-"""Seconds in which a worker that is being restarted is back."""
-RESTART_POLL_SECONDS = 0.5
 START = "larder up --detach; where workers run in containers or were started by hand, `larder worker QUEUE` for each"
-WORK_IS_KEPT = "it is kept and goes on by itself when the broker is back: larder doctor, larder status"
 LONG_SECONDS = 900.0
 """Seconds of waiting for the embedder after which a command ends; the work goes on without it."""
 
@@ -100,15 +99,22 @@ def configured_sources_named(settings: Settings, names: Sequence[str]) -> list[C
     return [c for c in every if not names or c.settings.name in names]
 
 
+def sources_to_index(settings: Settings, names: Sequence[str]) -> list[Configured]:
+    """The same, for commands that have nothing to do without a source; raises ConfigurationError if there is none."""
+    if chosen := configured_sources_named(settings, names):
+        return chosen
+    raise ConfigurationError("no sources are configured", fix="`larder config init` writes an example file")
+
+
 def undoable(runtime: Runtime, chosen: Sequence[Configured]) -> dict[UUID, SourceUnavailable]:
     """Errors for sources that the running workers do not have as configured here; none if no workers run.
 
     Whoever starts workers registers what they have. Another configuration must not be registered before they take it
     over: the source would be wrong for those that run, and for good if it was a slip.
     """
+    if unserved(runtime):
+        return {}
     with runtime.database.control() as connection:
-        if not set(INDEXING) <= served_queues(overview.workers(connection)):
-            return {}
         hashes = {row.id: row.config_hash for row in sources.listed(connection) if row.removed_at is None}
         tenants = set(sources.tenant_names(connection).values())
     lacking = [one for one in chosen if hashes.get(one.id) != sync.config_hash(runtime, one)]
@@ -135,6 +141,30 @@ def _why_undoable(
     )
 
 
+def doable(
+    runtime: Runtime, chosen: Sequence[Configured], tell: Callable[[str], object], *, wait: bool
+) -> tuple[list[Configured], list[Json]]:
+    """The sources that the running workers have, registered, and entries of `errors` for the others.
+
+    With `wait` workers that are perhaps being restarted are waited for.
+
+    Raises:
+        SourceUnavailable: they have none of them.
+    """
+    if wait:
+        await_restarted(runtime, tell)
+    lacking = undoable(runtime, chosen)
+    able = [one for one in chosen if one.id not in lacking]
+    if not able:
+        raise next(iter(lacking.values()))
+    sync.register(runtime, besides=lacking)
+    return able, [
+        {"source": one.settings.name, "item": "", "reason": str(lacking[one.id]), "outcome": "failed"}
+        for one in chosen
+        if one.id in lacking
+    ]
+
+
 def start(runtime: Runtime, chosen: Sequence[Configured], *, force: bool) -> list[WatchedRun]:
     """Open a run for each source, but where one reads the source already: `wait` opens another when it is through."""
     return [_opened(runtime, one, force=force) for one in chosen]
@@ -147,11 +177,6 @@ def _opened(runtime: Runtime, one: Configured, *, force: bool) -> WatchedRun:
             run = runs.get(connection, run_id) if run_id else runs.newest_open(connection, one.id)
         if run is not None:  # else it ended in between
             return WatchedRun(source=one, run=run, current=run, is_own=run_id is not None)
-
-
-def broker_lost(why: str, fix: str = WORK_IS_KEPT) -> StoreUnavailable:
-    """Error for a command that would wait in vain."""
-    return StoreUnavailable(f"the broker {why}, so no worker gets this work", fix=fix)
 
 
 def _looks(runtime: Runtime, fix: Callable[[], str]) -> Iterator[bool]:
@@ -258,8 +283,8 @@ def _give_up(runtime: Runtime, watched: Sequence[WatchedRun], seconds: float) ->
             one.given_up = f"{one.current.error}; {goes_on}"
     if seconds > UNSERVED_SECONDS:
         with runtime.database.control() as connection:
-            unserved = overview.unserved(connection, INDEXING, silent=DEAF_SECONDS)
-        unserved_queues = [queue for queue, since in unserved.items() if (since or 0.0) > UNSERVED_SECONDS]
+            since_when = overview.unserved(connection, INDEXING, silent=DEAF_SECONDS)
+        unserved_queues = [queue for queue, since in since_when.items() if (since or 0.0) > UNSERVED_SECONDS]
         if unserved_queues:
             message = f"no worker serves {', '.join(unserved_queues)} any more"
             raise SourceUnavailable(message, fix=f"{START}; {goes_on}")
@@ -283,6 +308,46 @@ def raise_if_stuck(runtime: Runtime) -> None:
         waits = plural(waiting.documents, "document waits", "documents wait")
         message = f"{waits} until {waiting.until:%Y-%m-%d %H:%M} UTC: {waiting.reason}"
         raise BudgetSpent(message, fix=fix)
+
+
+def finish(
+    runtime: Runtime,
+    watched: list[WatchedRun],
+    not_begun: Sequence[Json],
+    tell: Callable[[str, Any], None],
+    *,
+    force: bool,
+) -> Json:
+    """Wait as `wait` does, telling how far the `runs` are; the `report` with its `exit_code`."""
+    begun = time.monotonic()
+    wait(runtime, watched, lambda all_: tell("runs", [*map(_progress, all_)]), force=force)
+    document = report(watched, time.monotonic() - begun, not_begun)
+    return {**document, "exit_code": exit_code(document)}
+
+
+def _progress(w: WatchedRun) -> Json:
+    run = w.current
+    return {
+        **{name: getattr(run, name) for name in ("id", "state", "listed", "error", "texts_embedded")},
+        "source": w.source.settings.name,
+        "settled": count_settled(run),
+        "total": None if run.state == "discovering" else run.queued,
+        "earlier": run.id != w.run.id or not w.is_own,
+    }
+
+
+def queued(started: Sequence[WatchedRun], not_begun: Sequence[Json]) -> Json:
+    """The document of `larder index --no-wait --json` with its `exit_code`."""
+    rows: dict[bool, list[Json]] = {True: [], False: []}
+    for one in started:
+        rows[one.is_own].append({"source": one.source.settings.name, "run": one.run.id})
+    return {
+        "success": not not_begun,
+        "queued": rows[True],
+        "under_way": rows[False],
+        "errors": [*not_begun],
+        "exit_code": 3 if not_begun else 0,
+    }
 
 
 _UNREAD = ("failed", "discovering")
@@ -420,65 +485,3 @@ def preview(runtime: Runtime, one: Configured, *, force: bool) -> Json:
         "would_index": items,
         "problems": problems,
     }
-
-
-# Workers for one command --------------------------------------------------------------------------
-
-
-def served_queues(workers: Sequence[Json]) -> set[str]:
-    """Queues that living workers serve; `workers` are those of the status."""
-    return {queue for w in workers if w["age_seconds"] <= DEAF_SECONDS for queue in w["queues"]}
-
-
-def await_restarted(runtime: Runtime, tell: Callable[[str], object]) -> None:
-    """Wait for workers that ended a moment ago, on servers of one's own: they are perhaps being restarted."""
-    from workers.local.embedded.locating import uses_embedded
-
-    announced = False
-    while not uses_embedded(runtime.settings):
-        with runtime.database.control() as connection:
-            unserved = overview.unserved(connection, INDEXING, silent=DEAF_SECONDS)
-        if not unserved or any((s or math.inf) > UNSERVED_SECONDS for s in unserved.values()):
-            return
-        if not announced:
-            tell(
-                f"no worker serves {', '.join(sorted(unserved))} at this moment: waiting for one to come back"
-            )
-            announced = True
-        time.sleep(RESTART_POLL_SECONDS)
-
-
-class QueuesUnserved(LarderError):
-    """No worker serves what a command needs, and workers of its own would need servers of its own."""
-
-
-@contextmanager
-def temporary_workers(runtime: Runtime, queues: Sequence[str] = INDEXING) -> Iterator[bool]:
-    """Workers for the length of one command, if none run on this machine's embedded servers."""
-    with runtime.database.control() as connection:
-        lacking = sorted(set(queues) - served_queues(overview.workers(connection)))
-    if not lacking:
-        yield False
-        return
-    from workers.local import detached, supervisor
-    from workers.local.embedded.locating import uses_embedded
-
-    is_embedded = uses_embedded(runtime.settings)
-    # Workers for Step 4 look into the ledger, those for indexing do not.
-    needed = not is_embedded or set(lacking) - set(ENRICHING)
-    if needed and (why := broker.connect_problem(runtime.addresses.broker)):
-        raise broker_lost(why, broker.advice_on(why))
-    if not is_embedded:
-        started = ", ".join(f"`larder worker {queue}`" for queue in lacking)
-        raise QueuesUnserved(f"no worker serves {', '.join(lacking)}", fix=f"start {started}")
-    lender = detached.start_temporary_workers(runtime.settings, queues)
-    try:
-        yield True
-    finally:
-        lender.terminate()
-        try:
-            with suppress(TimeoutExpired):
-                lender.communicate(timeout=supervisor.STOP_SECONDS + 10)
-        finally:  # also at a second Ctrl-C: they must not outlive this process
-            if lender.poll() is None:
-                supervisor.kill_tree(lender.pid)

@@ -1,31 +1,25 @@
-"""Answers for commands on this machine, as plain JSON: worked out by the API of `larder up`, else by the command.
-
-Each function takes the runtime, `tell`, which hears of what is to be shown before the answer, and named arguments.
-"""
+"""Answers on what is found and why: search, explain, why-visible, stories search."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from pipeline.documents import Json, Kind, SourceType
 from pipeline.enrichment.text import passage
-from pipeline.errors import ConfigurationError, StoreError
+from pipeline.errors import ConfigurationError
 from pipeline.ledger import ALL, project_id, sources
 from pipeline.search import Hit, SearchRequest
 from pipeline.search.records import Filter, validity_note
 from workers.app import explain as explaining
 from workers.app import search as searching
-from workers.app import status as figures
+from workers.app.questions import Tell
 from workers.runtime import Runtime, current_user
 
-Tell = Callable[[str, Any], None]
-"""Takes the kind of an event, such as `notice`, and what it says."""
 _Value = TypeVar("_Value")
 
 
@@ -204,32 +198,30 @@ def explain(runtime: Runtime, tell: Tell, *, document: str, options: Json, query
     return answer_json
 
 
-# Status -------------------------------------------------------------------------------------------
+def why_visible(runtime: Runtime, _tell: Tell, *, user: str, document: str, rights: Json) -> Json:
+    """The document of `larder why-visible --json`, and the `title`."""
+    from workers.app import tokens
+
+    caller = tokens.caller_of(rights, user, runtime.settings.tenant)
+    facts = explaining.find(runtime, runtime.settings.tenant_id, document)
+    judgement = explaining.why_visible(caller, facts)
+    return {"document": {"user": user, "document": facts["id"], **judgement}, "title": facts["title"]}
 
 
-def status(runtime: Runtime, tell: Tell) -> Json:
-    """The document of `larder status --json`."""
-
-    def ask_for_patience(seconds: float) -> None:
-        tell(
-            "notice",
-            f"the database takes {seconds:.1f} s for each answer: this takes about {25 * seconds:.0f} s",
-        )
-
-    with closing(
-        Runtime(runtime.settings, runtime.addresses)
-    ) as looking:  # it closes its connections in between
-        looking.answer_timeout = runtime.answer_timeout or figures.WATCH_SECONDS
-        try:
-            return figures.status(looking, ask_for_patience)
-        except StoreError as error:
-            return figures.without_database(looking, error)
+# Stories ------------------------------------------------------------------------------------------
 
 
-QUESTIONS: Mapping[str, Callable[..., Json]] = {"search": search, "explain": explain, "status": status}
-"""Name -> what answers it."""
+def stories_search(runtime: Runtime, _tell: Tell, *, query: Json, prompt: bool) -> Json:
+    """Similar `stories`, the text of a generator's `prompt` if it is asked for, and the `reason` if there are none."""
+    from pipeline.stories import format_examples_for_prompt
+    from workers.app.enrichment import stories
 
-
-def answer(runtime: Runtime, tell: Tell, question: str, arguments: Mapping[str, Any]) -> Json:
-    """The answer to a question; raises what its function does."""
-    return QUESTIONS[question](runtime, tell, **arguments)
+    tenant = runtime.settings.tenant_id
+    hits = stories.search(runtime, tenant, stories.StoryQuery(**query, examples=prompt))
+    runtime.audit_log.flush()
+    memory = stories.memory_of(runtime, tenant, runtime.settings.tenant)
+    return {
+        "stories": hits,
+        "prompt": format_examples_for_prompt(hits, memory=memory) if prompt and hits else "",
+        "reason": "" if hits else stories.why_none(memory, prompt=prompt),
+    }
