@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline.errors import LarderError, SearchError
 from workers.app import questions
+from workers.local.embedded.locating import START_SECONDS
 from workers.local.local_socket import SOCKET, file_version
 from workers.runtime import Runtime, acting_as
 
@@ -68,7 +69,7 @@ class _Handler(StreamRequestHandler):
             yield loaded
             return
         with closing(Runtime(loaded.settings, loaded.addresses)) as own:
-            own.answer_timeout = request["answer_timeout"]
+            own.answer_timeout, own.start_timeout = request["answer_timeout"], START_SECONDS
             yield own
 
 

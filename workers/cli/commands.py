@@ -63,6 +63,16 @@ class Commands(TyperGroup):
             self.commands[args[0]] = loaded(args[0])
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; where --k was written for -k, the error says so."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            short, of = str(getattr(error, "option_name", ""))[1:], getattr(error, "ctx", None)
+            if of is not None and any(short in option.opts for option in of.command.params):
+                error.possibilities = [short]  # type: ignore[attr-defined]
+            raise
+
 
 def loaded(name: str) -> Any:
     """Load the command or group of this name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -75,10 +76,13 @@ def index(
 
 def _ask_api(context: CommandContext, names: Sequence[str], *, force: bool, wait: bool) -> Json | None:
     """The document as the API of a running `larder up` has it; None if it cannot do that."""
-    with resumable(goes_on=True), _Progress(context) as progress:
+    from workers.local.local_socket import ApiEnded
+
+    with resumable(goes_on=True), _Progress(context) as progress, suppress(ApiEnded):
         arguments = {"names": names, "force": force, "wait": wait}
-        document: Json | None = context.ask_api("index", arguments, progress.hear)
-    return document
+        document: Json = context.ask_api("index", arguments, progress.hear)
+        return document
+    return None
 
 
 def _would_do(previews: Sequence[Json]) -> Iterator[RenderableType]:

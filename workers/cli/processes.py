@@ -21,7 +21,6 @@ from pipeline.errors import ConfigurationError, StoreUnavailable
 from workers.cli import run_in_fork
 from workers.cli.context import FAILED, CommandContext, RightsOptions, command, resumable
 from workers.cli.tables import warn
-from workers.monitoring import liveness
 from workers.processes.interrupts import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -145,6 +144,7 @@ def _detach(context: CommandContext, *, no_api: bool, no_flower: bool) -> dict[s
 def _missing(folder: Path, state: dict[str, Any], alive: dict[str, int], *, api: bool) -> list[str]:
     """Processes that do not live, or do not listen yet."""
     from workers.local.embedded import is_taken
+    from workers.monitoring import liveness
     from workers.queue.celeryconfig import QUEUES
 
     ages = liveness.ages(folder / "heartbeat")
@@ -396,6 +396,8 @@ def flower(
 
     User and password come from LARDER_FLOWER_AUTH (user:password), else from the data folder.
     """
+    from workers.monitoring import liveness
+
     if open_:
         context.looks = True
         from workers.local import supervisor
@@ -439,6 +441,8 @@ def health(
     context: CommandContext, folder: Annotated[Path | None, Option(help="Where heartbeat files lie.")] = None
 ) -> None:
     """Exit 0 if the processes of this container or machine gave a sign of life within 30 seconds."""
+    from workers.monitoring import liveness
+
     ages = liveness.ages(folder or liveness.heartbeat_folder(context.settings.data, os.environ))
     ok = bool(ages) and all(age <= liveness.DEAF_SECONDS for age in ages.values())
     lines = "\n".join(f"{name}: {age:.0f} s" for name, age in ages.items()) or "no heartbeat files"

@@ -53,6 +53,10 @@ def file_version(path: Path | None) -> list[object]:
     return ["", 0]
 
 
+class ApiEnded(LarderError):
+    """The API ended, or began anew with another configuration, while it answered."""
+
+
 def ask(
     folder: Path,
     file: Path | None,
@@ -65,6 +69,7 @@ def ask(
     `request` has the `question`, its `arguments` and the `answer_timeout` of the command.
 
     Raises:
+        ApiEnded: there was no whole answer.
         LarderError: it cannot be answered.
     """
     with socket.socket(socket.AF_UNIX) as door:
@@ -88,7 +93,7 @@ def ask(
             if kind == "error":
                 raise _answered_error(value)
             tell(kind, value)
-    raise LarderError("the API ended in the middle of the answer", fix="ask again; see `larder status`")
+    raise ApiEnded("the API ended in the middle of the answer", fix="ask again; see `larder status`")
 
 
 def _answered_error(error_json: dict[str, Any]) -> LarderError:

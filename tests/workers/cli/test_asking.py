@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -44,8 +45,31 @@ QUESTIONS = [
     ("explain", "nothing.md"),
     ("explain", "page"),
     ("status", "--watch", "--json"),
+    ("search", "x", "--k", "0"),
+    ("dead", "list", "--wrong"),
 ]
-QUICK = [*QUESTIONS[:2], QUESTIONS[4], QUESTIONS[5], QUESTIONS[7], *QUESTIONS[13:17]]
+LISTS = [
+    ("runs",),
+    ("runs", "docs", "-n", "1", "--json"),
+    ("runs", "nothing"),
+    ("sources", "list"),
+    ("dead", "list"),
+    ("dead", "list", "--all", "--json"),
+    ("dead", "show", "7"),
+    ("dead", "messages"),
+    ("audit", "list", "--action", "clear"),
+    ("audit", "verify", "--tenant", "nobody"),
+    ("keys", "status"),
+    ("reindex", "status"),
+    ("feedback", "--list"),
+    ("stories", "search", "tides"),
+    ("stories", "stats", "--json"),
+    ("why-visible", "ann", "docs/1.md", "--group", "pilots"),
+    ("why-visible", "ann", "page"),
+    ("why-visible", "ann", "docs/1.md", "--level", "bogus"),
+    ("token", "--permission", "bogus"),
+]
+QUICK = [*QUESTIONS[:2], QUESTIONS[4], QUESTIONS[5], QUESTIONS[7], *QUESTIONS[13:17], *LISTS]
 """Those whose answer must not load what answers them."""
 
 
@@ -85,11 +109,11 @@ def clean(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": ROOT, "COLUMNS": "90", "LC_ALL": "C.UTF-8", "TZ": "UTC", **more}
 
 
-def asked(site: Site, *args: str, **env: str) -> tuple[int, str, str, set[str]]:
+def asked(site: Site, *args: str, folder: str = "docs", **env: str) -> tuple[int, str, str, set[str]]:
     """(exit code, stdout, stderr, the modules that the command had to load)."""
     ran = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "workers.cli", *args],
-        cwd=site.root / "docs", env=clean(**env), capture_output=True, text=True, check=False, timeout=120,
+        cwd=site.root / folder, env=clean(**env), capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     lines = ran.stderr.splitlines()
     loaded = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
@@ -102,20 +126,20 @@ def alone(site: Site, *args: str) -> tuple[int, str, str]:
     script = site.root / "alone.py"
     script.write_text(
         "from workers import cli\nfrom workers.local import local_socket\n"
-        "cli.ASKING = ()\nlocal_socket.ask = lambda *_: None\ncli.main()"
+        "cli.ASKING = {}\nlocal_socket.ask = lambda *_: None\ncli.main()"
     )
     ran = forked.run(args, cwd=site.root / "docs", env=clean(), script=script)
     return ran.returncode, ran.stdout, "\n".join(ran.stderr.splitlines())
 
 
-@pytest.mark.parametrize("args", QUESTIONS)
+@pytest.mark.parametrize("args", [*QUESTIONS, *LISTS])
 def test_the_answer_is_the_same(harbour: Site, args: tuple[str, ...]) -> None:
     code, out, err, loaded = asked(harbour, *args)
     assert (code, out, err) == alone(harbour, *args)
     if args in QUICK:
         ours = {name for name in loaded if name.startswith("pipeline")}
         assert ours <= {"pipeline", "pipeline.documents", "pipeline.documents.plain_text", "pipeline.errors"}
-        assert not {"sqlalchemy", "psycopg", "pydantic", "celery", "yaml"} & loaded
+        assert not {"sqlalchemy", "psycopg", "pydantic", "celery", "yaml", "psutil"} & loaded
 
 
 def test_status_is_told_without_what_looks(harbour: Site) -> None:
@@ -125,6 +149,34 @@ def test_status_is_told_without_what_looks(harbour: Site) -> None:
     assert (found["sources"][0]["documents"], found["database"]) == (3, "ok")
     assert "docs" in asked(harbour, "status")[1]
     assert not {"sqlalchemy", "pydantic"} & loaded
+
+
+def test_a_token_is_made_by_the_api_and_names_who_asked_for_it(harbour: Site) -> None:
+    code, out, _, loaded = asked(harbour, "token", "--user", "bob", USER="ann", LOGNAME="ann")
+    assert (code, {"sqlalchemy", "joserfc"} & loaded) == (0, set())
+    claims = json.loads(base64.urlsafe_b64decode(out.split(".")[1] + "=="))
+    assert claims["sub"] == "bob"
+    (entry,) = json.loads(asked(harbour, "audit", "list", "-n1", "--action=token", "--json")[1])["entries"]
+    assert (entry["actor"], entry["subject"]) == ("cli:ann", "bob")
+
+
+def test_a_source_that_nobody_configured_is_refused_by_the_api(harbour: Site) -> None:
+    code, _, err, loaded = asked(harbour, "index", "nothing", folder=".")
+    assert (code, "sqlalchemy" in loaded) == (2, False)
+    assert "configured are docs" in err
+
+
+def test_workers_that_are_missing_are_started_by_the_command(harbour: Site) -> None:
+    """Not by the API, whose own they are not."""
+    code, out, err, _ = asked(harbour, "index", folder=".")
+    assert (code, "0 documents indexed" in out) == (0, True)
+    assert "started some for this command" in err
+
+
+def test_a_command_that_indexes_asks_no_installation_of_a_folder_above(harbour: Site) -> None:
+    """It makes one where it is, as without an API."""
+    code, _, err, _ = asked(harbour, "index")
+    assert (code, "no sources are configured" in err) == (2, True)
 
 
 @pytest.mark.req("001-116")

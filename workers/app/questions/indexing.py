@@ -9,6 +9,7 @@ from pipeline.documents import Json
 from workers.app.ingestion import sync_now
 from workers.app.ingestion.temporary_workers import unserved
 from workers.app.questions import Tell
+from workers.local.embedded.locating import START_SECONDS, ping
 from workers.monitoring import tracing
 from workers.runtime import Runtime
 
@@ -16,6 +17,7 @@ from workers.runtime import Runtime
 def index(runtime: Runtime, tell: Tell, *, names: Sequence[str], force: bool, wait: bool) -> Json | None:
     """The document of `larder index --json` and its `exit_code`; None if there are workers to be started first."""
     chosen = sync_now.sources_to_index(runtime.settings, names)
+    ping(runtime.addresses.database, start_timeout=START_SECONDS)
     if unserved(runtime):
         return None
     able, not_begun = sync_now.doable(runtime, chosen, partial(tell, "notice"), wait=wait)
