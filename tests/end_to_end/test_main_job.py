@@ -438,6 +438,43 @@ def test_no_text_reaches_a_log(harbour: Any) -> None:
             assert state(harbour)[secret] not in content, (log.name, secret)
 
 
+@pytest.mark.parametrize("left", ["by Ctrl-C", "by the API"])
+def test_a_sync_is_asked_of_the_api_and_needs_neither_it_nor_whoever_asked(
+    harbour: Any, sql: Sql, until: Until, left: str
+) -> None:
+    processes = {one["name"]: psutil.Process(one["pid"]) for one in state(harbour)["processes"]}
+    runs = sql("select count(*) from sync_run")
+    log = harbour.root / "asked.log"
+    reader = processes["worker-ingest"]
+    stopped = [reader, *reader.children()]
+    for one in stopped:
+        one.suspend()
+    try:
+        item = {"id": f"PBI-{len(left)}", "title": "Buy a kedge", "description": f"An anchor, left {left}."}
+        harbour.write(f"output/run-{len(left)}/final-output.json", json.dumps({"pbis": [item]}))
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-X", "importtime", "-m", "workers.cli", "index", "backlog"],
+                cwd=harbour.root, env=forked.environment(), stdout=output, stderr=output, start_new_session=True,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+            )  # fmt: skip
+        assert until(lambda: sql("select count(*) from sync_run") > runs, 30), log.read_text()
+        assert "sqlalchemy" not in log.read_text()
+        if left == "by Ctrl-C":
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 130
+            assert "the work goes on in the background" in log.read_text()
+        else:
+            processes["api"].kill()
+    finally:
+        for one in stopped:
+            one.resume()
+    assert process.wait(60) in (0, 130), log.read_text()
+    query = "select 1 from chunk where content like %s"
+    assert until(lambda: bool(sql(query, f"%anchor, left {left}%")), 30)
+    assert until(lambda: harbour.larder("status", "--json").code == 0, 30)
+
+
 def test_a_second_up_is_refused(harbour: Any) -> None:
     answer = harbour.larder("up", "--detach")
     assert answer.code == 1

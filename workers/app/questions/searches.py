@@ -15,7 +15,6 @@ from pipeline.errors import ConfigurationError
 from pipeline.ledger import ALL, project_id, sources
 from pipeline.search import Hit, SearchRequest
 from pipeline.search.records import Filter, validity_note
-from workers.app import explain as explaining
 from workers.app import search as searching
 from workers.app.questions import Tell
 from workers.runtime import Runtime, current_user
@@ -187,6 +186,8 @@ def moment(option: str, word: str, now: datetime, zone: ZoneInfo, *, end: bool =
 
 def explain(runtime: Runtime, tell: Tell, *, document: str, options: Json, query: str | None) -> Json:
     """The document of `larder explain --json`."""
+    from workers.app import explain as explaining
+
     tenant = runtime.settings.tenant_id
     request = request_of(runtime, tell, query or "", options)
     answer_json: Json = {"document": explaining.find(runtime, tenant, document)}
@@ -200,6 +201,7 @@ def explain(runtime: Runtime, tell: Tell, *, document: str, options: Json, query
 
 def why_visible(runtime: Runtime, _tell: Tell, *, user: str, document: str, rights: Json) -> Json:
     """The document of `larder why-visible --json`, and the `title`."""
+    from workers.app import explain as explaining
     from workers.app import tokens
 
     caller = tokens.caller_of(rights, user, runtime.settings.tenant)
