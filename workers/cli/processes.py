@@ -205,14 +205,15 @@ def reload(context: CommandContext) -> None:
     Nothing is lost: each ends what it is at. Those that answer people come last, one after the other.
     """
     from workers.app.health.supervised import FIXED, differing
-    from workers.local import supervisor
-    from workers.local.embedded.locating import uses_embedded
+    from workers.monitoring import liveness
     from workers.settings.rendering import in_force
 
     file = in_force(context.settings)
     data, changed = context.settings.data, differing(context.settings, file)
-    boss = supervisor.running(data).get("supervisor")
+    boss = liveness.running(data).get("supervisor")
     if boss is None:
+        from workers.local.embedded.locating import uses_embedded
+
         fix = "larder up --detach"
         if not uses_embedded(context.settings):
             # Another set of processes would begin beside those that somebody else looks after.
@@ -231,13 +232,13 @@ def reload(context: CommandContext) -> None:
     with resumable(goes_on=True):
         while outdated != []:
             time.sleep(0.2)
-            state = supervisor.read_state(data) or {}
+            state = liveness.read_state(data) or {}
             now: Any = None if differing(context.settings, file) else state.get("outdated")
             if now != outdated:
                 outdated, last = now, time.monotonic()
                 warn(*([f"restarting {', '.join(outdated)}"] if outdated else []))
             if (
-                "supervisor" not in supervisor.living_processes(state)
+                "supervisor" not in liveness.living_processes(state)
                 or time.monotonic() - last > RELOAD_SECONDS
             ):
                 log = data / "logs" / f"{outdated[0] if outdated else 'supervisor'}.log"

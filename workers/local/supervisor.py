@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ LARDER = [sys.executable, "-m", "workers.cli"]
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 ANSWERING = ("worker-enrich", "api")
 """Processes that people wait for: they begin anew one after the other, once all others have."""
+LOADED_BEFORE_FORK = {"api": ("workers.api.app",)}
+"""Modules of one process that take most of its start: this process loads them once, while the ones before it start."""
 FREE_RESTARTS = 2
 """Restarts in a row that come at once; later ones wait 2, 4, 8 seconds and so on."""
 
@@ -115,10 +118,10 @@ class Supervisor:
     def _commands(self) -> dict[str, list[str]]:
         """Name of each process -> its command."""
         arguments = {f"worker-{q}": ["worker", q] for q in self.queues} | {"beat": ["beat"]}
-        if self.api_port is not None:
-            arguments["api"] = ["api", "--port", str(self.api_port)]
         if self.flower_port is not None:
             arguments["flower"] = ["flower", "--port", str(self.flower_port)]
+        if self.api_port is not None:
+            arguments["api"] = ["api", "--port", str(self.api_port)]
         return {name: [*LARDER, *args] for name, args in arguments.items()}
 
     def run(
@@ -240,6 +243,8 @@ class Supervisor:
         (self.data / "heartbeat" / f"{child.name}.heartbeat").unlink(missing_ok=True)
         environment = self.environment(child.name)
         if self.fork and child.name != FLOWER:
+            for module in LOADED_BEFORE_FORK.get(child.name, ()):
+                import_module(module)
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("ab") as output:
                 child.process = self._forked(self.fork, child, environment, output.fileno())
