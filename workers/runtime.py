@@ -6,6 +6,7 @@ import getpass
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -100,6 +101,14 @@ class Runtime:
             del self.__dict__["database"]
         for name in ("request_limiter", "caches", "health", "allowance", "audit_log"):
             self.__dict__.pop(name, None)
+
+    def patient(self, answer_timeout: float | None, start_timeout: float) -> Runtime:
+        """The models and caches of this one, as far as they are loaded, with connections that wait so many seconds."""
+        other = copy(self)
+        for name in ("database", "allowance", "audit_log"):
+            other.__dict__.pop(name, None)
+        other.answer_timeout, other.start_timeout = answer_timeout, start_timeout
+        return other
 
     def close(self) -> None:
         """Write what waits for the audit, and close the connections."""

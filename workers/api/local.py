@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import chdir, closing, contextmanager, suppress
+from contextlib import chdir, closing, suppress
 from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingUnixStreamServer
 from typing import Any
@@ -47,7 +46,9 @@ class _Handler(StreamRequestHandler):
             self.wfile.write(json.dumps([kind, value], default=str).encode() + b"\n")
 
         try:
-            with acting_as(request["user"]), self._runtime(request) as runtime:
+            # As patient as the command is by itself.
+            own = self.server.runtime.patient(request["answer_timeout"], START_SECONDS)
+            with acting_as(request["user"]), closing(own) as runtime:
                 answer = questions.answer(runtime, tell, request["question"], request["arguments"])
         except OSError:
             raise  # whoever asked has left
@@ -60,17 +61,6 @@ class _Handler(StreamRequestHandler):
             tell("error", {**error.to_json(), "exit_code": error.exit_code, "candidates": candidates})
         else:
             tell("answer", answer)
-
-    @contextmanager
-    def _runtime(self, request: dict[str, Any]) -> Iterator[Runtime]:
-        """What this process has loaded, or the same with connections that are as patient as the command."""
-        loaded = self.server.runtime
-        if request["question"] in questions.WARM:
-            yield loaded
-            return
-        with closing(Runtime(loaded.settings, loaded.addresses)) as own:
-            own.answer_timeout, own.start_timeout = request["answer_timeout"], START_SECONDS
-            yield own
 
 
 def start(runtime: Runtime, started_as: str) -> None:

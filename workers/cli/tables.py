@@ -78,8 +78,8 @@ class FittingTable(Table):
 
     def _lists(self) -> Iterator[Text]:
         heads = [f"  {column.header}: " for column in self.columns]
-        heads[0] = ""
         for row in zip(*(column.cells for column in self.columns), strict=True):
+            heads[0] = f"{self.columns[0].header} " if str(row[0]).isdecimal() else ""
             for head, cell in zip(heads, row, strict=True):
                 if isinstance(cell, Text) and cell.plain:
                     yield Text(head).append_text(cell)

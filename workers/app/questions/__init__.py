@@ -23,8 +23,6 @@ QUESTIONS = {
     name: f"{module}:{name.replace('-', '_')}" for module, all_ in _MODULES.items() for name in all_.split()
 }
 """Name of a question -> module and function; loaded when it is asked, since some need much that others do not."""
-WARM = ("search", "explain", "why-visible", "status", "stories-search")
-"""Questions that are answered with what a process has loaded, or know themselves how long to wait."""
 
 
 def answer(runtime: Runtime, tell: Tell, question: str, arguments: Mapping[str, Any]) -> Any:
