@@ -153,6 +153,21 @@ def _size(value: Any) -> int:
     return int(match[1]) * _SIZES[match[2]]
 
 
+_DURATIONS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+def _seconds(value: Any) -> float:
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([smh]?)", str(value).strip().lower())
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, str | int | float)
+        or not match
+        or not float(match[1])
+    ):
+        raise ValueError
+    return float(match[1]) * _DURATIONS[match[2]]
+
+
 def _web(value: str) -> str:
     url = urlsplit(value)
     if url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc:
@@ -215,6 +230,7 @@ Zone = Annotated[
     Text, AfterValidator(time_zone), Expected("the name of a time zone such as UTC or Europe/Berlin")
 ]
 Size = Annotated[int, BeforeValidator(_size), Expected("a size such as 500k or 10m")]
+Seconds = Annotated[float, BeforeValidator(_seconds), Expected("a time such as 60s or 5m")]
 Folder = Annotated[Path, Expected("a path")]
 WebUrl = Annotated[
     Text,

@@ -9,6 +9,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from connectors.documents.options import ServiceOptions
 from connectors.sections import Expected, Flag, Positive, Secret, Text, Texts, no_metadata_service, refusal
+from connectors.web.hooks import members_of, plain_ids, texts_of
+from pipeline.documents import Json
 
 SERVICES = "https://dev.azure.com"
 PRODUCT = "Azure DevOps"
@@ -87,6 +89,13 @@ class AzureDevOpsOptions(ServiceOptions):
     ] = Field(default="", examples=["[System.Tags] CONTAINS 'api'"])
     """Further condition in the service's query language, as after WHERE."""
 
+    hook_steps: ClassVar = (
+        (
+            "Project settings > Service hooks > Create subscription > Web Hooks, one for each trigger: Work item "
+            "created, updated, commented on, deleted, restored"
+        ),
+        "Action: this URL; basic authentication with any user name and the secret as password",
+    )
     product: ClassVar = PRODUCT
     example: ClassVar = {
         "name": "azure_devops",
@@ -114,6 +123,12 @@ class AzureDevOpsOptions(ServiceOptions):
         if isinstance(value, dict) and value.get("project") is not None and "projects" not in value:
             return {("projects" if key == "project" else key): item for key, item in value.items()}
         return value
+
+    def hinted_ids(self, event: Json) -> list[str]:
+        """Ids of the work items that an event of a service hook is about; of an update it is not `resource.id`."""
+        is_about_work = str(event.get("eventType", "")).startswith("workitem.")
+        resources = members_of(event, "resource") if is_about_work else ()
+        return texts_of([*plain_ids(event), *(one.get("workItemId", one.get("id")) for one in resources)])
 
     @property
     def place(self) -> str:

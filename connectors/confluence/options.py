@@ -21,6 +21,8 @@ from connectors.sections import (
     Whole,
     refuse,
 )
+from connectors.web.hooks import members_of, plain_ids, texts_of
+from pipeline.documents import Json
 
 PRODUCT = "Confluence"
 DEPLOYMENTS = ("auto", "cloud", "server")
@@ -81,6 +83,17 @@ class ConfluenceOptions(ServiceOptions):
     """Most bytes of an attachment that becomes a document; larger ones are only named on the page."""
 
     groups: ClassVar[tuple[str, ...]] = ("auth", "syncOptions")
+    hook_steps: ClassVar = (
+        (
+            "Data Center: General configuration > Webhooks > Create webhook, with this URL and secret, and the events "
+            "of pages, blog posts, comments, attachments, labels and content permissions"
+        ),
+        (
+            "Cloud: Space settings > Automation > Create rule, with the triggers Page published, Page edited, Page "
+            "moved, Page deleted and Comment added, and the action Send web request: this URL, POST, the secret in a "
+            'hidden header X-Larder-Token, and as custom data {"ids": ["{{page.id}}"]}'
+        ),
+    )
     product: ClassVar = PRODUCT
     example: ClassVar = {
         "name": "confluence_kb",
@@ -113,6 +126,17 @@ class ConfluenceOptions(ServiceOptions):
             wrong.append(Mismatch(key="username", expected="the user of that token"))
         refuse(self, wrong)
         return self
+
+    def hinted_ids(self, event: Json) -> list[str]:
+        """Ids of the pages, blog posts and attachments that an event is about; a comment's is that of its page."""
+        contents = [*members_of(event, "page", "blog", "blogpost", "content", "attachedTo", "labeled")]
+        for comment in members_of(event, "comment"):
+            contents += members_of(comment, "parent", "container")
+        attachments = event.get("attachments")
+        contents += (
+            [one for one in attachments if isinstance(one, dict)] if isinstance(attachments, list) else []
+        )
+        return texts_of([*plain_ids(event), *(content.get("id") for content in contents)])
 
     @property
     def place(self) -> str:

@@ -11,6 +11,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
+import annotated_types
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -35,12 +36,15 @@ from connectors.sections import (
     Number,
     OneOf,
     Positive,
+    Seconds,
+    Secret,
     Text,
     Texts,
     as_list,
     mismatched,
     refusal,
 )
+from connectors.web.hooks import plain_ids
 from pipeline.documents import LEVEL, LEVELS, Cursor, Document, Json, SourceType
 from pipeline.errors import ConfigurationError, DocumentRejected
 
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
     from connectors.web.session import Access
 
 
+SHORTEST_SECRET = 16
 LINKED_PATH = "linked_path"
 """Metadata key of a file found through a link: its real path below the root, for rules that name paths."""
 
@@ -303,8 +308,22 @@ class SourceOptions(ConfigSection):
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
+class HookOptions(ConfigSection):
+    """What proves the events that a service sends to POST /api/v1/hooks/NAME (docs/webhooks.md)."""
+
+    secret: Annotated[
+        Secret, annotated_types.MinLen(SHORTEST_SECRET), Expected("a secret of 16 letters or more")
+    ] = Field(examples=["${WIKI_HOOK_SECRET}"])
+    """Signs the body, or is sent as a token or as the password of basic authorization."""
+
+
 class ServiceOptions(SourceOptions):
     """Options of every service."""
+
+    hook: HookOptions | None = None
+    """What changes is read as soon as the service tells of it. Empty: no events are taken."""
+    poll: Seconds | None = Field(default=None, examples=["60s"])
+    """Time after which changes are looked for again, besides the schedule, where no event can be received."""
 
     max_concurrency: Positive = 4
     """Most concurrent requests to the service's host, over all workers."""
@@ -317,8 +336,17 @@ class ServiceOptions(SourceOptions):
     """Seconds to wait for the next part of an answer."""
 
     groups: ClassVar[tuple[str, ...]] = ("auth",)
+    hook_steps: ClassVar[tuple[str, ...]] = (
+        "have the service send a POST for each change, with the secret in the header X-Larder-Token",
+        'the body names what changed: {"ids": ["ID"]}',
+    )
+    """Steps that have the service send its events, in its own words."""
     product: ClassVar[str]
     """The service's name in messages."""
+
+    def hinted_ids(self, event: Json) -> list[str]:
+        """External ids of the items that an event of the service names; empty if it names none."""
+        return plain_ids(event)
 
     @cached_property
     def access(self) -> Access:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from uuid import UUID
 
 from pipeline.database.engine import Database, commit_soon
 from pipeline.documents import Cursor, Listing, Page, Source
 from pipeline.errors import LarderError, SourceUnavailable
+from pipeline.ingest import hints
 from pipeline.ledger import admission, runs, sources
 
 LONG_CALL = 5.0
@@ -53,11 +55,13 @@ class Syncer:
         schedule: Callable[[], Schedule],
         *,
         config_hash: str,
+        hinted: Callable[[], Source] | None = None,
     ) -> bool:
         """Continue a run; True when its source is read to the end, False when another slice must follow.
 
         Returns True as well if there is nothing to do: the run is closed, or another worker has it. `config_hash` is
-        that of the configuration with which `source` was opened.
+        that of the configuration with which `source` was opened. `hinted` opens the source once more, for items that
+        webhooks name while it is read; None if it has none.
 
         Raises:
             LarderError: the source failed; the run keeps the cursor of its last stored page.
@@ -74,6 +78,16 @@ class Syncer:
         try:
             if row.config_hash != config_hash:
                 raise configured_otherwise(row.name)
+            read_hinted = None
+            if hinted is not None:
+                read_hinted = partial(self._read_hinted, hinted(), target, token)
+                if not read_hinted() and run.trigger == hints.HOOK:
+                    return False
+            if run.trigger == hints.HOOK:
+                with self.database.tenant(target.tenant_id) as connection:
+                    sources.renew(connection, target.source_id, token, lease=self.lease)
+                    runs.finish_walk(connection, target.run_id)
+                return True
             another = row.pipeline_version.split("|")[0] != target.pipeline_version.split("|")[0]
             unread = None if run.force or another else self._skip_unchanged(source, target, run, row)
             # Begins at the cursor of this run, else at that of the source, else at the start.
@@ -91,7 +105,7 @@ class Syncer:
                     runs.add(connection, target.run_id, runs.Counts(unchanged=unread or 0))
             # The last page of such a source has an empty cursor: then only `_finish` remains.
             is_through = source.walks_all and run.cursor == {}
-            if not is_through and not self._walk(source, target, token, since):
+            if not is_through and not self._walk(source, target, token, since, read_hinted):
                 return False
             after = (run.walk_after or "") if walk or source.walks_all else None
             read_at = time.time() if source.walks_all and unread is None else None
@@ -119,7 +133,14 @@ class Syncer:
         with _translated():
             return source.skip_unchanged(fingerprints)
 
-    def _walk(self, source: Source, target: admission.Admission, token: UUID, since: Cursor | None) -> bool:
+    def _walk(
+        self,
+        source: Source,
+        target: admission.Admission,
+        token: UUID,
+        since: Cursor | None,
+        read_hinted: Callable[[], bool] | None,
+    ) -> bool:
         """Store page after page; False if the slice ends before the source does.
 
         A page with changes is committed durably before the next one is read, so that no restart of the server in
@@ -141,11 +162,40 @@ class Syncer:
                     commit_soon(connection)
             if counts.queued:
                 self.after_page()
+            if read_hinted:
+                read_hinted()
             # A cursor equal to that at the start of this slice means that the source is at its end: pausing there
             # would let a slow source repeat its last page for ever.
             if time.monotonic() > end and page.cursor and page.cursor != since:
                 return False
         return True
+
+    def _read_hinted(self, source: Source, target: admission.Admission, token: UUID) -> bool:
+        """Read the items that webhooks named; False if the slice ends first."""
+        end = time.monotonic() + self.slice_seconds
+        while True:
+            with self.database.tenant(target.tenant_id) as connection:
+                sources.renew(connection, target.source_id, token, lease=self.lease)
+                ids = hints.claim(connection, target.source_id, READ_AGAIN)
+                if not ids:
+                    commit_soon(connection)
+                    return True
+            changed_ids: set[str] = set()
+            with _translated():
+                for page in source.read(ids):
+                    with self.database.tenant(target.tenant_id) as connection:
+                        sources.renew(connection, target.source_id, token, lease=self.lease)
+                        verdicts = admission.verdicts(connection, target, page)
+                        counts = admission.admit(connection, target, page)
+                        runs.add(connection, target.run_id, counts)
+                    changed_ids.update(one for one, verdict in verdicts.items() if verdict == "changed")
+                    changed_ids.update(page.deleted if counts.deleted else ())
+            with self.database.tenant(target.tenant_id) as connection:
+                sources.renew(connection, target.source_id, token, lease=self.lease)
+                hints.settle(connection, target.source_id, ids, changed_ids)
+            self.after_page()
+            if time.monotonic() > end:
+                return False
 
     def _finish(
         self,

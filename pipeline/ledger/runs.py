@@ -43,6 +43,8 @@ class RunRow(Counts):
     id: int
     source_id: UUID
     state: str
+    trigger: str
+    """Why it was opened: schedule, watch, manual, reconcile or hook."""
     force: bool
     walk: bool
     finished_at: datetime | None

@@ -196,9 +196,20 @@ def due(connection: Connection) -> list[SourceRow]:
     return _rows(connection, f"where {come} and {_READY} order by least(next_sync_at, next_walk_at)")
 
 
+def hinted(connection: Connection) -> list[SourceRow]:
+    """Sources with items that a webhook named and that are due to be read."""
+    named = "exists (select from source_hint h where h.source_id = source.id and h.due_at <= now())"
+    return _rows(connection, f"where {named} and {_READY}")
+
+
 def watched(connection: Connection) -> list[SourceRow]:
     """Sources whose changes are checked on every tick."""
     return _rows(connection, f"where watch and {_READY}")
+
+
+def is_ready(connection: Connection, source_id: UUID) -> bool:
+    """True if the source may be synced now."""
+    return bool(_rows(connection, f"where id = :id and {_READY}", {"id": source_id}))
 
 
 _LEASED = Leased(

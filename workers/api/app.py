@@ -22,9 +22,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from workers import installed_version
-from workers.api import agents, callers, console, enrichment, health, knowledge, problems, stories
+from workers.api import agents, callers, console, enrichment, health, hooks, knowledge, problems, stories
 from workers.app.enrichment import job
 from workers.app.enrichment.messaging import JobNotifications, JobPublisher
+from workers.app.ingestion.hooks import MOST_BYTES, PATH
 from workers.app.status import watcher
 from workers.app.tokens import Verifier
 from workers.monitoring import metrics, tracing
@@ -83,9 +84,9 @@ class Envelope:
         sender = tracing.received(headers.get("traceparent"))
         with structlog.contextvars.bound_contextvars(request=request_id), sender:
             try:
-                length = headers.get("Content-Length", "0")
-                if length.isascii() and length.isdigit() and int(length[:20]) > self.most_bytes:
-                    too_large = f"the body is larger than {self.most_bytes:,} bytes"
+                length, most_bytes = headers.get("Content-Length", "0"), self._most_bytes(scope)
+                if length.isascii() and length.isdigit() and int(length[:20]) > most_bytes:
+                    too_large = f"the body is larger than {most_bytes:,} bytes"
                     await problems.problem(scope, 413, too_large)(scope, receive, send_with_headers)
                     return
                 await self.app(scope, self._bounded(scope, receive), send_with_headers)
@@ -97,9 +98,15 @@ class Envelope:
                     detail = "it failed unexpectedly; the log has the request id"
                     await problems.problem(scope, 500, detail)(scope, receive, send_with_headers)
 
+    def _most_bytes(self, scope: Scope) -> int:
+        return min(self.most_bytes, MOST_BYTES) if _is_hook(scope) else self.most_bytes
+
     def _bounded(self, scope: Scope, receive: Receive) -> Receive:
-        """`receive` with limits: the body must not be too large or stop coming; a large one needs a proved token."""
-        received, whole, proved = 0, False, False
+        """`receive` with limits: the body must not be too large or stop coming; a large one needs a proved token.
+
+        An event of a webhook is proved by all of its body, and may not be as large.
+        """
+        received, whole, proved, most_bytes = 0, False, _is_hook(scope), self._most_bytes(scope)
 
         async def receive_bounded() -> Message:
             nonlocal received, whole, proved
@@ -109,8 +116,8 @@ class Envelope:
                 raise HTTPException(408, "the rest of the body did not come") from None
             whole = not message.get("more_body", False)
             received += len(message.get("body", b""))
-            if received > self.most_bytes:
-                raise HTTPException(413, f"the body is larger than {self.most_bytes:,} bytes")
+            if received > most_bytes:
+                raise HTTPException(413, f"the body is larger than {most_bytes:,} bytes")
             if received > UNPROVED_BYTES and not proved:
                 request = Request(scope)
                 _, _, bearer_token = request.headers.get("Authorization", "").partition(" ")
@@ -120,6 +127,11 @@ class Envelope:
             return message
 
         return receive_bounded
+
+
+def _is_hook(scope: Scope) -> bool:
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", "")).startswith(PATH)
 
 
 class Protocol(H11Protocol):
@@ -200,7 +212,7 @@ def create_app(runtime: Runtime) -> FastAPI:
     health.install(app, runtime.rag.monitoring)
     app.add_api_route("/", console.entered, include_in_schema=False)
     app.state.routes = []
-    for module in (knowledge, enrichment, stories, agents, console):
+    for module in (knowledge, enrichment, stories, hooks, agents, console):
         app.include_router(module.router)
         app.state.routes += module.router.routes
     app.add_middleware(Envelope, most_bytes=int(settings.max_body))

@@ -63,6 +63,11 @@ async def runtime_of(request: Request) -> Runtime:
     return runtime
 
 
+async def whole_body(request: Request) -> bytes:
+    """A dependency: the body as it was sent, for handlers that prove it."""
+    return await request.body()
+
+
 CurrentRuntime = Annotated[Runtime, Depends(runtime_of)]
 _bearer = HTTPBearer(auto_error=False, scheme_name="bearerAuth", bearerFormat="JWT")
 _Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]

@@ -289,10 +289,11 @@ def list_sources(context: CommandContext) -> None:
 def check_sources(context: CommandContext, names: NamesArgument = None) -> None:
     """Try to read configured sources and tell what came back; needs no server."""
     from workers.app import operations
+    from workers.app.ingestion import hooks
     from workers.runtime import Addresses, Runtime
 
-    runtime = Runtime(context.settings, Addresses())
-    checks = operations.check(runtime, names or [])
+    checks = operations.check(Runtime(context.settings, Addresses()), names or [])
+    hooks.add_findings(checks, lambda: context.runtime)
     ok = all(one["ok"] for one in checks)
     screen = Text() if checks else Text("no sources are configured")
     for one in checks:
@@ -303,6 +304,17 @@ def check_sources(context: CommandContext, names: NamesArgument = None) -> None:
             screen.append(f"       {finding['fix']}\n" if finding["fix"] else "")
     screen.rstrip()
     context.answer({"success": ok, "sources": checks}, screen, code=0 if ok else FAILED)
+
+
+@command(sources, "hooks")
+def show_hook(context: CommandContext, name: NameArgument) -> None:
+    """Show what a source's service needs to tell of each change: address, secret and steps."""
+    from workers.app.ingestion import hooks
+
+    setup = hooks.setup(context.settings, name)
+    lines = [f"address  https://HOST{setup['path']}, HOST as the service reaches `larder api`"]
+    lines += [f"secret   {setup['secret']}", *(f"{n}. {step}" for n, step in enumerate(setup["steps"], 1))]
+    context.answer(setup, "\n".join(lines))
 
 
 @command(sources, "pause")

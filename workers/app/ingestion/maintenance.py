@@ -15,7 +15,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from pipeline.errors import LarderError
-from pipeline.ingest import work_in_progress
+from pipeline.ingest import hints, work_in_progress
 from pipeline.ledger import audit, embedding_use, renewed, search_indexes, sources, upkeep
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import SearchIndex, active_index, indexes
@@ -163,6 +163,7 @@ def trim(runtime: Runtime) -> None:
         _apart(partial(_prune_audit, runtime, tenant))
     with runtime.database.control() as connection:
         upkeep.trim_usage_and_workers(connection)
+        hints.trim(connection)
     hours = runtime.rag.enrichment.results_kept_hours
     runs, dead = int(queue.keep_runs_days), int(queue.keep_dead_days)
     for table in upkeep.AGED:

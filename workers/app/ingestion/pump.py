@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from pipeline.documents import Json
 from pipeline.errors import LarderError, StoreError
+from pipeline.ingest.hints import HOOK
 from pipeline.ledger import Stage, due_work, jobs, runs, sources, upkeep
 from pipeline.search.chunk_store import indexes
 from workers.app.ingestion import steps
@@ -88,13 +89,15 @@ def _resend(runtime: Runtime, unheard: set[str], *tasks: str) -> float:
 
 
 def _open_due(runtime: Runtime, sent: float | None) -> None:
-    """Open a run for every source whose time has come or whose files have changed."""
+    """Open a run for every source whose time has come, that a webhook told of, or whose files have changed."""
     with runtime.database.control() as connection:
         due = sources.due(connection)
+        hinted = sources.hinted(connection)
         watched = sources.watched(connection)
     due_rows = {row.id: ("schedule", row) for row in due}
-    for row in watched:
-        due_rows.setdefault(row.id, ("watch", row))
+    for trigger, rows in ((HOOK, hinted), ("watch", watched)):
+        for row in rows:
+            due_rows.setdefault(row.id, (trigger, row))
     for trigger, row in due_rows.values():
         try:
             _open(runtime, row, trigger, sent)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 from typing import Any
 from uuid import UUID
@@ -17,9 +18,11 @@ from pydantic import ValidationError
 from sqlalchemy import Connection
 
 import connectors
+from connectors.documents.options import HookOptions
 from connectors.documents.values import describe_error
 from pipeline.documents import Source
 from pipeline.errors import ConfigurationError, IndexingError, LarderError, RateLimited, SourceUnavailable
+from pipeline.ingest import hints
 from pipeline.ingest.sync import Schedule, not_configured
 from pipeline.ledger import admission, embedding_use, project_id, runs, source_id, sources, tenant_id
 from workers.app.ingestion import steps
@@ -100,8 +103,13 @@ def open_source(runtime: Runtime, source: SourceSettings) -> Source:
 def schedule_of(settings: Settings, source: SourceSettings) -> Schedule:
     """When a source that was just synced is due again."""
     now = datetime.now(UTC)
+    poll: float | None = getattr(source, "poll", None)
+    times = [
+        next_time(source.schedule, timezone_of(settings, source), now),
+        now + timedelta(seconds=poll) if poll else None,
+    ]
     return Schedule(
-        next_sync_at=next_time(source.schedule, timezone_of(settings, source), now),
+        next_sync_at=min((one for one in times if one), default=None),
         next_walk_at=now + timedelta(hours=settings.rag.queue.reconcile_hours),
     )
 
@@ -159,6 +167,7 @@ def sync(runtime: Runtime, tenant: UUID, source_id: UUID, run_id: int) -> bool:
                 target,
                 lambda: schedule_of(runtime.settings, configured.settings),
                 config_hash=row.config_hash if row.origin == "command" else config_hash(runtime, configured),
+                hinted=partial(open_source, runtime, configured.settings) if hook_of(configured) else None,
             )
     except LarderError as error:
         _put_back(runtime, tenant, source_id, run_id, error)
@@ -166,7 +175,23 @@ def sync(runtime: Runtime, tenant: UUID, source_id: UUID, run_id: int) -> bool:
     except Exception as error:  # noqa: BLE001 - else the run would stay open for ever, and nobody be told
         _put_back(runtime, tenant, source_id, run_id, as_indexing_error(error))
         return True
+    if complete and hook_of(configured):
+        start_hinted(runtime, tenant, source_id)  # what was named while the run ended
     return complete
+
+
+def hook_of(configured: Configured) -> HookOptions | None:
+    """Options of the source's webhooks, if it takes any."""
+    hook: HookOptions | None = getattr(configured.settings, "hook", None)
+    return hook
+
+
+def start_hinted(runtime: Runtime, tenant: UUID, source_id: UUID) -> None:
+    """Open a run for what webhooks named, if something is due and no run reads the source already."""
+    with runtime.database.tenant(tenant) as connection:
+        is_due = hints.are_due(connection, source_id) and sources.is_ready(connection, source_id)
+    if is_due:
+        start_run(runtime, tenant, source_id, trigger=hints.HOOK)
 
 
 def _unknown(runtime: Runtime, row: sources.SourceRow) -> SourceUnavailable:
@@ -273,7 +298,9 @@ def register(runtime: Runtime, *, besides: Collection[UUID] = ()) -> None:
 
 def config_hash(runtime: Runtime, one: Configured) -> str:
     """Differs if another configuration of a source would read other documents, or read them otherwise."""
-    ident = one.settings.model_dump_json(exclude={"index_schedule", "update_schedule", "watch", "auto_index"})
+    ident = one.settings.model_dump_json(
+        exclude={"index_schedule", "update_schedule", "watch", "auto_index", "hook", "poll"}
+    )
     ident += "".join(rule.model_dump_json() for rule in runtime.rag.security.levels)
     return hashlib.sha256(ident.encode()).hexdigest()[:16]
 
@@ -296,5 +323,5 @@ def registration(
         watch=bool(getattr(source, "watch", False)),
         origin=origin,
         config=source.model_dump(mode="json", by_alias=True, exclude_unset=True),
-        next_sync_at=now if source.auto_index else next_time(source.schedule, zone, now),
+        next_sync_at=now if source.auto_index else schedule_of(runtime.settings, source).next_sync_at,
     )
