@@ -29,6 +29,8 @@ begin
             with check (tenant_id = (select current_tenant()))', t);
         execute format('create policy ledger on %I to larder_control using (true) with check (true)', t);
         execute format('grant select, insert, update, delete on %I to larder_app', t);
-        execute format('grant select, delete on %I to larder_control', t);
+        execute format('grant delete on %I to larder_control', t);
     end loop;
 end $$;
+grant select (source_id, due_at, hinted_at) on source_hint to larder_control;  -- never which items
+grant select (source_id, received_at) on source_event to larder_control;
