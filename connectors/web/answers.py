@@ -229,12 +229,12 @@ def check_response(response: requests.Response, origin: Origin, product: str, pa
         pause: the seconds from `source_pause`.
 
     Raises:
-        RateLimited: 429, or 503 with Retry-After.
+        RateLimited: 429, 503 with Retry-After, or 403 because of a limit.
         SourceDenied: 401, a sign-in page, a web page instead of data, a redirect to another server.
         ServerFault: 407, 408, 5xx, or a web page with 4xx; `status` is the HTTP status.
     """
     status = response.status_code
-    if status in {429, 503} and pause is not None:
+    if status in {403, 429, 503} and pause is not None:
         fix = (
             "nothing to do: it is tried again after that time; lower requestsPerMinute if this happens often"
         )
@@ -311,7 +311,19 @@ def json_of(response: requests.Response, *, product: str) -> dict[str, Any]:
     """The JSON object of an answer; the status is not checked.
 
     Raises:
-        BadAnswer: it is empty, incomplete, of another type or no object.
+        BadAnswer: as `json_value` does, or it is no object.
+    """
+    payload = json_value(response, product=product)
+    if not isinstance(payload, dict):
+        raise BadAnswer(f"{product} gave JSON that is not an object", fix=LASTS)
+    return payload
+
+
+def json_value(response: requests.Response, *, product: str) -> Any:
+    """The JSON value of an answer; the status is not checked.
+
+    Raises:
+        BadAnswer: it is empty, incomplete or of another type.
     """
     kind = response.headers.get("Content-Type", "").split(";")[0].strip().lower()
     if is_html(response) or (kind and "json" not in kind):
@@ -320,13 +332,10 @@ def json_of(response: requests.Response, *, product: str) -> dict[str, Any]:
     if not response.content.strip():
         raise BadAnswer(f"{product} gave an empty answer instead of JSON", fix=LASTS)
     try:
-        payload = json.loads(response.content.decode("utf-8-sig"))
+        return json.loads(response.content.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         # No cause: it would hold the text.
         raise BadAnswer(f"{product} gave broken JSON", fix=LASTS) from None
-    if not isinstance(payload, dict):
-        raise BadAnswer(f"{product} gave JSON that is not an object", fix=LASTS)
-    return payload
 
 
 def results_of(payload: dict[str, Any], product: str) -> list[dict[str, Any]]:

@@ -70,6 +70,9 @@ def source_pause(status: int, headers: Mapping[str, str], now: datetime | None =
         pause = _first(requested, quota_reset(headers, now), RATE_LIMIT_SECONDS)
     elif status == 503 and "Retry-After" in headers:  # noqa: PLR2004 (Service Unavailable)
         pause = _first(requested, RATE_LIMIT_SECONDS)
+    elif status == 403 and (requested is not None or headers.get("X-RateLimit-Remaining", "").strip() == "0"):  # noqa: PLR2004 (Forbidden)
+        # GitHub refuses in this way what goes beyond its limits.
+        pause = _first(requested, quota_reset(headers, now), RATE_LIMIT_SECONDS)
     elif status >= 400:  # noqa: PLR2004 (any other error)
         pause = None
     elif requested is not None and requested > 0:
