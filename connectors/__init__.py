@@ -19,6 +19,7 @@ from connectors.documents.options import (
 from connectors.documents.redaction import redact
 from connectors.documents.rights import canonical_rights
 from connectors.files.options import FileOptions, MarkdownOptions, PbiOptions, TextOptions
+from connectors.rest.options import RestOptions
 from pipeline.documents import LEVEL, Cursor, Document, Page, Problem, Source
 from pipeline.documents.plain_text import composed, without_controls
 from pipeline.errors import ConfigurationError, DocumentRejected
@@ -52,6 +53,7 @@ SOURCES: Mapping[str, SourceKind] = {
     "json": SourceKind(PbiOptions, "connectors.pbi.sources:JsonSource"),
     "confluence": SourceKind(ConfluenceOptions, "connectors.confluence.source:ConfluenceSource"),
     "azure_devops": SourceKind(AzureDevOpsOptions, "connectors.azure_devops.source:AzureDevOpsSource"),
+    "rest": SourceKind(RestOptions, "connectors.rest.source:RestSource"),
 }
 
 

@@ -74,13 +74,21 @@ def _source_sections() -> Iterator[str]:
     for keys_of, kinds in names.items():
         every = kinds == list(SOURCE_TYPES)
         label = "every type" if every else f"type {' or '.join(kinds)}"
-        yield from _section(keys_of, f"{ROOT}.sources of {label}", known)
+        # Only these have sections that nothing else has, and that are empty by default.
+        tables: set[type[ConfigSection]] | None = set() if keys_of is SOURCE_TYPES["rest"] else None
+        yield from _section(keys_of, f"{ROOT}.sources of {label}", known, tables)
 
 
 def _section(
-    section: type[ConfigSection], name: str, known: set[tuple[str, ...]] | None = None
+    section: type[ConfigSection],
+    name: str,
+    known: set[tuple[str, ...]] | None = None,
+    tables: set[type[ConfigSection]] | None = None,
 ) -> Iterator[str]:
-    """The table of a section, without the rows in `known`, to which its own are added."""
+    """The table of a section, without the rows in `known`, to which its own are added.
+
+    Sections that are empty by default follow where `tables` has none of them yet.
+    """
     yield f"### {name}\n\n{inspect.getdoc(section)}\n"
     rows = []
     below: list[str] = []
@@ -101,8 +109,15 @@ def _section(
                 continue
             known.add(identity)
         rows.append(row)
-        if inner is not None and inner is not SourceSettings and value is not None:
-            below += _section(inner, f"{name}.{field.alias}")
+        is_new = tables is not None and inner not in tables
+        if (
+            inner is not None
+            and inner is not SourceSettings
+            and (is_new or (value is not None and tables is None))
+        ):
+            if tables is not None:
+                tables.add(inner)
+            below += _section(inner, f"{name}.{field.alias}", None, tables)
     yield _table(("key", "type", "default", "meaning"), rows)
     yield from below
 

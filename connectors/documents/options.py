@@ -206,6 +206,8 @@ class SourceContext:
     """Factory of the limiter, called for services only."""
     max_pause: float = 0.0
     """Most seconds of pauses, in all, that a service may ask for before the read stops."""
+    observe: Callable[[str, str], object] = lambda _kind, _text: None
+    """Called with `request` and its method and address, and with `empty` and the key of a field without a value."""
 
 
 class SourceOptions(ConfigSection):
@@ -280,6 +282,10 @@ class SourceOptions(ConfigSection):
         )
         layers = [layer for acl in acls for layer in reader_layers(acl)]
         return {**fixed, **document_metadata, **({"acl": layers} if acls else {})}
+
+    def observe(self, kind: str, text: str) -> None:
+        """Report to whoever looks on while the source is tried."""
+        self._context.observe(kind, text)
 
     @property
     def decisions(self) -> DecisionRules:
@@ -362,6 +368,7 @@ class ServiceOptions(SourceOptions):
             read_timeout=self.read_timeout,
             max_pause=self._context.max_pause,
             product=self.product,
+            on_request=lambda method, url: self._context.observe("request", f"{method} {url}"),
         )
 
 

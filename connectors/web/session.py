@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -57,6 +57,8 @@ class Access:
     """Name of the service in messages, such as "Confluence"."""
     ca_file: str | None = None
     """File of certificates to trust instead of the default ones; verification cannot be switched off."""
+    on_request: Callable[[str, str], object] = field(default=lambda _method, _url: None, repr=False)
+    """Called with the method and address of each request; an address may hold a key."""
 
     def __post_init__(self) -> None:
         _ = self.origin
@@ -149,6 +151,7 @@ class GuardedAdapter(HTTPAdapter):
         access, origin = self.access, self.access.origin
         ticket = access.limiter.acquire(origin.key, access.limits)
         try:
+            access.on_request(request.method or "", request.url or "")
             response = self._fetch(request, cert)
             pause = source_pause(response.status_code, response.headers)
             if pause is not None:

@@ -26,6 +26,7 @@ class SourceType(StrEnum):
     CONFLUENCE = "confluence"
     AZURE_DEVOPS = "azure_devops"
     TEXT = "text"
+    REST = "rest"
 
     @classmethod
     def parse(cls, text: str) -> SourceType:
@@ -59,6 +60,7 @@ DEFAULT_KIND: Mapping[SourceType, Kind] = {
     SourceType.CONFLUENCE: Kind.REFERENCE,
     SourceType.DOCUMENTATION: Kind.REFERENCE,
     SourceType.TEXT: Kind.REFERENCE,
+    SourceType.REST: Kind.REFERENCE,
 }
 
 

@@ -20,6 +20,7 @@ from pipeline.errors import LarderError
 from tests.connectors.azure_devops.world import azure_world
 from tests.connectors.confluence.world import confluence_world
 from tests.connectors.folders import file_options
+from tests.connectors.rest.world import github_world, jira_world, tickets_world
 from tests.connectors.worlds import Clock, SourceStore
 
 FILES_A_PAGE, ITEMS_A_PAGE = 100, 50
@@ -166,6 +167,14 @@ WORLDS: dict[str, Made] = {
     "confluence, server below a path": _served(lambda items: confluence_world("server-context", items=items)),
     "azure_devops, services": _served(lambda items: azure_world(items=items)),
     "azure_devops, server": _served(lambda items: azure_world("DefaultCollection", items=items)),
+    "rest, cursor": _served(lambda items: tickets_world("cursor", items=items)),
+    "rest, page number": _served(lambda items: tickets_world("number", items=items)),
+    "rest, offset": _served(lambda items: tickets_world("offset", items=items)),
+    "rest, header Link": _served(lambda items: tickets_world("link", items=items)),
+    "rest, address in the body": _served(lambda items: tickets_world("url", items=items)),
+    "rest, jira": _served(lambda items: jira_world(cloud=True, items=items)),
+    "rest, jira_datacenter": _served(lambda items: jira_world(cloud=False, items=items)),
+    "rest, github": _served(lambda items: github_world(items=items)),
 }
 """The type, and which mode of it."""
 

@@ -237,7 +237,7 @@ def _keys(
         inner, value = inner_section(field), values.get(key, default_of(field))
         if value is None:
             yield f"{indent}# {key}:" + (f" {text_of(field.examples[0])}" if field.examples else "")
-        elif inner is None or (value == () and inner is not SourceSettings):
+        elif inner is None or isinstance(value, Mapping) or (value == () and inner is not SourceSettings):
             yield f"{indent}{key}: {text_of(value)}"
         else:
             yield f"{indent}{key}:"

@@ -68,6 +68,7 @@ def test_the_written_file_passes_its_own_check(run: Run) -> None:
         "pipeline_outputs": True,
         "confluence_kb": False,
         "azure_devops": False,
+        "tickets": False,
     }
 
 

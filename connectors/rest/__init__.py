@@ -1,0 +1,1 @@
+"""Any REST service, as the configuration describes it, and presets for known ones."""
