@@ -31,7 +31,7 @@ class FakeRest(FakeServer):
     def answer(self, seen: Seen) -> Answer:
         if (
             TOKEN
-            not in f"{seen.headers.get('Authorization', '')}{seen.headers.get('X-Key', '')}{seen.first('key')}"
+            not in f"{seen.headers.get('Authorization', '')}{seen.headers.get('X-Key', '')}{seen.first('who')}"
         ):
             return Answer(status=401, json={"message": "who are you"})
         with self.lock:
@@ -100,8 +100,8 @@ class FakeTickets(FakeRest):
         start = (int(position) - 1) * size if self.style == "number" else int(position)
         page = [{k: v for k, v in row.items() if k != "description"} for row in rows[start : start + size]]
         after = start + size if start + size < len(rows) else None
-        query = "&".join(f"{k}={v[0]}" for k, v in seen.query.items() if k not in ("cursor", "key"))
-        key = f"&key={seen.first('key')}" if seen.first("key") else ""
+        query = "&".join(f"{k}={v[0]}" for k, v in seen.query.items() if k not in ("cursor", "who"))
+        key = f"&who={seen.first('who')}" if seen.first("who") else ""
         address = f"{self.address}/api/tickets?{query}&cursor=c{after}{key}" if after else None
         headers = {"Link": f'<{address}>; rel="next", <{self.address}/api>; rel="first"'} if address else {}
         meta = {"next": f"c{after}" if after else None, "next_url": address, "total": len(rows)}

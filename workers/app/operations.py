@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
+from urllib.parse import quote_plus
 from uuid import UUID
 
 from sqlalchemy import Connection
 
+import connectors
+from connectors.documents.redaction import redact
+from connectors.rest.options import RestOptions
+from connectors.sections import MASK, secrets_in
 from pipeline.database import encryption
-from pipeline.documents import Finding, Json
+from pipeline.documents import Document, Finding, Json
 from pipeline.documents.plain_text import plural
 from pipeline.errors import ConfigurationError, LarderError
 from pipeline.ledger import audit, dead, documents, jobs, overview
@@ -126,6 +132,46 @@ def check(runtime: Runtime, names: Sequence[str]) -> list[Json]:
         rows = [vars(finding) for finding in findings]
         checked.append({"source": one.settings.name, "ok": all(f["ok"] for f in rows), "findings": rows})
     return checked
+
+
+def try_out(runtime: Runtime, name: str, limit: int) -> Json:
+    """Read the first documents of a configured source, without a server; nothing is stored.
+
+    Returns `{"source", "documents", "requests", "empty", "failed", "left_out", "error"}`; `empty` counts the
+    configured fields that had no value, and secrets in `requests` are masked.
+
+    Raises:
+        ConfigurationError: the name is not configured; the message lists those that are.
+    """
+    settings = configured_sources_named(runtime.settings, [name])[0].settings
+    secrets, observed = list(secrets_in(settings)), {"request": list[str](), "empty": list[str]()}
+
+    def observe(kind: str, text: str) -> None:
+        for secret in secrets:
+            text = text.replace(quote_plus(secret), MASK).replace(secret, MASK)
+        observed[kind].append(redact(text))
+
+    context = runtime.settings.context_of(settings, lambda: runtime.request_limiter)
+    options = settings.with_context(replace(context, observe=observe))
+    if isinstance(options, RestOptions):  # others read a batch with one request
+        options = options.model_copy(update={"page_items": min(limit, options.page_items)})
+    documents, failed, left_out, error = list[Document](), list[Json](), Counter[str](), ""
+    try:
+        for page in connectors.open_source(options).pages(None):
+            documents += page.documents
+            failed += [problem.to_json() for problem in page.failed]
+            left_out += page.all_left_out
+            if len(documents) >= limit:
+                break
+    except LarderError as problem:
+        error = str(problem)
+    shown = ("external_id", "title", "kind", "url", "tags", "metadata", "security_level", "text")
+    rows = [{key: getattr(document, key) for key in shown} for document in documents[:limit]]
+    for row, document in zip(rows, documents, strict=False):
+        times = {"created_at": document.created_at, "updated_at": document.updated_at}
+        row |= {key: time and time.isoformat() for key, time in times.items()}
+    found = {"documents": rows, "requests": observed["request"], "empty": dict(Counter(observed["empty"]))}
+    return {"source": name, **found, "failed": failed, "left_out": dict(left_out), "error": error}
 
 
 def pause(runtime: Runtime, name: str, *, paused: bool) -> Json:

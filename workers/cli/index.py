@@ -27,6 +27,7 @@ from workers.cli.context import (
 )
 from workers.cli.tables import (
     duration_text,
+    findings_text,
     first_lines,
     item_and_reason,
     minute,
@@ -34,6 +35,7 @@ from workers.cli.tables import (
     progress_line,
     show_run,
     table,
+    tried_lines,
     warn,
 )
 
@@ -265,7 +267,9 @@ def clear(
 
 # Sources ------------------------------------------------------------------------------------------
 
-sources = typer.Typer(no_args_is_help=True, help="List, check, pause, rename, forget and reconcile sources.")
+sources = typer.Typer(
+    no_args_is_help=True, help="List, check, try, pause, rename, forget and reconcile sources."
+)
 
 NameArgument = Annotated[str, Argument(metavar="NAME", help="Name, or TENANT/NAME.")]
 NamesArgument = Annotated[list[str] | None, Argument(metavar="[NAME]...", help="All if none is named.")]
@@ -295,15 +299,22 @@ def check_sources(context: CommandContext, names: NamesArgument = None) -> None:
     checks = operations.check(Runtime(context.settings, Addresses()), names or [])
     hooks.add_findings(checks, lambda: context.runtime)
     ok = all(one["ok"] for one in checks)
-    screen = Text() if checks else Text("no sources are configured")
-    for one in checks:
-        screen.append(f"{one['source']}\n", style="bold")
-        for finding in one["findings"]:
-            screen.append("  ok   " if finding["ok"] else "  bad  ", style="" if finding["ok"] else "red")
-            screen.append(f"{finding['subject']}: {finding['detail']}\n")
-            screen.append(f"       {finding['fix']}\n" if finding["fix"] else "")
-    screen.rstrip()
-    context.answer({"success": ok, "sources": checks}, screen, code=0 if ok else FAILED)
+    context.answer({"success": ok, "sources": checks}, findings_text(checks), code=0 if ok else FAILED)
+
+
+@command(sources, "try")
+def try_source(
+    context: CommandContext,
+    name: Annotated[str, Argument(metavar="NAME", help="Name of a configured source.")],
+    limit: Annotated[int, Option("--limit", min=1, max=50, help="How many documents.")] = 5,
+) -> None:
+    """Show documents that a source would bring, the requests made, and fields that were empty; stores nothing."""
+    from workers.app import operations
+    from workers.runtime import Addresses, Runtime
+
+    answer = operations.try_out(Runtime(context.settings, Addresses()), name, limit)
+    code = FAILED if answer["error"] or not answer["documents"] else 0
+    context.answer({"success": not code, **answer}, *tried_lines(answer), code=code)
 
 
 @command(sources, "hooks")

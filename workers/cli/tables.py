@@ -17,7 +17,8 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from pipeline.documents.plain_text import CONTROLS, without_controls
+from pipeline.documents import Json
+from pipeline.documents.plain_text import CONTROLS, plural, without_controls
 
 
 class Screen(Console):
@@ -158,6 +159,43 @@ def first_lines(lines: Sequence[_Line], most: int, rest: str) -> list[_Line | st
     if len(lines) <= most:
         return [*lines]
     return [*lines[: most - 1], f"... and {len(lines) - most + 1} more{rest}"]
+
+
+def findings_text(checks: Sequence[Json]) -> Text:
+    """Findings of `larder sources check`, by source."""
+    screen = Text() if checks else Text("no sources are configured")
+    for one in checks:
+        screen.append(f"{one['source']}\n", style="bold")
+        for finding in one["findings"]:
+            screen.append("  ok   " if finding["ok"] else "  bad  ", style="" if finding["ok"] else "red")
+            screen.append(f"{finding['subject']}: {finding['detail']}\n")
+            screen.append(f"       {finding['fix']}\n" if finding["fix"] else "")
+    screen.rstrip()
+    return screen
+
+
+FIRST_CHARACTERS = 300
+"""Characters of a document's text on the screen; --json has all."""
+MOST_REQUESTS = 50
+
+
+def tried_lines(answer: Json) -> list[Text | str]:
+    """Documents of `larder sources try`, the requests, and what was empty, left out or failed."""
+    screen = Text()
+    for one in answer["documents"]:
+        screen.append(f"{one['title']}\n", style="bold")
+        facts = {key: one[key] for key in ("external_id", "kind", "url", "created_at", "updated_at", "tags")}
+        for key, value in {**facts, **one["metadata"]}.items():
+            screen.append(f"  {key:<16} {value}\n" if value else "")
+        more = len(one["text"]) - FIRST_CHARACTERS
+        end = f"\n... and {plural(more, 'character')} more" if more > 0 else ""
+        screen.append(textwrap.indent(one["text"][:FIRST_CHARACTERS] + end, "    ") + "\n\n")
+    lines = [f"{plural(len(answer['documents']), 'document')}, {plural(len(answer['requests']), 'request')}:"]
+    lines += [f"  {request}" for request in answer["requests"][:MOST_REQUESTS]]
+    lines += [f"empty in {plural(count, 'record')}: {key}" for key, count in answer["empty"].items()]
+    lines += [f"left out: {reason}, {count}" for reason, count in answer["left_out"].items()]
+    lines += [f"failed: {item_and_reason(one['item'], one['reason'])}" for one in answer["failed"]]
+    return [screen, *lines, *[f"error: {answer['error']}"] * bool(answer["error"])]
 
 
 def item_and_reason(item: str, reason: str) -> str:
