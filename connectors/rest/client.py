@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
@@ -126,8 +126,17 @@ class RestClient:
             BadAnswer: an answer has no list, or the list does not advance.
         """
         visited: set[Place] = set()
+        count = 0 if place is None else None
         while True:
             page = self._page(request, values, place)
+            count = None if count is None else count + len(page.records)
+            if (
+                request.next
+                and request.next.counts
+                and None not in (count, page.total)
+                and count == page.total
+            ):
+                page = replace(page, following=None)
             yield page
             if page.last:
                 return

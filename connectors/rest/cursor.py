@@ -74,8 +74,11 @@ class Progress:
         self._overlap = overlap
         self._seen, self._done = dict(cursor.seen), dict.fromkeys(cursor.done)
 
-    def knows(self, item_id: str, mark: str) -> bool:
-        """Whether this state of a record was read already."""
+    def knows(self, item_id: str, mark: str, changed: datetime | None) -> bool:
+        """Whether this state of a record was read already, as all that changed before the time asked for."""
+        since = self._cursor.since
+        if since and changed and changed < since - self._overlap:
+            return True
         return item_id in self._done or bool(
             mark and item_id in self._seen and self._seen[item_id][0] == mark
         )

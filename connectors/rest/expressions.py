@@ -76,7 +76,9 @@ def _function_faults(node: Any) -> Iterator[str]:
 
 
 def _seconds(value: Any) -> float:
-    seconds = duration(str(value)) if isinstance(value, str | int) and not isinstance(value, bool) else None
+    seconds = (
+        duration(str(value)) if isinstance(value, str | int | float) and not isinstance(value, bool) else None
+    )
     if seconds is None or seconds < 0:
         raise ValueError
     return seconds

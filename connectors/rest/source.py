@@ -126,16 +126,7 @@ class RestSource:
 
     def _steps(self, cursor: RestCursor) -> Iterator[Page]:
         """All pages of a sync, also those without changes."""
-        expired = False
-        while True:
-            try:
-                cursor = yield from self._list(cursor)
-                break
-            except (RestRefused, RestMissing):
-                if cursor.place is None or expired:
-                    raise
-                # The position expired: the list begins anew.
-                expired, cursor = True, replace(cursor, place=None, done=())
+        cursor = yield from self._list(cursor)
         for key in due(cursor.retries):  # one by one, because they would fail each other's batches
             batch = Batch()
             batch.results = [(key, self._read(key, None, self._divider(), batch.left_out))]
@@ -146,22 +137,28 @@ class RestSource:
 
     def _list(self, cursor: RestCursor) -> Steps:
         """The list since the last change, from the cursor's page to its end."""
-        visited = dict[str, str]()
+        visited, expired = dict[str, str](), False
         while True:
             moved = False
-            for page in self._client.pages(self._options.list_, self._values(cursor.since), cursor.place):
-                began = cursor.began or self._client.now
-                if page.place != cursor.place:
-                    cursor = replace(cursor, done=())
-                cursor = replace(cursor, place=page.place, began=began)
-                marks = {self._reader.id_of(record): self._reader.mark(record) for record in page.records}
-                moved |= any(visited.get(key, mark) != mark for key, mark in marks.items())
-                visited |= marks
-                cursor = yield from self._page(cursor, page)
-                if self._is_before(page, cursor.since):
-                    break
-            # Of a list whose pages are counted, a record that moved to the end has drawn others below the reader.
-            if not (moved and self._counted() and cursor.since and cursor.restarts < MOST_RESTARTS):
+            try:
+                for page in self._client.pages(self._options.list_, self._values(cursor.since), cursor.place):
+                    began = cursor.began or self._client.now
+                    done = cursor.done if page.place == cursor.place else ()
+                    cursor = replace(cursor, place=page.place, began=began, done=done)
+                    marks = {self._reader.id_of(record): self._reader.mark(record) for record in page.records}
+                    moved |= any(visited.get(key, mark) != mark for key, mark in marks.items())
+                    visited |= marks
+                    cursor = yield from self._page(cursor, page)
+                    if self._is_before(page, cursor.since):
+                        break
+            except (RestRefused, RestMissing):
+                if cursor.place is None or expired:
+                    raise
+                # The position no longer exists: the list begins anew.
+                expired, cursor = True, replace(cursor, place=None, done=())
+                continue
+            # Where positions are counted, a record that moved to the end has drawn others below the reader.
+            if not (moved and cursor.since and cursor.restarts < MOST_RESTARTS):
                 return cursor.at_end(self._overlap)
             cursor = replace(cursor, place=None, done=(), restarts=cursor.restarts + 1)
 
@@ -178,10 +175,6 @@ class RestSource:
         form = _FORMS.get(changed.format)
         return {"cursor": form(horizon) if form else horizon.strftime(changed.format)}
 
-    def _counted(self) -> bool:
-        paging = self._options.list_.next
-        return paging is not None and paging.counts
-
     def _is_before(self, page: ListPage, since: datetime | None) -> bool:
         """Whether a list that begins with the newest change has reached what is known."""
         changed = self._options.changed
@@ -197,15 +190,14 @@ class RestSource:
         try:
             for record in page.records:
                 item_id, mark = self._reader.id_of(record), self._reader.mark(record)
+                changed = self._reader.changed(record)
                 if not item_id:
                     batch.left_out[NO_ID] += 1
-                elif not progress.knows(item_id, mark):
+                elif not progress.knows(item_id, mark, changed):
                     item = Item(id=item_id, mark=mark, record=record)
                     result = self._result(item, divider, batch.left_out)
                     batch.results.append((item_id, result))
-                    progress.add(
-                        item, self._reader.changed(record), result if isinstance(result, Problem) else None
-                    )
+                    progress.add(item, changed, result if isinstance(result, Problem) else None)
                 if len(batch.results) >= self._options.page_items:
                     yield batch.page(cursor_json(progress.cursor()))
                     batch = Batch()
