@@ -1,0 +1,69 @@
+"""Every preset, against the recorded shapes of its service in `tests/cases/rest`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from connectors.rest.options import RestOptions
+from connectors.rest.presets import preset, preset_names
+from tests.connectors.rest.recorded import FOLDER, recorded_source
+
+FILES = sorted(FOLDER.glob("*.json"))
+PRESETS = {file: str(json.loads(file.read_text("utf-8"))["options"].get("preset")) for file in FILES}
+
+
+def test_every_preset_has_a_case() -> None:
+    assert set(PRESETS.values()) == set(preset_names())
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_what_is_asked_is_what_the_service_answers(file: Path) -> None:
+    """No request beyond the recorded ones, and none of these in vain."""
+    with recorded_source(file) as (source, fake):
+        documents = [d for page in source.pages(None) for d in page.documents]
+        listing = source.ids()
+        again = [d for page in source.read([documents[0].external_id]) for d in page.documents]
+        findings = source.check()
+
+        assert fake.unknown == []
+        unused = [answer["to"] for number, answer in enumerate(fake.answers) if number not in fake.used]
+        assert unused == []
+    assert documents
+    assert all(d.text.strip() and d.title.strip() and d.updated_at for d in documents)
+    assert listing.ids == {d.external_id for d in documents}
+    assert listing.complete
+    assert listing.versions == {} or listing.versions == {d.external_id: d.fingerprint for d in documents}
+    assert again == documents[:1]
+    assert [f for f in findings if not f.ok] == []
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_no_expression_of_a_preset_is_empty_for_every_record(name: str) -> None:
+    documents, empty = 0, Counter[str]()
+    for file in (file for file, of in PRESETS.items() if of == name):
+        seen: list[str] = []
+        with recorded_source(
+            file, lambda kind, text, seen=seen: seen.append(text) if kind == "empty" else None
+        ) as (  # type: ignore[misc]
+            source,
+            _,
+        ):
+            documents += sum(len(page.documents) for page in source.pages(None))
+        empty.update(seen)
+    assert {key for key, count in empty.items() if count == documents} == set()
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_preset_says_what_it_reads_and_which_values_it_takes(name: str) -> None:
+    content = preset(name)
+    assert content["about"]
+    assert {"about", "values", "source", "extends"} >= content.keys()
+    values = content.get("values", {})
+    assert content["source"].get("values", {}).keys() <= values.keys()
+    RestOptions.model_validate(
+        {"name": "x", "preset": name, "values": dict.fromkeys(values, "x"), "baseUrl": "https://x.example"}
+    )
