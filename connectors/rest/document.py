@@ -213,7 +213,8 @@ class RecordReader:
 
 
 def _plain(value: Any, _links: Links) -> str:
-    return "\n".join(map(scalar_text, value)) if isinstance(value, list) else scalar_text(value)
+    text = "\n".join(map(scalar_text, value)) if isinstance(value, list) else scalar_text(value)
+    return text.replace("\r\n", "\n")
 
 
 def _html(value: Any, links: Links) -> str:
