@@ -251,21 +251,27 @@ class RestSource:
 
     def _result(self, item: Item, divider: Divider, left_out: Counter[str], *, whole: bool = False) -> Result:
         """The document of a record of the list, or of the item's request if it is `whole`."""
-        if self._reader.is_deleted(item.record):
-            return None
-        if reason := self._reader.exclusion(item.record):
-            left_out[reason] += 1
-            return None
         try:
+            if self._leaves(item.record, left_out):
+                return None
             answers, errors = divider.fetch([item.id], lambda _ids: self._completed(item, whole=whole))
             if item.id in errors:
                 return culprit(item.id, errors[item.id])
             complete = answers[0]
-            if complete is None:
+            # The record of the item's request may say what that of the list does not.
+            if complete is None or (
+                complete.record is not item.record and self._leaves(complete.record, left_out)
+            ):
                 return None
             return build_document(lambda: self._reader.document(complete), f"record {item.id}")
         except (RestRefused, DocumentRejected) as error:  # one item must not stop the others
             return Problem(external_id=item.id, reason=str(error))
+
+    def _leaves(self, record: Json, left_out: Counter[str]) -> bool:
+        """Whether a record is deleted or excluded, which is counted."""
+        reason = self._reader.exclusion(record)
+        left_out.update(filter(None, [reason]))
+        return bool(reason) or self._reader.is_deleted(record)
 
     def _completed(self, item: Item, *, whole: bool) -> Item | None:
         """The item with the record of its own request and its children; None if it is deleted meanwhile."""

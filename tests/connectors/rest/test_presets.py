@@ -44,16 +44,13 @@ def test_what_is_asked_is_what_the_service_answers(file: Path) -> None:
 @pytest.mark.parametrize("name", preset_names())
 def test_no_expression_of_a_preset_is_empty_for_every_record(name: str) -> None:
     documents, empty = 0, Counter[str]()
-    for file in (file for file, of in PRESETS.items() if of == name):
-        seen: list[str] = []
-        with recorded_source(
-            file, lambda kind, text, seen=seen: seen.append(text) if kind == "empty" else None
-        ) as (  # type: ignore[misc]
-            source,
-            _,
-        ):
+
+    def observe(kind: str, text: str) -> None:
+        empty.update([text] if kind == "empty" else [])
+
+    for file in (file for file, preset_of in PRESETS.items() if preset_of == name):
+        with recorded_source(file, observe) as (source, _):
             documents += sum(len(page.documents) for page in source.pages(None))
-        empty.update(seen)
     assert {key for key, count in empty.items() if count == documents} == set()
 
 

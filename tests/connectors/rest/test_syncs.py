@@ -247,6 +247,17 @@ def test_excluded_records_are_counted_by_their_reason(plain: FakeTickets) -> Non
     assert listing.complete
 
 
+def test_what_only_the_item_says_excludes_it_too(plain: FakeTickets) -> None:
+    """The list of the service has no descriptions."""
+    plain.add("<p>Open.</p>")
+    plain.add("<p>Secret.</p>")
+    exclude = [{"field": "description", "is": "<p>Secret.</p>", "because": "secret"}]
+    pages = list(source_for(plain, exclude=exclude).pages(None))
+
+    assert [d.external_id for page in pages for d in page.documents] == ["1"]
+    assert [dict(page.all_left_out) for page in pages if page.left_out] == [{"secret": 1}]
+
+
 def test_fewer_records_than_the_service_counts_are_no_complete_list(plain: FakeTickets) -> None:
     section = {**TICKETS["list"], "next": {"cursor": "meta.next", "param": "cursor", "total": "meta.total"}}
     for _ in range(30):
