@@ -25,7 +25,7 @@ ASKING = {
     "keys status": "operate:count_keys",
     "index": "index:index",
     "sources list": "index:list_sources",
-    "reindex status": "index:index_status",
+    "reindex status": "operate:index_status",
     "stories search": "stories:find",
     "stories stats": "stories:stats",
     "token": "processes:token",

@@ -1,4 +1,4 @@
-"""Commands for whoever looks after it: keys, dead, audit, logs, doctor."""
+"""Commands for whoever looks after it: keys, dead, audit, logs, doctor, reindex."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.text import Text
@@ -20,7 +20,7 @@ from pipeline.documents.plain_text import plural
 from pipeline.errors import ConfigurationError
 from workers.app import ID_CHARACTERS
 from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, PARTLY, CommandContext, YesOption, command
-from workers.cli.tables import duration_text, item_and_reason, minute, table
+from workers.cli.tables import duration_text, item_and_reason, minute, progress_bars, table
 
 MOST_SHOWN = 50
 """Most rows of a list on the screen; --json has all."""
@@ -356,3 +356,110 @@ def doctor(
         f"{bad} of {len(findings)} checks found something" if bad else "all is well",
         code=0 if report["ok"] else FAILED,
     )
+
+
+# Reindex ------------------------------------------------------------------------------------------
+
+reindex = typer.Typer(
+    help="Fill another search index beside the one that is searched, and switch.", invoke_without_command=True
+)
+LackingOption = Annotated[bool, Option("--force", help="Even if it lacks documents.")]
+
+
+@reindex.callback()
+@command(answer_timeout=None)
+def begin_index(
+    context: CommandContext,
+    typer_context: typer.Context,
+    provider: Annotated[str | None, Option(help="[default: as configured]")] = None,
+    model: Annotated[str | None, Option(help="[default: as configured]")] = None,
+    dimensions: Annotated[int | None, Option(min=1, max=4000, help="[default: the model's]")] = None,
+    chunker: Annotated[
+        str | None, Option(help="Cut all sources like this. [default: as each is configured]")
+    ] = None,
+    wait: Annotated[bool, Option("--wait", help="Return when it is full.")] = False,
+) -> None:
+    """Begin an index with another model or chunker, filled from stored texts; searches go on as before."""
+    if typer_context.invoked_subcommand is not None:
+        return
+    from workers.app import reindex as reindexing
+
+    context.ping()
+    begun = reindexing.begin(
+        context.runtime, provider=provider, model=model, dimensions=dimensions, chunker=chunker
+    )
+    if not (begun["begun"] and wait):
+        sentence = f"index {begun['index']} ({begun['made_with']}) is being filled: larder reindex status"
+        if not begun["begun"]:
+            sentence = f"nothing to do: index {begun['index']} is active and made with {begun['made_with']}"
+        context.answer({"success": True, **begun}, sentence)
+        return
+    with context.workers(), progress_bars(context.console) as progress:
+        bar = progress.add_task(f"index {begun['index']}", total=None, note="")
+
+        def show(figures: Json) -> None:
+            note = f"{figures['dead']} dead" if figures["dead"] else figures["last_error"] or ""
+            progress.update(bar, completed=figures["documents"], total=figures["total"], note=note)
+
+        figures = reindexing.wait(context.runtime, show)
+    sentence = f"index {figures['id']} holds {figures['documents']} of {plural(figures['total'], 'document')}"
+    sentence += f", {figures['dead']} dead" if figures["dead"] else ": larder reindex switch"
+    code = PARTLY if figures["dead"] else 0
+    context.answer({"success": not code, **begun, "figures": figures}, sentence, code=code)
+
+
+@command(reindex, "status", looks=True)
+def index_status(context: CommandContext) -> None:
+    """Show how far each index is, which one is searched, and whether a switch is possible."""
+    document = context.ask("reindex-status")
+    counts = ("documents", "missing", "dead", "chunks")
+    rows = []
+    for i in document["indexes"]:
+        facts = (i["id"], i["status"], f"{i['model']} ({i['dimensions']})", i["chunker"])
+        lag = "-" if i["lag_seconds"] is None else duration_text(i["lag_seconds"])
+        rows.append((*facts, *(i[n] for n in counts), lag, f"{i['vector_index']}, {i['keyword_index']}"))
+    overview = table(("index", "status", "model", "chunker", *counts, "lag", "built"), rows, right=counts)
+    next_ = f"next  {document['next']}" if document["next"] else "nothing to do"
+    context.answer(document, overview, *document["reasons"], next_)
+
+
+@command(reindex, "switch", answer_timeout=None)
+def switch_index(context: CommandContext, force: LackingOption = False) -> None:
+    """Let searches read the new index; the one before is kept and kept up to date."""
+    _switch(context, "building", force=force)
+
+
+@command(reindex, "rollback", answer_timeout=None)
+def roll_back_index(context: CommandContext, force: LackingOption = False) -> None:
+    """Let searches read the index before again; the two change places."""
+    _switch(context, "retired", force=force)
+
+
+def _switch(context: CommandContext, to: Literal["building", "retired"], *, force: bool) -> None:
+    from workers.app import reindex as reindexing
+
+    context.ping()
+    done = reindexing.switch(context.runtime, to, force=force)
+    context.answer(
+        {"success": True, **done},
+        f"searches read index {done['active']} ({done['made_with']}), "
+        f"switched in {done['milliseconds']:.0f} ms; index {done['kept']} is kept: larder reindex rollback",
+    )
+
+
+@command(reindex, "drop", answer_timeout=None)
+def drop_index(
+    context: CommandContext,
+    index: Annotated[int | None, Argument(metavar="[INDEX]", help="Its number in the status.")] = None,
+    yes: YesOption = False,
+) -> None:
+    """Remove the index that is kept for a rollback, or the one that is being filled."""
+    from workers.app import reindex as reindexing
+
+    context.ping()
+    chosen = reindexing.index_to_drop(context.runtime, index)
+    if not yes:
+        action = f"drop index {chosen.id} ({chosen.status}, {chosen.model})"
+        context.refuse_without_yes(action, "dropped", index=chosen.id)
+    done = reindexing.drop(context.runtime, chosen)
+    context.answer({"success": True, **done}, f"dropped index {done['dropped']} ({done['made_with']})")
