@@ -152,8 +152,8 @@ class RecordReader:
         names = self._value("acl.field", acl.field, record)
         names = [names] if isinstance(names, str) else names
         readers = [scalar_text(name) for name in names] if isinstance(names, list) else []
-        known = readers and all(readers)  # a reader without a name may be anybody
-        return {ACL: [[f"{acl.prefix}:{name}" for name in readers]] if known else [[ADMINS_ALONE]]}
+        all_named = readers and all(readers)  # a reader without a name may be anybody
+        return {ACL: [[f"{acl.prefix}:{name}" for name in readers]] if all_named else [[ADMINS_ALONE]]}
 
     def _facts(self, record: Json) -> Json:
         """Metadata: effort and times in the units that Step 4 reads, ids as text."""

@@ -63,8 +63,8 @@ def _function_faults(node: Any) -> Iterator[str]:
         name, count = node["value"], len(node["children"])
         function = Functions.FUNCTION_TABLE.get(name)
         if function is None:
-            known = ", ".join(sorted(Functions.FUNCTION_TABLE))
-            yield f"there is no function {name}; there are {known}"
+            functions = ", ".join(sorted(Functions.FUNCTION_TABLE))
+            yield f"there is no function {name}; there are {functions}"
         else:
             parameters = function["signature"]
             is_open = bool(parameters) and bool(parameters[-1].get("variadic"))

@@ -331,9 +331,9 @@ class RestSource:
         """Records with these ids out of the list, which is read as far as needed."""
         missing, records = set(ids), dict[str, Json]()
         for page in self._client.pages(self._options.list_, self._values(None)):
-            found = {self._reader.id_of(record): record for record in page.records}
-            records |= {key: record for key, record in found.items() if key in missing}
-            missing -= found.keys()
+            listed = {self._reader.id_of(record): record for record in page.records}
+            records |= {key: record for key, record in listed.items() if key in missing}
+            missing -= listed.keys()
             if not missing:
                 break
         return records

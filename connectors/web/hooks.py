@@ -38,11 +38,11 @@ def is_proved(secret: str, headers: Mapping[str, str], body: bytes) -> bool:
             return hmac.compare_digest(f"sha256={digest}".encode(), _with_method(signature))
     if "webhook-signature" in headers:
         return _is_signed_by_standard(secret, headers, body)
-    given = [headers[name] for name in TOKENS if name in headers]
+    tokens = [headers[name] for name in TOKENS if name in headers]
     scheme, _, value = headers.get("authorization", "").partition(" ")
-    given += [value.strip()] if scheme.lower() == "bearer" else []
-    given += [_password(value)] if scheme.lower() == "basic" else []
-    return any(hmac.compare_digest(key, one.encode()) for one in given)
+    tokens += [value.strip()] if scheme.lower() == "bearer" else []
+    tokens += [_password(value)] if scheme.lower() == "basic" else []
+    return any(hmac.compare_digest(key, one.encode()) for one in tokens)
 
 
 def _with_method(signature: str) -> bytes:

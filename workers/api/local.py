@@ -47,8 +47,8 @@ class _Handler(StreamRequestHandler):
 
         try:
             # As patient as the command is by itself.
-            own = self.server.runtime.patient(request["answer_timeout"], START_SECONDS)
-            with acting_as(request["user"]), closing(own) as runtime:
+            patient = self.server.runtime.patient(request["answer_timeout"], START_SECONDS)
+            with acting_as(request["user"]), closing(patient) as runtime:
                 answer = questions.answer(runtime, tell, request["question"], request["arguments"])
         except OSError:
             raise  # whoever asked has left

@@ -165,13 +165,13 @@ def try_out(runtime: Runtime, name: str, limit: int) -> Json:
                 break
     except LarderError as problem:
         error = str(problem)
-    shown = ("external_id", "title", "kind", "url", "tags", "metadata", "security_level", "text")
-    rows = [{key: getattr(document, key) for key in shown} for document in documents[:limit]]
+    fields = ("external_id", "title", "kind", "url", "tags", "metadata", "security_level", "text")
+    rows = [{key: getattr(document, key) for key in fields} for document in documents[:limit]]
     for row, document in zip(rows, documents, strict=False):
         times = {"created_at": document.created_at, "updated_at": document.updated_at}
         row |= {key: time and time.isoformat() for key, time in times.items()}
-    found = {"documents": rows, "requests": observed["request"], "empty": dict(Counter(observed["empty"]))}
-    return {"source": name, **found, "failed": failed, "left_out": dict(left_out), "error": error}
+    outcome = {"documents": rows, "requests": observed["request"], "empty": dict(Counter(observed["empty"]))}
+    return {"source": name, **outcome, "failed": failed, "left_out": dict(left_out), "error": error}
 
 
 def pause(runtime: Runtime, name: str, *, paused: bool) -> Json:

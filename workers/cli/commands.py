@@ -68,8 +68,8 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except Exception as error:
-            short, of = str(getattr(error, "option_name", ""))[1:], getattr(error, "ctx", None)
-            if of is not None and any(short in option.opts for option in of.command.params):
+            short, context = str(getattr(error, "option_name", ""))[1:], getattr(error, "ctx", None)
+            if context is not None and any(short in option.opts for option in context.command.params):
                 error.possibilities = [short]  # type: ignore[attr-defined]
             raise
 

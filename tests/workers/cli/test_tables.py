@@ -57,7 +57,7 @@ def test_a_screen_too_narrow_for_the_words_of_all_columns_shows_each_row_as_a_li
 
 
 def test_a_list_that_begins_with_a_number_says_of_what() -> None:
-    console = Console(width=20, color_system=None)
+    console = Console(width=24, color_system=None)
     with console.capture() as taken:
         console.print(table(("run", "source", "state"), [("16", "architecture", "finished")]))
     assert taken.get().splitlines() == ["run 16", "  source: architecture", "  state: finished"]
