@@ -17,6 +17,7 @@ import pytest
 
 from pipeline.errors import ConfigurationError
 from pipeline.ledger import search_indexes, upkeep
+from pipeline.search import term_statistics
 from pipeline.search.chunk_store import indexes
 from tests.pipeline.workshop import Workshop, document, paragraphs
 from tests.workers.indexed import Build, index, write_pages
@@ -239,6 +240,28 @@ def test_a_build_that_fails_keeps_no_writes_waiting_and_is_done_when_asked_for_a
     maintenance.request_builds(parts)
     maintenance.build_requested(parts)
     assert built(omniscient) == 1
+
+
+def test_a_look_that_finds_nothing_to_build_lets_no_document_wait_for_a_build(
+    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pages(tmp_path, 2)
+    parts = build()
+    index(parts)
+    maintenance.build_indexes(parts)
+    leased: list[bool] = []
+    build_due = term_statistics.build_due
+
+    def look_from_beside(*args: Any, **options: Any) -> tuple[bool, bool]:
+        leased.extend(row[0] for row in omniscient.execute("select lease_until > now() from search_index"))
+        return build_due(*args, **options)
+
+    monkeypatch.setattr(term_statistics, "build_due", look_from_beside)
+    maintenance.request_builds(parts)
+    maintenance.build_requested(parts)
+    assert leased == [None]
+    state = "select lease_token is null, build_asked_at is null from search_index"
+    assert omniscient.execute(state).fetchall() == [(True, True)]
 
 
 def test_few_chunks_need_no_vector_index(

@@ -97,11 +97,15 @@ def build_requested(runtime: Runtime) -> None:
     for index in all_indexes:
         with runtime.database.control() as connection:
             claimed = search_indexes.claim_build(connection, index.id, lease=lease)
-        if claimed is None:
-            continue
+            if claimed is None:
+                continue
+            due = _due_builds(runtime, connection, index)
+            if not any(due):  # in one transaction, so that no document meets the lease and waits for a build
+                search_indexes.finish_build(connection, claimed)
+                continue
         try:
             with renewed(partial(_renew_build, runtime, claimed, lease), lease=lease):
-                _build(runtime, index)
+                _build(runtime, index, keyword=due[0], vector=due[1])
         except LarderError as error:
             logger.warning("what was put off of search index %d could not be built: %s", index.id, error)
         finally:  # one that fails is tried when somebody asks again: until then writes go on
@@ -124,18 +128,19 @@ def _renew_build(runtime: Runtime, claimed: search_indexes.Build, lease: float) 
 def build_indexes(runtime: Runtime) -> None:
     """Build what is due for each search index, here and now."""
     with runtime.database.control() as connection:
-        all_indexes = indexes(connection)
-    for index in all_indexes:
-        _build(runtime, index)
+        due_builds = [(one, _due_builds(runtime, connection, one)) for one in indexes(connection)]
+    for index, due in due_builds:
+        _build(runtime, index, keyword=due[0], vector=due[1])
 
 
-def _build(runtime: Runtime, index: SearchIndex) -> None:
+def _due_builds(runtime: Runtime, connection: Connection, index: SearchIndex) -> tuple[bool, bool]:
     retrieval = runtime.rag.retrieval
-    with runtime.database.control() as connection:
-        keyword, vector = term_statistics.build_due(
-            connection, index, exact_below=retrieval.exact_below, build_at=retrieval.build_at
-        )
+    return term_statistics.build_due(
+        connection, index, exact_below=retrieval.exact_below, build_at=retrieval.build_at
+    )
 
+
+def _build(runtime: Runtime, index: SearchIndex, *, keyword: bool, vector: bool) -> None:
     def build(kind: Mapping[str, bool]) -> None:
         with runtime.database.control() as connection:
             term_statistics.build(connection, index, **kind)
