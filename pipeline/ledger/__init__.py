@@ -39,8 +39,6 @@ class Limits:
     in_flight: int = 2000
     at_once: int = 500
     """Documents that a tick of the pump sends at most, so that none takes long."""
-    queues: int = 400
-    """The most pairs of source and stage with messages under way: thousands of tenants take turns."""
     batch: int = 32
     crashes: int = 3
 

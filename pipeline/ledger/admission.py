@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, text
 from pipeline.database.encryption import Keyring
 from pipeline.database.engine import Transfer, transfer
 from pipeline.documents import Document, Listing, Page, Problem
-from pipeline.ledger import document_id, runs, search_indexes, storable
+from pipeline.ledger import document_id, runs, search_indexes, storable, turns
 from pipeline.ledger.leases import RESTARTED
 from pipeline.ledger.runs import Counts
 from pipeline.ledger.work import resolve_letters
@@ -41,23 +41,24 @@ class Admission:
 
 _STORED = """
     select d.id, d.external_id, d.desired_version, d.desired_hash, d.pipeline_version, d.state, d.hidden, d.deleted,
-           d.fingerprint,
+           d.fingerprint, d.indexed_version is not null as searchable,
            exists (select from run_item i where i.run_id = :run and i.document_id = d.id) as in_run
     from document d where d.source_id = :source and d.external_id = any(:ids)"""
 
 _FIELDS = (
     "project_id, source_type, kind, title, url, tags, metadata, security_level, created_at, updated_at, fingerprint,"
-    " desired_hash, pipeline_version, desired_version"
+    " desired_hash, pipeline_version, desired_version, lane, turn"
 )
 
 _UPSERT = text(f"""
     insert into document (id, tenant_id, source_id, external_id, {_FIELDS})
     select id, :tenant, :source, external_id, (select project_id from source where id = :source), source_type, kind,
-           title, url, tags, metadata, security_level, created_at, updated_at, fingerprint, hash, :pipeline, version
+           title, url, tags, metadata, security_level, created_at, updated_at, fingerprint, hash, :pipeline, version,
+           lane, turn
     from jsonb_to_recordset(cast(:rows as jsonb)) as r(
         id uuid, external_id text, source_type text, kind text, title text, url text, tags text[], metadata jsonb,
         security_level text, created_at timestamptz, updated_at timestamptz, fingerprint text, hash text,
-        version integer)
+        version integer, lane smallint, turn bigint)
     order by id
     on conflict (id) do update set {", ".join(f"{name} = excluded.{name}" for name in _FIELDS.split(", "))},
         state = 'pending', stage = 'fetched', hidden = false, deleted = false, last_error = null, {RESTARTED},
@@ -135,7 +136,8 @@ def admit(connection: Connection, target: Admission, page: Page) -> Counts:
         connection.execute(statement, {"marks": json.dumps(marks)})
     _hide(connection, back, hidden=False)
     ids = {**new_ids, **{e: row.id for e, row in stored.items()}}
-    queued = note_items(connection, target, [*_write(connection, target, changed, ids), *waiting])
+    searchable = {e for e, row in stored.items() if row.searchable}
+    queued = note_items(connection, target, [*_write(connection, target, changed, ids, searchable), *waiting])
     deleted = remove(connection, [stored[e].id for e in deleted_ids if e in stored])
     runs.note_problems(connection, target.run_id, "failed", failed)
     runs.note_problems(connection, target.run_id, "skipped", page.skipped)
@@ -231,14 +233,16 @@ def _write(
     target: Admission,
     changed: Sequence[tuple[Document, int]],
     ids_by_external_id: Mapping[str, UUID],
+    searchable: Collection[str],
 ) -> list[tuple[str, int]]:
     """Write changed documents and their bodies in a new version; returns (id, version) of each.
 
-    `ids_by_external_id` has the ids of all of them.
+    `ids_by_external_id` has the ids of all of them, `searchable` the external ids of edits.
     """
     if not changed:
         return []
     rows = [_row(target, document, version, ids_by_external_id) for document, version in changed]
+    turns.tag(connection, target.source_id, rows, edits=searchable)
     values = {"tenant": target.tenant_id, "source": target.source_id, "pipeline": target.pipeline_version}
     connection.execute(_UPSERT, {**values, "rows": json.dumps(rows, default=str)})
     ids = [row["id"] for row in rows]
@@ -318,7 +322,8 @@ def outdate(connection: Connection, target: Admission) -> int:
     statement = text(f"""
         with made as (
             update document d set desired_version = desired_version + 1, pipeline_version = :pipeline,
-                   state = 'pending', stage = 'fetched', {RESTARTED}
+                   state = 'pending', stage = 'fetched', {RESTARTED}, lane = :lane,
+                   turn = :first + number % :most / {turns.BLOCK} * {turns.BLOCK} * :step
             where d.id in (select id from document where state in ('done', 'dead') and id in (
                 select s.id from document s
                 where s.source_id = :source and not s.deleted and s.state in ('done', 'dead')
@@ -329,7 +334,8 @@ def outdate(connection: Connection, target: Admission) -> int:
         update document_body b set version = made.desired_version from made where b.document_id = made.id
         returning b.document_id, b.version""")
     values = {"source": target.source_id, "pipeline": target.pipeline_version, "most": OUTDATED}
-    rows = connection.execute(statement, values)
+    load, _ = turns.next_turns(connection, target.source_id, edited=OUTDATED, new=0)
+    rows = connection.execute(statement, values | vars(load))
     return note_items(connection, target, [(str(row.document_id), row.version) for row in rows])
 
 

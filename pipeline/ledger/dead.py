@@ -11,6 +11,7 @@ from sqlalchemy import Connection, text
 
 from pipeline.documents import Json
 from pipeline.ledger.leases import RESTARTED
+from pipeline.ledger.turns import REQUEUED
 from pipeline.ledger.work import resolve_letters
 
 
@@ -137,7 +138,7 @@ def replay(connection: Connection, document_ids: Sequence[UUID]) -> list[UUID]:
     """
     values = {"ids": list(document_ids)}
     statement = text(f"""
-        update document set state = 'pending', stage = 'fetched', last_error = null, {RESTARTED}
+        update document set state = 'pending', stage = 'fetched', last_error = null, {REQUEUED}
         where id in (select id from document where id = any(:ids) and state = 'dead' and not deleted
                      order by id for update)
         returning id""")

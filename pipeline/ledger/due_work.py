@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
-from itertools import zip_longest
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, Row, TextClause, text
 
-from pipeline.ledger import Item, Limits, Stage, runs, search_indexes
+from pipeline.ledger import Item, Limits, Stage, runs, search_indexes, turns
+from pipeline.ledger.turns import Lane
 from pipeline.ledger.work import ACTIVE, BESIDE, WorkRows, write_letters
 
-
-class Lane(IntEnum):
-    """Priority class of work items, and the priority of their messages: smaller numbers are sent first."""
-
-    CHANGED = 0
-    """Edits: documents that were indexed before and changed since, up to SHORT_OF of a source."""
-    FEW = 3
-    """Documents of a source with at most SHORT_OF to do, such as a small new one."""
-    BULK = 6
-    FILL = 9
-    """Documents for a search index beside the one that is read."""
-
-
-SHORT_OF = 64
-"""The most documents of a source that go before those of larger loads."""
+LANES = (Lane.CHANGED, Lane.FEW, Lane.BULK)
+"""Lanes of documents on their way into the search index that is read."""
 AHEAD = 2
 """Messages of a lane that may wait to be embedded, beside as many as are under way; later work waits for them."""
 
@@ -128,101 +114,57 @@ def _take_back(connection: Connection, limits: Limits, index: int | None = None)
 
 
 _FLYING = text("""
-    select count(*) as documents, count(distinct lease_token) filter (where stage = 'chunked') as embedding,
-           count(distinct (source_id, stage)) filter (where stage <> 'chunked') as queues
+    select count(*) as documents, count(distinct lease_token) filter (where stage = 'chunked') as embedding
     from document where state = 'pending' and enqueued_at is not null""")
-_WAITS = "state = 'pending' and enqueued_at is null and due_at <= now()"
-_OF_LANE = {
-    Lane.CHANGED: f"""{_WAITS} and indexed_version is not null
-        and (select count(*) from (select from document
-             where source_id = s.id and state = 'pending' and indexed_version is not null
-             limit {SHORT_OF + 1}) n) <= {SHORT_OF}""",
-    Lane.FEW: f"{_WAITS} and p.documents <= {SHORT_OF}",
-    Lane.BULK: _WAITS,
-}
-"""Lane -> condition for a waiting document of source `s` with `p.documents` to do; earlier lanes are empty by then."""
-_QUEUES = {
-    lane: text(f"""
-        select s.tenant_id, s.id as source_id, q.stage
-        from source s cross join unnest(cast(:stages as text[])) as q(stage)
-        join (select source_id, sum(documents) as documents from document_count where state = 'pending'
-              group by source_id) p on p.source_id = s.id
-        cross join lateral (select due_at from document where source_id = s.id and stage = q.stage and {waits}
-                            order by due_at limit 1) w
-        left join (select source_id, max(enqueued_at) as at from document
-                   where state = 'pending' and enqueued_at is not null and (stage = 'chunked') = :embed
-                   group by source_id) t on t.source_id = s.id
-        order by max(t.at) over (partition by s.tenant_id) nulls first, t.at nulls first,
-                 case when count(*) over () > :most then random() end, w.due_at""")
-    for lane, waits in _OF_LANE.items()
-}
-"""Lane -> statement for the queues (source and stage) with due documents, in the order of their turns: the tenant, then
-the source, whose newest message is the oldest; then the longest due. If more than `:most` queues wait, the last order
-is random instead, since messages that are done leave no trace of whose turn was last."""
-_ONLY = {Lane.CHANGED: " and indexed_version is not null", Lane.FEW: "", Lane.BULK: ""}
-_SEND = {
-    lane: text(f"""
-        with chosen as materialized (  -- evaluated once: a second look would pass over rows that are locked and changed
-            select w.id from unnest(cast(:sources as uuid[]), cast(:stages as text[]), cast(:shares as integer[]))
-                as q(source, stage, share)
-            cross join lateral (select id from document where source_id = q.source and stage = q.stage
-                                and {_WAITS}{only} order by due_at, id limit q.share for update skip locked) w)
-        update document d set enqueued_at = now() from chosen where d.id = chosen.id
-        returning d.id, d.tenant_id, d.source_id, d.stage, d.desired_version, d.crash_count""")
-    for lane, only in _ONLY.items()
-}
-_SEND_EMBED = {
-    lane: text(f"""
-        with due as materialized (
-            select id, due_at, crash_count,
-                   (select count(*) from chunk_stage c where c.document_id = document.id) as chunks
-            from document where source_id = :source and stage = 'chunked' and {_WAITS}{only}
-            order by due_at, id limit :most
-        ), fitting as (
-            select id, row_number() over o as place, sum(chunks) over o as chunks, max(crash_count) over o as crashes
-            from due window o as (order by due_at, id)
-        ), chosen as materialized (  -- checked once more: a document that changed just now waits for another stage
-            select id from document where stage = 'chunked' and {_WAITS} and id in (
-                select id from fitting where place = 1 or chunks <= :chunks and crashes = 0)
-            for no key update skip locked)
-        update document d set enqueued_at = now() from chosen where d.id = chosen.id
-        returning d.id, d.desired_version""")
-    for lane, only in _ONLY.items()
-}
-"""Lane -> statement for one message of documents up to `:chunks` chunks, one document at least; a document that crashed
-before is sent alone."""
+_NEXT = text("""
+    select next.* from unnest(cast(:lanes as smallint[]), cast(:most as integer[])) as l(lane, most)
+    cross join lateral (
+        select id, tenant_id, lane, turn, due_at, stage, desired_version as version, crash_count,
+               case when :embed then (select count(*) from chunk_stage c where c.document_id = document.id) end as size
+        from document
+        where lane = l.lane and (stage = 'chunked') = :embed and state = 'pending' and enqueued_at is null
+          and turn is not null and due_at <= now()
+        order by turn, due_at, id limit l.most for no key update skip locked) next
+    order by lane, turn, due_at, id""")
+"""The documents to send next, up to `:most` of each lane; with `embed` those to be embedded, else all others."""
+_SEND = text("""
+    with sent as (
+        update document set enqueued_at = now() where id = any(:ids) returning lane, turn, stage)
+    update lane_clock c set turn = s.turn
+    from (select lane, max(turn) as turn from sent where stage = 'chunked' group by lane) s
+    where c.lane = s.lane and c.turn < s.turn""")
+
+
+def _next_rows(
+    connection: Connection, limits: Limits, most: Mapping[Lane, int], *, embed: bool
+) -> Sequence[Row[Any]]:
+    """The next documents to send, up to `most` of each lane, locked."""
+    turns.give_turns(connection, most=limits.in_flight)
+    return connection.execute(_NEXT, {"lanes": [*most], "most": [*most.values()], "embed": embed}).all()
+
+
+def _send(connection: Connection, batches: Sequence[Batch]) -> None:
+    """Stamp the documents of these messages as sent, and set the clocks."""
+    ids = [item.document_id for batch in batches for item in batch.items]
+    connection.execute(_SEND, {"ids": ids})
 
 
 def _choose(connection: Connection, limits: Limits) -> list[Batch]:
-    """Stamp and batch due documents, except those to embed, up to the free capacity; crashed ones go alone.
-
-    In each lane tenants take turns, then the sources of each, then the stages of a source, the longest due first.
-    """
-    flying = connection.execute(_FLYING).one()
-    capacity, queues = limits.in_flight - flying.documents, limits.queues - flying.queues
-    room = limits.at_once
-    groups: dict[tuple[Lane, UUID, str, UUID | None], list[Item]] = defaultdict(list)
-    for lane in _OF_LANE:
-        reserve = limits.in_flight // 10 if lane is Lane.BULK else 0  # for edits that come later
-        rows = _stamp(connection, limits, lane, min(room, capacity - reserve), queues)
-        capacity, room = capacity - len(rows), room - len(rows)
-        queues -= len({(row.source_id, row.stage) for row in rows})
-        for row in rows:
-            alone = row.id if row.crash_count else None
-            groups[lane, row.tenant_id, row.stage, alone].append(Item(row.id, row.desired_version))
-    sent: Counter[tuple[Lane, UUID]] = Counter()
-    turns: list[tuple[Lane, int, Batch]] = []
-    for (lane, tenant, stage, _), items in groups.items():
-        for start in range(0, len(items), limits.batch):
-            part = tuple(items[start : start + limits.batch])
-            batch = Batch(tenant_id=tenant, stage=Stage(stage), items=part, lane=lane)
-            turns.append((lane, sent[lane, tenant], batch))
-            sent[lane, tenant] += 1
-    return [batch for _, _, batch in sorted(turns, key=lambda turn: turn[:2])]
+    """Stamp and batch due documents, except those to embed, up to the free capacity."""
+    capacity = limits.in_flight - connection.execute(_FLYING).one().documents
+    room = min(limits.at_once, capacity)
+    if room <= 0:
+        return []
+    rows = _next_rows(connection, limits, dict.fromkeys(LANES, room), embed=False)
+    for_loads = capacity - limits.in_flight // 10  # the rest is for edits that come later
+    chosen = [row for n, row in enumerate(rows[:room]) if row.lane < Lane.BULK or n < for_loads]
+    batches = _batched(chosen, most=limits.batch)
+    _send(connection, batches)
+    return batches
 
 
 def choose_embeds(connection: Connection, limits: Limits, room: EmbedRoom) -> list[Batch]:
-    """Stamp and return the next documents to embed, message by message: tenants take turns, then their sources.
+    """Stamp and return the next documents to embed, message by message.
 
     Only a few messages wait in the broker, and all others here, so that later work has its turn soon.
     """
@@ -230,63 +172,41 @@ def choose_embeds(connection: Connection, limits: Limits, room: EmbedRoom) -> li
     flying = connection.execute(_FLYING).one()
     capacity = limits.in_flight - flying.documents
     capacity = capacity if room.documents is None else min(capacity, room.documents)
-    batches: list[Batch] = []
-    for lane in _OF_LANE:
-        more = capacity if room.waiting is None else flying.embedding + AHEAD - room.waiting.get(lane, 0)
-        values = {"stages": [Stage.CHUNKED], "embed": True, "most": 0}
-        queues = deque(connection.execute(_QUEUES[lane], values) if min(more, capacity) > 0 else ())
-        while queues and more > 0 and capacity > 0:
-            queue = queues.popleft()
-            values = {"source": queue.source_id, "most": min(limits.batch, capacity), "chunks": room.chunks}
-            items = tuple(Item(*row) for row in connection.execute(_SEND_EMBED[lane], values))
-            if items:
-                batch = Batch(tenant_id=queue.tenant_id, stage=Stage.CHUNKED, items=items, lane=lane)
-                batches.append(batch)
-                queues.append(queue)
-                more, capacity = more - 1, capacity - len(items)
+    ahead, waiting = flying.embedding + AHEAD, room.waiting
+    messages = {lane: capacity if waiting is None else ahead - waiting.get(lane, 0) for lane in LANES}
+    size = min(limits.batch, room.chunks)  # a document has a chunk at least
+    most = {lane: min(n * size, capacity) for lane, n in messages.items() if n > 0}
+    if not most or capacity <= 0:
+        return []
+    rows = _next_rows(connection, limits, most, embed=True)
+    batches = []
+    for batch in _batched(rows[:capacity], most=limits.batch, chunks=room.chunks):
+        messages[batch.lane] -= 1
+        if messages[batch.lane] >= 0:
+            batches.append(batch)
+    _send(connection, batches)
     return batches
 
 
-def _stamp(connection: Connection, limits: Limits, lane: Lane, room: int, most: int) -> list[Row[Any]]:
-    """Stamp at most `room` documents of a lane, from at most `most` queues, as sent; returns their rows."""
-    chosen: list[Row[Any]] = []
-    least = max(1, limits.in_flight // limits.queues)
-    if room <= 0 or most <= 0:
-        return chosen
-    most = min(most, -(-limits.at_once // least))
-    stages = [s for s in Stage if s is not Stage.CHUNKED]
-    values: dict[str, Any] = {"stages": stages, "embed": False, "most": most}
-    queues = connection.execute(_QUEUES[lane], values).fetchmany(most)
-    while queues and len(chosen) < room:
-        shares = _shares(queues, room - len(chosen), least)
-        values = {
-            "sources": [queue.source_id for queue in queues],
-            "stages": [queue.stage for queue in queues],
-            "shares": shares,
-        }
-        rows = connection.execute(_SEND[lane], values).all()
-        chosen += rows
-        sent_by_queue = Counter((row.source_id, row.stage) for row in rows)
-        # A queue with fewer documents than its share is empty: the others get its room.
-        queues = [
-            queue
-            for queue, share in zip(queues, shares, strict=True)
-            if sent_by_queue[queue.source_id, queue.stage] >= share
-        ]
-    return chosen
+def _batched(
+    rows: Sequence[Row[Any]], *, most: int, chunks: int | None = None, index: int | None = None
+) -> list[Batch]:
+    """Messages of at most `most` documents and about `chunks` chunks, in the order of their first documents.
 
-
-def _shares(queues: Sequence[Row[Any]], room: int, least: int) -> list[int]:
-    """The number of documents that each queue may send, at least `least` or none; the sum is at most `room`."""
-    sources = {(queue.tenant_id, queue.source_id) for queue in queues}
-    of_tenant = Counter(tenant for tenant, _ in sources)
-    of_source = Counter(queue.source_id for queue in queues)
-    shares, remaining = [], room
-    for queue in queues:
-        fair = room // (len(of_tenant) * of_tenant[queue.tenant_id] * of_source[queue.source_id])
-        shares.append(min(max(least, fair), remaining))
-        remaining -= shares[-1]
-    return shares
+    A document that crashed before is alone in its message.
+    """
+    groups: dict[tuple[Lane, UUID, str, UUID | None], list[Item]] = defaultdict(list)
+    for row in rows:
+        alone = row.id if row.crash_count else None
+        groups[row.lane, row.tenant_id, row.stage, alone].append(Item(row.id, row.version))
+    sizes = {row.id: row.size for row in rows if row.size is not None}
+    batches = [
+        Batch(tenant_id=tenant, stage=Stage(stage), items=tuple(items), lane=Lane(lane), index=index)
+        for (lane, tenant, stage, _), group in groups.items()
+        for items in even_batches(group, sizes, weight=chunks or most, most=most)
+    ]
+    places = {row.id: place for place, row in enumerate(rows)}
+    return sorted(batches, key=lambda batch: places[batch.items[0].document_id])
 
 
 # Search indexes beside the one that is read ---------------------------------------------------------
@@ -305,8 +225,8 @@ _SEND_FILLS = text(f"""
         select id from tenant t where exists (select from index_document where {_LACKING})
     ), due as materialized (
         select w.* from wanting t cross join lateral (
-            select x.tenant_id, d.id, d.indexed_version, d.chunk_count, x.due_at as since,
-                   row_number() over (order by x.due_at) as place
+            select x.tenant_id, d.id, d.indexed_version as version, greatest(1, d.chunk_count) as size,
+                   x.due_at as since, row_number() over (order by x.due_at) as place
             from (select tenant_id, document_id, version, dead_version, due_at from index_document
                   where {_LACKING} and {_SENDABLE}) x
             join document d on d.id = x.document_id and not d.deleted and d.indexed_version > x.version
@@ -318,13 +238,14 @@ _SEND_FILLS = text(f"""
         -- were written meanwhile are checked once more.
         select x.tenant_id, x.document_id from due join index_document x
             on x.tenant_id = due.tenant_id and x.index_id = :index and x.document_id = due.id
-        where x.version < due.indexed_version and {_SENDABLE}
+        where x.version < due.version and {_SENDABLE}
         for no key update of x skip locked
     ), sent as (
         update index_document x set enqueued_at = now() from free
         where x.tenant_id = free.tenant_id and x.index_id = :index and x.document_id = free.document_id
         returning x.document_id, x.crash_count)
-    select due.*, sent.crash_count from due join sent on sent.document_id = due.id""")
+    select due.*, sent.crash_count, 9 as lane, 'fetched' as stage
+    from due join sent on sent.document_id = due.id order by due.place, due.since""")
 
 
 def choose_fills(connection: Connection, index: int, limits: Limits, *, chunks: int = 64) -> list[Batch]:
@@ -345,23 +266,7 @@ def choose_fills(connection: Connection, index: int, limits: Limits, *, chunks: 
     rows = list(connection.execute(_SEND_FILLS, {"index": index, "room": room}))
     if (remaining := room - len(rows)) and search_indexes.enqueue_existing(connection, index):
         rows += connection.execute(_SEND_FILLS, {"index": index, "room": remaining})
-    sizes = {row.id: max(1, row.chunk_count) for row in rows}
-    messages = [
-        [
-            Batch(tenant_id=tenant, stage=Stage.FETCHED, items=tuple(items), lane=Lane.FILL, index=index)
-            for items in even_batches(group, sizes, weight=chunks, most=limits.batch)
-        ]
-        for tenant, group in _by_tenant(rows)
-    ]
-    return [batch for turn in zip_longest(*messages) for batch in turn if batch]
-
-
-def _by_tenant(rows: Iterable[Any]) -> Iterator[tuple[UUID, list[Item]]]:
-    """Documents to fill by tenant; those that crashed before are groups of their own."""
-    groups: dict[tuple[UUID, UUID | None], list[Item]] = defaultdict(list)
-    for row in rows:
-        groups[row.tenant_id, row.id if row.crash_count else None].append(Item(row.id, row.indexed_version))
-    return ((tenant, items) for (tenant, _), items in groups.items())
+    return _batched(rows, most=limits.batch, chunks=chunks, index=index)
 
 
 def even_batches(

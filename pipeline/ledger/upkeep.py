@@ -16,8 +16,8 @@ from pipeline.database.engine import driver_of, lift_statement_timeout
 from pipeline.database.migrations import owner_engine
 from pipeline.documents import Json
 from pipeline.ledger import runs, storable
-from pipeline.ledger.leases import RESTARTED
 from pipeline.ledger.overview import NOBODY_EMBEDS
+from pipeline.ledger.turns import REQUEUED
 
 USAGE_DAYS = 400
 """Days for which use is kept, so that a bill of a year ago can still be checked."""
@@ -249,7 +249,7 @@ def requeue_damaged(connection: Connection) -> None:
     ids = [row.id for row in damaged(connection) if row.has_body]
     # Above every stored version, or the store would treat the new chunks as old ones.
     statement = text(f"""
-        update document d set state = 'pending', stage = 'fetched', {RESTARTED},
+        update document d set state = 'pending', stage = 'fetched', {REQUEUED},
                desired_version = 1 + greatest(d.desired_version, d.indexed_version, coalesce(
                    (select max(c.version) from chunk c where c.document_id = d.id), 0))
         where d.id in (select id from document where id = any(:ids) and state = 'done' and not deleted

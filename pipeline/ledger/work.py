@@ -63,15 +63,23 @@ class Claim(Lease):
 class WorkRows:
     """The statements about work items of one table, in which `document` is the column with the document's id.
 
-    `claimable` is the condition for rows that may be worked on, `dead` the assignment that marks a row as given up if
-    `:dead` is true, and `failed` selects the columns of the dead letters of such rows.
+    `claimable` is the condition for rows that may be worked on, `later` a further assignment to postponed rows, `dead`
+    the one that marks a row as given up if `:dead` is true; `failed` selects the columns of dead letters of such rows.
     """
 
     def __init__(
-        self, leased: Leased, *, document: str, claimable: str, returning: str, dead: str, failed: str
+        self,
+        leased: Leased,
+        *,
+        document: str,
+        claimable: str,
+        returning: str,
+        later: str = "",
+        dead: str,
+        failed: str,
     ) -> None:
         waiting = f"""{UNCOUNTED}, due_at = now() + make_interval(secs => :delay), enqueued_at = null,
-            last_error = :reason"""
+            last_error = :reason{later}"""
         self.leased, self.document = leased, document
         self.claim = leased.claim(
             # A doubled message must not cut a wait short, nor a late one claim a row that the pump is to give up, nor
@@ -105,6 +113,7 @@ ACTIVE = WorkRows(
         select * from unnest(cast(:ids as uuid[]), cast(:versions as integer[])))
         and stage = :stage and state = 'pending'""",
     returning=f"{STORED}, desired_version as version, attempts, waits",
+    later=", turn = null",  # the pump gives one when it is due
     dead="state = case when :dead then 'dead' else state end",
     failed="""
         select tenant_id, source_id, id, desired_version as version, stage, attempts, crash_count

@@ -26,6 +26,7 @@ WITHOUT_TENANT = {
     "alert": "what is wrong with the installation; the control role alone reads it",
     "alert_message": "who is to be told of it; the control role alone reads it",
     "embedding_hold": "a configuration that the provider refuses, the same for all",
+    "lane_clock": "the turn that is served, the same for all",
     "tenant": "its own id is the tenant; row-level security all the same",
 }
 """Tables that have no tenant_id, and why."""

@@ -11,7 +11,9 @@ import pytest
 from sqlalchemy import text
 
 from pipeline.database.engine import Database
+from pipeline.documents import Page
 from pipeline.ledger import Item, Limits, Stage, due_work, work
+from pipeline.ledger.turns import BLOCK, SHORT_OF, Lane
 from tests.pipeline.workshop import Workshop, document, paragraphs
 
 
@@ -22,6 +24,7 @@ def shop(shared_database: Database) -> Iterator[Workshop]:
     with shared_database.control() as connection:
         connection.execute(text("delete from document"))
         connection.execute(text("delete from sync_run"))
+        connection.execute(text("update lane_clock set turn = 0"))
 
 
 def pump_once(shop: Workshop, *, embed: int | None = None, **limits: float) -> due_work.PumpResult:
@@ -148,31 +151,59 @@ class TestBatches:
 
 
 class TestTurns:
-    def sent(self, shop: Workshop, **limits: int) -> list[tuple[UUID, UUID]]:
+    def sent(self, shop: Workshop, *, embed: int | None = None, **limits: int) -> list[tuple[UUID, UUID]]:
         """(tenant, source) of each document that goes out, in order."""
-        found = pump_once(shop, **limits)
+        found = pump_once(shop, embed=embed, **limits)
         ids = [item.document_id for batch in found.batches for item in batch.items]
         with shop.database.control() as connection:
             rows = connection.execute(text("select id, tenant_id, source_id from document"))
             known = {row.id: (row.tenant_id, row.source_id) for row in rows}
         return [known[i] for i in ids]
 
-    def test_a_tenant_with_much_work_leaves_room_for_the_others(self, shop: Workshop) -> None:
+    @pytest.mark.parametrize(("stage", "in_flight"), [("fetched", 320), ("chunked", 288)])
+    def test_loads_take_turns_by_tenant_and_then_by_source(
+        self, shop: Workshop, stage: str, in_flight: int
+    ) -> None:
+        """Of 320 documents a tenth is left for edits."""
         small, other = (Workshop(shop.database, uuid4(), uuid4()) for _ in range(2))
         second = Workshop(shop.database, shop.tenant, shop.project, "second")
-        shop.admit(*(document(f"d{n}") for n in range(60)))
-        second.admit(*(document(f"d{n}") for n in range(60)))
-        other.admit(*(document(f"d{n}") for n in range(60)))
+        loads = (shop, second, other)
+        for page in range(2):
+            for one in loads:
+                one.admit(*(document(f"{page}-{n}") for n in range(SHORT_OF + 8)))
         small.admit(document("a"), document("b"))
-        sent = self.sent(shop, in_flight=38, batch=2)
-        many = {source: sent.count(source) for source in sent}
-        assert len(sent) == 38
-        assert many[small.tenant, small.source] == 2
-        assert abs(many[other.tenant, other.source] - 18) <= 1
-        assert abs(many[shop.tenant, shop.source] - many[second.tenant, second.source]) <= 1
-        assert {tenant for tenant, _ in sent[:6]} == {shop.tenant, other.tenant, small.tenant}, (
-            "one after the other"
-        )
+        for one in (*loads, small):
+            one.sql("update document set stage = :stage", stage=stage)
+        sent = self.sent(shop, in_flight=in_flight)
+        assert len(sent) == 288
+        assert sent[:2] == [(small.tenant, small.source)] * 2, "a few go before loads"
+        assert abs(sent.count((other.tenant, other.source)) - 144) <= BLOCK
+        assert all(abs(sent.count((one.tenant, one.source)) - 72) <= BLOCK for one in (shop, second))
+        assert {tenant for tenant, _ in sent[2 : 2 + 2 * 128]} == {shop.tenant, other.tenant}, "one by one"
+
+    def test_a_later_load_is_cut_until_it_has_caught_up_and_embedded_by_turns_at_once(
+        self, shop: Workshop
+    ) -> None:
+        later = Workshop(shop.database, uuid4(), uuid4())
+        shop.admit(*(document(f"d{n}") for n in range(400)))
+        shop.sql("update document set stage = 'chunked' where external_id < 'd3'")
+        first = self.sent(shop, in_flight=160)
+        assert {tenant for tenant, _ in first} == {shop.tenant}
+        shop.sql("update document set state = 'done' where enqueued_at is not null")
+        later.admit(*(document(f"d{n}") for n in range(SHORT_OF + 16)))
+        assert {tenant for tenant, _ in self.sent(shop, in_flight=80, embed=0)} == {later.tenant}
+        later.sql("update document set stage = 'chunked', enqueued_at = null")
+        sent = [tenant for tenant, _ in self.sent(shop, in_flight=80)]
+        assert abs(sent.count(later.tenant) - 40) <= 2 * BLOCK
+
+    def test_whoever_clears_a_load_begins_where_all_others_do(self, shop: Workshop) -> None:
+        other = Workshop(shop.database, uuid4(), uuid4())
+        other.admit(*(document(f"d{n}") for n in range(200)))
+        names = [f"d{n}" for n in range(200)]
+        shop.admit(*map(document, names))
+        shop.admit_page(Page(cursor={}, deleted=tuple(names)))
+        shop.admit(*(document(f"e{n}") for n in range(SHORT_OF + 1)))
+        assert self.sent(shop, in_flight=150).count((shop.tenant, shop.source)) >= SHORT_OF
 
     def test_the_room_is_kept_where_the_planner_takes_the_table_for_empty(
         self, alone: Workshop, omniscient: psycopg.Connection[Any]
@@ -202,7 +233,7 @@ class TestLanes:
         """Two documents are searchable; then came many new ones, and one of the two was edited."""
         shop.admit(document("edited", "Old words."), document("settled", "Old words."))
         shop.index()
-        shop.admit(*(document(f"d{n:03}", paragraphs(2)) for n in range(due_work.SHORT_OF + 6)))
+        shop.admit(*(document(f"d{n:03}", paragraphs(2)) for n in range(SHORT_OF + 6)))
         shop.admit(document("edited", "New words."))
         return shop
 
@@ -220,26 +251,26 @@ class TestLanes:
             first, *rest = self.chosen(load)
         else:
             first, *rest = pump_once(load).batches
-        assert (names(load, first), first.lane) == (["edited"], due_work.Lane.CHANGED)
-        assert {batch.lane for batch in rest} == {due_work.Lane.BULK}
+        assert (names(load, first), first.lane) == (["edited"], Lane.CHANGED)
+        assert {batch.lane for batch in rest} == {Lane.BULK}
 
     def test_a_small_new_source_goes_before_a_load(self, load: Workshop) -> None:
         small = Workshop(load.database, load.tenant, load.project, "small")
         small.admit(document("note"))
         lanes = [(batch.lane, len(batch.items)) for batch in pump_once(load).batches[:2]]
-        assert lanes == [(due_work.Lane.CHANGED, 1), (due_work.Lane.FEW, 1)]
+        assert lanes == [(Lane.CHANGED, 1), (Lane.FEW, 1)]
 
     def test_everything_edited_at_once_is_a_load(self, shop: Workshop) -> None:
-        many = [f"d{n:03}" for n in range(due_work.SHORT_OF + 1)]
+        many = [f"d{n:03}" for n in range(SHORT_OF + 1)]
         for body in ("Old words.", "New words."):
             shop.admit(*(document(name, body) for name in many))
             if body.startswith("Old"):
                 shop.index()
-        assert {batch.lane for batch in pump_once(shop).batches} == {due_work.Lane.BULK}
+        assert {batch.lane for batch in pump_once(shop).batches} == {Lane.BULK}
 
     def test_few_messages_wait_and_each_is_short(self, load: Workshop) -> None:
         load.indexer().chunk(load.tenant, load.items())
-        found = [batch for batch in self.chosen(load) if batch.lane is due_work.Lane.BULK]
+        found = [batch for batch in self.chosen(load) if batch.lane is Lane.BULK]
         assert [len(batch.items) for batch in found] == [2] * due_work.AHEAD, "of two chunks each"
         assert self.chosen(load, {6: due_work.AHEAD}) == []
         assert len(self.chosen(load, {6: due_work.AHEAD - 1})) == 1
@@ -249,22 +280,6 @@ class TestLanes:
     def test_a_large_document_travels_alone(self, load: Workshop) -> None:
         load.indexer().chunk(load.tenant, load.items())
         assert [len(batch.items) for batch in self.chosen(load, chunks=1)] == [1] * (1 + due_work.AHEAD)
-
-    def test_loads_of_tenants_and_their_sources_take_turns(self, load: Workshop) -> None:
-        second = Workshop(load.database, load.tenant, load.project, "second")
-        other = Workshop(load.database, uuid4(), uuid4())
-        for shop in (second, other):
-            shop.admit(*(document(f"d{n:03}") for n in range(due_work.SHORT_OF + 6)))
-        for shop in (load, other):
-            shop.indexer().chunk(shop.tenant, shop.items())
-        turns = []
-        for _ in range(8):
-            turns += [batch.tenant_id for batch in self.chosen(load, {0: 9, 6: due_work.AHEAD - 1})]
-        assert [turns.count(shop.tenant) for shop in (load, other)] == [4, 4]
-        rows = load.sql(
-            "select source_id, count(*) as n from document where enqueued_at is not null group by 1"
-        )
-        assert set(dict(map(tuple, (row.values() for row in rows)))) == {load.source, second.source}
 
 
 class TestBounds:
@@ -283,13 +298,10 @@ class TestBounds:
     def test_of_many_tenants_some_send_and_then_others(self, shop: Workshop) -> None:
         shops = [Workshop(shop.database, uuid4(), uuid4()) for _ in range(5)]
         for one in shops:
-            one.admit(*(document(f"d{n}") for n in range(due_work.SHORT_OF)))
+            one.admit(*(document(f"d{n}") for n in range(SHORT_OF)))
         turns: list[UUID] = []
-        for _ in range(due_work.SHORT_OF // 4):
-            batches = pump_once(shop, in_flight=6, queues=3).batches
-            assert [len(b.items) for b in batches] == [2, 2, 2]
-            assert pump_once(shop, in_flight=1000, queues=3).batches == ()
-            turns += [b.tenant_id for b in batches]
+        for _ in range(SHORT_OF // BLOCK):
+            turns += [b.tenant_id for b in pump_once(shop, in_flight=6).batches]
             for one in shops:
                 one.sql("update document set state = 'done' where enqueued_at is not null")
         assert set(turns) == {one.tenant for one in shops}, "those whose documents are older go on for ever"
@@ -315,6 +327,23 @@ class TestBounds:
         with shop.database.tenant(shop.tenant) as connection:
             work.mark_unsent(connection, list(batch.items))
         assert shop.row("a")["enqueued_at"] is not None
+
+    def test_what_waits_for_its_time_is_no_longer_looked_at_until_then(self, shop: Workshop) -> None:
+        shop.admit(document("a"), document("b"))
+        claimed = shop.claim("a")
+        with shop.database.tenant(shop.tenant) as connection:
+            work.postpone(connection, claimed, claimed.ids, delay=60, reason="busy")
+        assert (shop.row("a")["turn"], shop.row("b")["turn"]) == (None, 0)
+        assert names(shop, pump_once(shop).batches[0]) == ["b"]
+        shop.set("a", "due_at = now()")
+        assert names(shop, pump_once(shop).batches[0]) == ["a"]
+        assert shop.row("a")["turn"] is not None
+
+    def test_what_a_worker_of_before_admits_without_a_turn_is_sent(self, shop: Workshop) -> None:
+        shop.admit(*(document(f"d{n:02}") for n in range(20)))
+        shop.sql("update document set turn = default, lane = default")
+        assert sum(len(batch.items) for batch in pump_once(shop).batches) == 20
+        assert {row["turn"] for row in shop.sql("select distinct turn from document")} == {0, 8, 16}
 
     def test_a_message_the_broker_did_not_take_is_sent_at_the_next_look(self, shop: Workshop) -> None:
         shop.admit(document("a"), document("b"))
