@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, text
 from pipeline.database.encryption import Keyring
 from pipeline.database.engine import Transfer, transfer
 from pipeline.documents import Document, Listing, Page, Problem
-from pipeline.ledger import document_id, runs, search_indexes, storable, turns
+from pipeline.ledger import document_id, due_work, runs, search_indexes, storable
 from pipeline.ledger.leases import RESTARTED
 from pipeline.ledger.runs import Counts
 from pipeline.ledger.work import resolve_letters
@@ -242,7 +242,7 @@ def _write(
     if not changed:
         return []
     rows = [_row(target, document, version, ids_by_external_id) for document, version in changed]
-    turns.tag(connection, target.source_id, rows, edits=searchable)
+    due_work.tag(connection, target.source_id, rows, edits=searchable)
     values = {"tenant": target.tenant_id, "source": target.source_id, "pipeline": target.pipeline_version}
     connection.execute(_UPSERT, {**values, "rows": json.dumps(rows, default=str)})
     ids = [row["id"] for row in rows]
@@ -323,7 +323,7 @@ def outdate(connection: Connection, target: Admission) -> int:
         with made as (
             update document d set desired_version = desired_version + 1, pipeline_version = :pipeline,
                    state = 'pending', stage = 'fetched', {RESTARTED}, lane = :lane,
-                   turn = :first + number % :most / {turns.BLOCK} * {turns.BLOCK} * :step
+                   turn = :first + number % :most / {due_work.BLOCK} * {due_work.BLOCK} * :step
             where d.id in (select id from document where state in ('done', 'dead') and id in (
                 select s.id from document s
                 where s.source_id = :source and not s.deleted and s.state in ('done', 'dead')
@@ -334,7 +334,7 @@ def outdate(connection: Connection, target: Admission) -> int:
         update document_body b set version = made.desired_version from made where b.document_id = made.id
         returning b.document_id, b.version""")
     values = {"source": target.source_id, "pipeline": target.pipeline_version, "most": OUTDATED}
-    load, _ = turns.next_turns(connection, target.source_id, edited=OUTDATED, new=0)
+    load, _ = due_work.next_turns(connection, target.source_id, edited=OUTDATED, new=0)
     rows = connection.execute(statement, values | vars(load))
     return note_items(connection, target, [(str(row.document_id), row.version) for row in rows])
 

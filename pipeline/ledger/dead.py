@@ -10,8 +10,8 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from pipeline.documents import Json
+from pipeline.ledger.due_work import REQUEUED
 from pipeline.ledger.leases import RESTARTED
-from pipeline.ledger.turns import REQUEUED
 from pipeline.ledger.work import resolve_letters
 
 

@@ -16,8 +16,8 @@ from pipeline.database.engine import driver_of, lift_statement_timeout
 from pipeline.database.migrations import owner_engine
 from pipeline.documents import Json
 from pipeline.ledger import runs, storable
+from pipeline.ledger.due_work import REQUEUED
 from pipeline.ledger.overview import NOBODY_EMBEDS
-from pipeline.ledger.turns import REQUEUED
 
 USAGE_DAYS = 400
 """Days for which use is kept, so that a bill of a year ago can still be checked."""

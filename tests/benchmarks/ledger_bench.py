@@ -36,13 +36,13 @@ ROWS = """
     select begin_search_index('hashing', 'b', 3, 'structure', 'p', '');
     insert into document (id, tenant_id, source_id, project_id, external_id, source_type, kind, title, metadata,
                           desired_hash, pipeline_version, state, stage, due_at, indexed_version, last_indexed,
-                          chunk_count)
+                          chunk_count, turn)
         select gen_random_uuid(), s.tenant_id, s.id, s.project_id, 'page ' || n, 'text', 'reference', 'A title ' || n,
                '{"a": "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"}', md5(n::text), 'p',
                case when %(done)s then 'done' else 'pending' end,
                case when %(done)s then 'done' when n %% 2 = 0 then 'chunked' else 'fetched' end,
                now() - interval '1 hour' - n * interval '1 millisecond', case when %(done)s then 1 end,
-               case when %(done)s then now() end, case when %(done)s then 5 else 0 end
+               case when %(done)s then now() end, case when %(done)s then 5 else 0 end, n / 8 * 8
         from source s, generate_series(1, %(each)s) n;
     insert into run_item (run_id, tenant_id, document_id, version, outcome)
         select r.id, d.tenant_id, d.id, 1, case when %(done)s then 'done' end

@@ -9,8 +9,7 @@ from uuid import UUID
 from pipeline.database.engine import Database
 from pipeline.ingest.steps import Step
 from pipeline.ledger import Stage, jobs, runs, work
-from pipeline.ledger.due_work import Batch, even_batches
-from pipeline.ledger.turns import Lane
+from pipeline.ledger.due_work import Batch, Lane, even_batches
 from workers.monitoring import metrics
 from workers.queue import broker
 from workers.queue.celeryconfig import ROUTES

@@ -41,10 +41,10 @@ insert into sync_run (tenant_id, source_id, trigger, state) select tenant_id, id
 _MORE = (
     """
     insert into document (id, tenant_id, source_id, project_id, external_id, source_type, kind, title, metadata,
-                          desired_hash, pipeline_version, state, stage, due_at, chunk_count)
+                          desired_hash, pipeline_version, state, stage, due_at, chunk_count, turn)
         select gen_random_uuid(), s.tenant_id, s.id, s.project_id, 'page ' || n, 'text', 'reference', 'A title ' || n,
                jsonb_build_object('source_path', 'docs/' || n || '.md'), md5(n::text), 'p', 'pending',
-               case when n %% 2 = 0 then 'chunked' else 'fetched' end, now() - interval '1 hour' - n * interval '1 ms', 1
+               case when n %% 2 = 0 then 'chunked' else 'fetched' end, now() - interval '1 hour' - n * interval '1 ms', 1, n / 8 * 8
         from source s, generate_series(cast(%(first)s as int), cast(%(last)s as int)) n where s.name <> 'notes'""",
     """
     insert into run_item (run_id, tenant_id, document_id, version)
@@ -65,9 +65,9 @@ _SPLIT = (
         select id, id, id, 'only', 'text' from tenant where name like 'many %%'""",
     """
     insert into document (id, tenant_id, source_id, project_id, external_id, source_type, kind, title, desired_hash,
-                          pipeline_version, state, stage, due_at)
+                          pipeline_version, state, stage, due_at, turn)
         select gen_random_uuid(), tenant_id, id, project_id, 'page ' || n, 'text', 'reference', 'A title', 'h', 'p',
-               'pending', 'fetched', now() - interval '1 day'
+               'pending', 'fetched', now() - interval '1 day', 0
         from source, generate_series(1, 4) n where name = 'only'""",
 )
 

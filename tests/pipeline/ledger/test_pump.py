@@ -13,7 +13,6 @@ from sqlalchemy import text
 from pipeline.database.engine import Database
 from pipeline.documents import Page
 from pipeline.ledger import Item, Limits, Stage, due_work, work
-from pipeline.ledger.turns import BLOCK, SHORT_OF, Lane
 from tests.pipeline.workshop import Workshop, document, paragraphs
 
 
@@ -170,15 +169,15 @@ class TestTurns:
         loads = (shop, second, other)
         for page in range(2):
             for one in loads:
-                one.admit(*(document(f"{page}-{n}") for n in range(SHORT_OF + 8)))
+                one.admit(*(document(f"{page}-{n}") for n in range(due_work.SHORT_OF + 8)))
         small.admit(document("a"), document("b"))
         for one in (*loads, small):
             one.sql("update document set stage = :stage", stage=stage)
         sent = self.sent(shop, in_flight=in_flight)
         assert len(sent) == 288
         assert sent[:2] == [(small.tenant, small.source)] * 2, "a few go before loads"
-        assert abs(sent.count((other.tenant, other.source)) - 144) <= BLOCK
-        assert all(abs(sent.count((one.tenant, one.source)) - 72) <= BLOCK for one in (shop, second))
+        assert abs(sent.count((other.tenant, other.source)) - 144) <= due_work.BLOCK
+        assert all(abs(sent.count((one.tenant, one.source)) - 72) <= due_work.BLOCK for one in (shop, second))
         assert {tenant for tenant, _ in sent[2 : 2 + 2 * 128]} == {shop.tenant, other.tenant}, "one by one"
 
     def test_a_later_load_is_cut_until_it_has_caught_up_and_embedded_by_turns_at_once(
@@ -190,11 +189,11 @@ class TestTurns:
         first = self.sent(shop, in_flight=160)
         assert {tenant for tenant, _ in first} == {shop.tenant}
         shop.sql("update document set state = 'done' where enqueued_at is not null")
-        later.admit(*(document(f"d{n}") for n in range(SHORT_OF + 16)))
+        later.admit(*(document(f"d{n}") for n in range(due_work.SHORT_OF + 16)))
         assert {tenant for tenant, _ in self.sent(shop, in_flight=80, embed=0)} == {later.tenant}
         later.sql("update document set stage = 'chunked', enqueued_at = null")
         sent = [tenant for tenant, _ in self.sent(shop, in_flight=80)]
-        assert abs(sent.count(later.tenant) - 40) <= 2 * BLOCK
+        assert abs(sent.count(later.tenant) - 40) <= 2 * due_work.BLOCK
 
     def test_whoever_clears_a_load_begins_where_all_others_do(self, shop: Workshop) -> None:
         other = Workshop(shop.database, uuid4(), uuid4())
@@ -202,8 +201,8 @@ class TestTurns:
         names = [f"d{n}" for n in range(200)]
         shop.admit(*map(document, names))
         shop.admit_page(Page(cursor={}, deleted=tuple(names)))
-        shop.admit(*(document(f"e{n}") for n in range(SHORT_OF + 1)))
-        assert self.sent(shop, in_flight=150).count((shop.tenant, shop.source)) >= SHORT_OF
+        shop.admit(*(document(f"e{n}") for n in range(due_work.SHORT_OF + 1)))
+        assert self.sent(shop, in_flight=150).count((shop.tenant, shop.source)) >= due_work.SHORT_OF
 
     def test_the_room_is_kept_where_the_planner_takes_the_table_for_empty(
         self, alone: Workshop, omniscient: psycopg.Connection[Any]
@@ -233,7 +232,7 @@ class TestLanes:
         """Two documents are searchable; then came many new ones, and one of the two was edited."""
         shop.admit(document("edited", "Old words."), document("settled", "Old words."))
         shop.index()
-        shop.admit(*(document(f"d{n:03}", paragraphs(2)) for n in range(SHORT_OF + 6)))
+        shop.admit(*(document(f"d{n:03}", paragraphs(2)) for n in range(due_work.SHORT_OF + 6)))
         shop.admit(document("edited", "New words."))
         return shop
 
@@ -251,26 +250,26 @@ class TestLanes:
             first, *rest = self.chosen(load)
         else:
             first, *rest = pump_once(load).batches
-        assert (names(load, first), first.lane) == (["edited"], Lane.CHANGED)
-        assert {batch.lane for batch in rest} == {Lane.BULK}
+        assert (names(load, first), first.lane) == (["edited"], due_work.Lane.CHANGED)
+        assert {batch.lane for batch in rest} == {due_work.Lane.BULK}
 
     def test_a_small_new_source_goes_before_a_load(self, load: Workshop) -> None:
         small = Workshop(load.database, load.tenant, load.project, "small")
         small.admit(document("note"))
         lanes = [(batch.lane, len(batch.items)) for batch in pump_once(load).batches[:2]]
-        assert lanes == [(Lane.CHANGED, 1), (Lane.FEW, 1)]
+        assert lanes == [(due_work.Lane.CHANGED, 1), (due_work.Lane.FEW, 1)]
 
     def test_everything_edited_at_once_is_a_load(self, shop: Workshop) -> None:
-        many = [f"d{n:03}" for n in range(SHORT_OF + 1)]
+        many = [f"d{n:03}" for n in range(due_work.SHORT_OF + 1)]
         for body in ("Old words.", "New words."):
             shop.admit(*(document(name, body) for name in many))
             if body.startswith("Old"):
                 shop.index()
-        assert {batch.lane for batch in pump_once(shop).batches} == {Lane.BULK}
+        assert {batch.lane for batch in pump_once(shop).batches} == {due_work.Lane.BULK}
 
     def test_few_messages_wait_and_each_is_short(self, load: Workshop) -> None:
         load.indexer().chunk(load.tenant, load.items())
-        found = [batch for batch in self.chosen(load) if batch.lane is Lane.BULK]
+        found = [batch for batch in self.chosen(load) if batch.lane is due_work.Lane.BULK]
         assert [len(batch.items) for batch in found] == [2] * due_work.AHEAD, "of two chunks each"
         assert self.chosen(load, {6: due_work.AHEAD}) == []
         assert len(self.chosen(load, {6: due_work.AHEAD - 1})) == 1
@@ -298,9 +297,9 @@ class TestBounds:
     def test_of_many_tenants_some_send_and_then_others(self, shop: Workshop) -> None:
         shops = [Workshop(shop.database, uuid4(), uuid4()) for _ in range(5)]
         for one in shops:
-            one.admit(*(document(f"d{n}") for n in range(SHORT_OF)))
+            one.admit(*(document(f"d{n}") for n in range(due_work.SHORT_OF)))
         turns: list[UUID] = []
-        for _ in range(SHORT_OF // BLOCK):
+        for _ in range(due_work.SHORT_OF // due_work.BLOCK):
             turns += [b.tenant_id for b in pump_once(shop, in_flight=6).batches]
             for one in shops:
                 one.sql("update document set state = 'done' where enqueued_at is not null")

@@ -39,12 +39,12 @@ def crowded(shop: Workshop, omniscient: psycopg.Connection[Any]) -> Workshop:
     omniscient.execute(
         """
         insert into document (id, tenant_id, source_id, project_id, external_id, source_type, kind, title, metadata,
-                              desired_hash, pipeline_version, state, stage, indexed_version, chunk_count)
+                              desired_hash, pipeline_version, state, stage, indexed_version, chunk_count, turn)
             select gen_random_uuid(), tenant_id, id, project_id, 'page ' || n, 'text', 'reference', 'A title',
                    jsonb_build_object('words', repeat('b', 300)), 'h', 'p',
                    case when n %% 2 = 0 then 'pending' else 'done' end,
                    case when n %% 4 = 0 then 'chunked' when n %% 2 = 0 then 'fetched' else 'done' end,
-                   case when n %% 2 = 1 then 1 end, 2
+                   case when n %% 2 = 1 then 1 end, 2, n / 8 * 8
             from source, generate_series(1, %s) n""",
         (MANY,),
     )
