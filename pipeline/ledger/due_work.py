@@ -2,8 +2,8 @@
 
 The order is start-time fair queueing: each waiting document has a lane and a turn in it. The clock of a lane is the
 newest turn that was sent to be embedded. Documents that are admitted get the turns after those that their source has
-waiting already, counted from the clock. So a source that comes later is cut before the rest of a large load until it has
-caught up, and then both take turns.
+waiting already, counted from the clock. So a source that comes later is cut before the rest of a large load until it
+has caught up, and then both take turns.
 """
 
 from __future__ import annotations
