@@ -216,16 +216,16 @@ _FLYING = text("""
     select count(*) as documents, count(distinct lease_token) filter (where stage = 'chunked') as embedding
     from document where state = 'pending' and enqueued_at is not null""")
 _NEXT = text("""
-    select next.* from unnest(cast(:lanes as smallint[]), cast(:most as integer[])) as l(lane, most)
-    cross join lateral (
+    select next.* from unnest(cast(:lanes as smallint[])) as l(lane) cross join lateral (
         select id, tenant_id, lane, turn, due_at, stage, desired_version as version, crash_count,
-               case when :embed then (select count(*) from chunk_stage c where c.document_id = document.id) end as size
+               case when stage = 'chunked' then (
+                   select count(*) from chunk_stage c where c.document_id = document.id) end as size
         from document
-        where lane = l.lane and (stage = 'chunked') = :embed and state = 'pending' and enqueued_at is null
-          and turn is not null and due_at <= now()
-        order by turn, due_at, id limit l.most for no key update skip locked) next
+        where cast(stage = 'chunked' as integer) = :embed and lane = l.lane  -- the columns of an index
+          and state = 'pending' and enqueued_at is null and turn is not null and due_at <= now()
+        order by turn, due_at, id limit :most for no key update skip locked) next
     order by lane, turn, due_at, id""")
-"""The documents to send next, up to `:most` of each lane; with `embed` those to be embedded, else all others."""
+"""The documents to send next, up to `:most` of each lane; with `:embed` 1 those to be embedded, with 0 all others."""
 _SEND = text("""
     with sent as (
         update document set enqueued_at = now() where id = any(:ids) returning lane, turn, stage)
@@ -235,11 +235,11 @@ _SEND = text("""
 
 
 def _next_rows(
-    connection: Connection, limits: Limits, most: Mapping[Lane, int], *, embed: bool
+    connection: Connection, limits: Limits, lanes: Iterable[Lane], *, most: int, embed: bool
 ) -> Sequence[Row[Any]]:
     """The next documents to send, up to `most` of each lane, locked."""
     _give_turns(connection, most=limits.in_flight)
-    return connection.execute(_NEXT, {"lanes": [*most], "most": [*most.values()], "embed": embed}).all()
+    return connection.execute(_NEXT, {"lanes": [*lanes], "most": most, "embed": int(embed)}).all()
 
 
 def _send(connection: Connection, batches: Sequence[Batch]) -> None:
@@ -254,9 +254,9 @@ def _choose(connection: Connection, limits: Limits) -> list[Batch]:
     room = min(limits.at_once, capacity)
     if room <= 0:
         return []
-    rows = _next_rows(connection, limits, dict.fromkeys(LANES, room), embed=False)
+    rows = _next_rows(connection, limits, LANES, most=room, embed=False)[:room]
     for_loads = capacity - limits.in_flight // 10  # the rest is for edits that come later
-    chosen = [row for n, row in enumerate(rows[:room]) if row.lane < Lane.BULK or n < for_loads]
+    chosen = [row for n, row in enumerate(rows) if row.lane < Lane.BULK or n < for_loads]
     batches = _batched(chosen, most=limits.batch)
     _send(connection, batches)
     return batches
@@ -273,13 +273,14 @@ def choose_embeds(connection: Connection, limits: Limits, room: EmbedRoom) -> li
     capacity = capacity if room.documents is None else min(capacity, room.documents)
     ahead, waiting = flying.embedding + AHEAD, room.waiting
     messages = {lane: capacity if waiting is None else ahead - waiting.get(lane, 0) for lane in LANES}
-    size = min(limits.batch, room.chunks)  # a document has a chunk at least
-    most = {lane: min(n * size, capacity) for lane, n in messages.items() if n > 0}
-    if not most or capacity <= 0:
+    # A document has a chunk at least.
+    most = min(capacity, max(messages.values()) * min(limits.batch, room.chunks))
+    if most <= 0:
         return []
-    rows = _next_rows(connection, limits, most, embed=True)
+    lanes = [lane for lane, n in messages.items() if n > 0]
+    rows = _next_rows(connection, limits, lanes, most=most, embed=True)[:capacity]
     batches = []
-    for batch in _batched(rows[:capacity], most=limits.batch, chunks=room.chunks):
+    for batch in _batched(rows, most=limits.batch, chunks=room.chunks):
         messages[batch.lane] -= 1
         if messages[batch.lane] >= 0:
             batches.append(batch)
