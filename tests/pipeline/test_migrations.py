@@ -217,6 +217,55 @@ def test_work_on_another_index_goes_on_beside_a_worker_of_before(
         database.close()
 
 
+def test_what_waits_is_sent_by_turns_after_an_upgrade_beside_a_worker_of_before(
+    empty: str, servers: embedded.Servers, superuser: Callable[[str], psycopg.Connection[Any]]
+) -> None:
+    """Before revision 042 no document had a turn, and a worker of before gives none to what it admits and postpones."""
+    migrations.upgrade(empty, to="041")
+    with superuser("empty_for_migrations") as connection:
+        connection.execute("""
+            insert into tenant (id, name) values ('00000000-0000-0000-0000-000000000001', 'a');
+            insert into source (id, tenant_id, project_id, name, kind) select gen_random_uuid(), id, id, 'docs', 'text'
+                from tenant""")
+        admit = """
+            insert into document (id, tenant_id, source_id, project_id, external_id, source_type, kind, title,
+                desired_hash, pipeline_version, stage, due_at, lease_token, lease_until, enqueued_at)
+                select gen_random_uuid(), tenant_id, id, project_id, e, 'text', 'reference', 't', 'h', 'p', s, now() + d,
+                       case when e = 'held' then '00000000-0000-0000-0000-000000000007'::uuid end,
+                       case when e = 'held' then now() + interval '1 min' end, case when e = 'held' then now() end
+                from source, (values (%s, %s, %s::interval)) v(e, s, d)"""
+        for name, stage, due in (
+            *(("cut", "chunked", "0"), ("embedded", "embedded", "0"), ("held", "fetched", "0")),
+            *((f"new {n}", "fetched", "0") for n in range(9)),
+            ("postponed", "fetched", "1 hour"),
+        ):
+            connection.execute(admit, (name, stage, due))
+        assert migrations.upgrade(empty) == migrations.NEWEST
+        name = "empty_for_migrations"
+        database = Database(
+            with_database(servers.database_url, name), with_database(servers.control_url, name)
+        )
+
+        def sent() -> list[tuple[str, int]]:
+            """Stage and number of documents of each message."""
+            with database.control() as one:
+                pumped = due_work.pump_once(one, Limits())
+            assert pumped is not None
+            return sorted((batch.stage.value, len(batch.items)) for batch in pumped.batches)
+
+        assert sent() == [("chunked", 1), ("embedded", 1), ("fetched", 9)]
+        connection.execute(admit, ("admitted by the old worker", "fetched", "0"))
+        assert sent() == [("fetched", 1)]
+        postpone = """
+            update document set lease_token = null, lease_until = null, enqueued_at = null, waits = waits + 1,
+                due_at = now() + interval '1 hour' where lease_token is not null"""
+        assert connection.execute(postpone).rowcount == 1
+        assert sent() == []
+        connection.execute("update document set due_at = now() where due_at > now()")
+        assert sent() == [("fetched", 2)], "each once"
+        database.close()
+
+
 def test_a_database_of_a_newer_larder_is_left_alone(
     addresses: Addresses, omniscient: psycopg.Connection[Any]
 ) -> None:
