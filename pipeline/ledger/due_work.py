@@ -217,14 +217,14 @@ _FLYING = text("""
     from document where state = 'pending' and enqueued_at is not null""")
 _NEXT = text("""
     select next.* from unnest(cast(:lanes as smallint[])) as l(lane) cross join lateral (
-        select id, tenant_id, lane, turn, due_at, stage, desired_version as version, crash_count,
+        select id, tenant_id, source_id, lane, turn, due_at, stage, desired_version as version, crash_count,
                case when stage = 'chunked' then (
                    select count(*) from chunk_stage c where c.document_id = document.id) end as size
         from document
         where cast(stage = 'chunked' as integer) = :embed and lane = l.lane  -- the columns of an index
           and state = 'pending' and enqueued_at is null and turn is not null and due_at <= now()
-        order by turn, due_at, id limit :most for no key update skip locked) next
-    order by lane, turn, due_at, id""")
+        order by turn, due_at, source_id limit :most for no key update skip locked) next
+    order by lane, turn, due_at, source_id""")
 """The documents to send next, up to `:most` of each lane; with `:embed` 1 those to be embedded, with 0 all others."""
 _SEND = text("""
     with sent as (

@@ -5,7 +5,7 @@ alter table document
     add column lane smallint not null default 6,
     add column turn bigint;
 grant select (lane, turn), update (lane, turn) on document to larder_control;
-create index document_next on document (cast(stage = 'chunked' as integer), lane, turn, due_at, id)
+create index document_next on document (cast(stage = 'chunked' as integer), lane, turn, due_at, source_id)
     where state = 'pending' and enqueued_at is null and turn is not null;
 create index document_turnless on document (due_at) where state = 'pending' and turn is null;
 drop index document_changed;
