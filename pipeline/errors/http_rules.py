@@ -65,22 +65,21 @@ def source_pause(status: int, headers: Mapping[str, str], now: datetime | None =
 
     Successful answers can ask for one as well.
     """
-    requested, pause = retry_after(headers, now), None
-    if status == 429:  # noqa: PLR2004 (Too Many Requests)
-        pause = _first(requested, quota_reset(headers, now), RATE_LIMIT_SECONDS)
+    requested, reset, pause = retry_after(headers, now), quota_reset(headers, now), None
+    is_used_up = headers.get("X-RateLimit-Remaining", "").strip() == "0"
+    # GitHub refuses with 403 (Forbidden) what goes beyond its limits.
+    if status == 429 or (status == 403 and (requested is not None or is_used_up)):  # noqa: PLR2004 (Too Many Requests)
+        pause = _first(requested, reset, RATE_LIMIT_SECONDS)
     elif status == 503 and "Retry-After" in headers:  # noqa: PLR2004 (Service Unavailable)
         pause = _first(requested, RATE_LIMIT_SECONDS)
-    elif status == 403 and (requested is not None or headers.get("X-RateLimit-Remaining", "").strip() == "0"):  # noqa: PLR2004 (Forbidden)
-        # GitHub refuses in this way what goes beyond its limits.
-        pause = _first(requested, quota_reset(headers, now), RATE_LIMIT_SECONDS)
     elif status >= 400:  # noqa: PLR2004 (any other error)
         pause = None
     elif requested is not None and requested > 0:
         pause = requested
-    elif headers.get("X-RateLimit-Remaining", "").strip() == "0":
+    elif is_used_up:
         # Confluence Data Center names the interval after which its bucket is refilled.
         interval = _number(headers.get("X-RateLimit-Interval-Seconds", ""))
-        pause = _first(quota_reset(headers, now), interval, NEAR_LIMIT_SECONDS)
+        pause = _first(reset, interval, NEAR_LIMIT_SECONDS)
     elif headers.get("X-RateLimit-NearLimit", "").strip().lower() == "true":
         pause = NEAR_LIMIT_SECONDS
     return None if pause is None else clamped(pause, least=1.0)

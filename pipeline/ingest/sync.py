@@ -78,43 +78,58 @@ class Syncer:
         try:
             if row.config_hash != config_hash:
                 raise configured_otherwise(row.name)
-            read_hinted = None
-            if hinted is not None:
-                read_hinted = partial(self._read_hinted, hinted(), target, token)
-                if not read_hinted() and run.trigger == hints.HOOK:
-                    return False
+            read_hinted = partial(self._read_hinted, hinted() if hinted else None, target, token)
+            is_through = read_hinted()
             if run.trigger == hints.HOOK:
-                with self.database.tenant(target.tenant_id) as connection:
-                    sources.renew(connection, target.source_id, token, lease=self.lease)
-                    runs.finish_walk(connection, target.run_id)
-                return True
-            another = row.pipeline_version.split("|")[0] != target.pipeline_version.split("|")[0]
-            unread = None if run.force or another else self._skip_unchanged(source, target, run, row)
-            # Begins at the cursor of this run, else at that of the source, else at the start.
-            anew = run.force or another or source.walks_all
-            since = run.cursor if run.cursor is not None else None if anew else row.cursor
-            # A source that is read from the start may have lost items since the last sync.
-            walk = run.walk or (since is None and unread is None)
-            stamp = run.stamp
-            if stamp is None:
-                # Before the first page, so that a change during the sync differs from it.
-                with _translated():
-                    stamp = source.stamp()
-                with self.database.tenant(target.tenant_id) as connection:
-                    runs.begin(connection, target.run_id, stamp, walk=walk)
-                    runs.add(connection, target.run_id, runs.Counts(unchanged=unread or 0))
-            # The last page of such a source has an empty cursor: then only `_finish` remains.
-            is_through = source.walks_all and run.cursor == {}
-            if not is_through and not self._walk(source, target, token, since, read_hinted):
-                return False
-            after = (run.walk_after or "") if walk or source.walks_all else None
-            read_at = time.time() if source.walks_all and unread is None else None
-            return self._finish(
-                source, target, token, walk_after=after, stamp=stamp, read_at=read_at, schedule=schedule
-            )
+                if is_through:
+                    self._end_of_hints(target, token)
+                return is_through
+            return self._continue(source, target, token, run, row, schedule=schedule, read_hinted=read_hinted)
         finally:
             with self.database.tenant(target.tenant_id) as connection:
                 sources.release(connection, target.source_id, token)
+
+    def _continue(
+        self,
+        source: Source,
+        target: admission.Admission,
+        token: UUID,
+        run: runs.RunRow,
+        row: sources.SourceRow,
+        *,
+        schedule: Callable[[], Schedule],
+        read_hinted: Callable[[], bool],
+    ) -> bool:
+        """Read the source on from where its run is; False if the slice ends before the source does."""
+        another = row.pipeline_version.split("|")[0] != target.pipeline_version.split("|")[0]
+        unread = None if run.force or another else self._skip_unchanged(source, target, run, row)
+        # Begins at the cursor of this run, else at that of the source, else at the start.
+        anew = run.force or another or source.walks_all
+        since = run.cursor if run.cursor is not None else None if anew else row.cursor
+        # A source that is read from the start may have lost items since the last sync.
+        walk = run.walk or (since is None and unread is None)
+        stamp = run.stamp
+        if stamp is None:
+            # Before the first page, so that a change during the sync differs from it.
+            with _translated():
+                stamp = source.stamp()
+            with self.database.tenant(target.tenant_id) as connection:
+                runs.begin(connection, target.run_id, stamp, walk=walk)
+                runs.add(connection, target.run_id, runs.Counts(unchanged=unread or 0))
+        # The last page of such a source has an empty cursor: then only `_finish` remains.
+        is_through = source.walks_all and run.cursor == {}
+        if not is_through and not self._walk(source, target, token, since, read_hinted):
+            return False
+        after = (run.walk_after or "") if walk or source.walks_all else None
+        read_at = time.time() if source.walks_all and unread is None else None
+        return self._finish(
+            source, target, token, walk_after=after, stamp=stamp, read_at=read_at, schedule=schedule
+        )
+
+    def _end_of_hints(self, target: admission.Admission, token: UUID) -> None:
+        with self.database.tenant(target.tenant_id) as connection:
+            sources.renew(connection, target.source_id, token, lease=self.lease)
+            runs.finish_walk(connection, target.run_id)
 
     def _skip_unchanged(
         self, source: Source, target: admission.Admission, run: runs.RunRow, row: sources.SourceRow
@@ -139,7 +154,7 @@ class Syncer:
         target: admission.Admission,
         token: UUID,
         since: Cursor | None,
-        read_hinted: Callable[[], bool] | None,
+        read_hinted: Callable[[], bool],
     ) -> bool:
         """Store page after page; False if the slice ends before the source does.
 
@@ -162,16 +177,17 @@ class Syncer:
                     commit_soon(connection)
             if counts.queued:
                 self.after_page()
-            if read_hinted:
-                read_hinted()
+            read_hinted()
             # A cursor equal to that at the start of this slice means that the source is at its end: pausing there
             # would let a slow source repeat its last page for ever.
             if time.monotonic() > end and page.cursor and page.cursor != since:
                 return False
         return True
 
-    def _read_hinted(self, source: Source, target: admission.Admission, token: UUID) -> bool:
-        """Read the items that webhooks named; False if the slice ends first."""
+    def _read_hinted(self, source: Source | None, target: admission.Admission, token: UUID) -> bool:
+        """Read the items that webhooks named, if there can be any; False if the slice ends first."""
+        if source is None:
+            return True
         end = time.monotonic() + self.slice_seconds
         while True:
             with self.database.tenant(target.tenant_id) as connection:

@@ -165,13 +165,18 @@ def try_out(runtime: Runtime, name: str, limit: int) -> Json:
                 break
     except LarderError as problem:
         error = str(problem)
-    fields = ("external_id", "title", "kind", "url", "tags", "metadata", "security_level", "text")
-    rows = [{key: getattr(document, key) for key in fields} for document in documents[:limit]]
-    for row, document in zip(rows, documents, strict=False):
-        times = {"created_at": document.created_at, "updated_at": document.updated_at}
-        row |= {key: time and time.isoformat() for key, time in times.items()}
+    rows = [_preview_row(document) for document in documents[:limit]]
     outcome = {"documents": rows, "requests": observed["request"], "empty": dict(Counter(observed["empty"]))}
     return {"source": name, **outcome, "failed": failed, "left_out": dict(left_out), "error": error}
+
+
+def _preview_row(document: Document) -> Json:
+    fields = ("external_id", "title", "kind", "url", "tags", "metadata", "security_level", "text")
+    times = {"created_at": document.created_at, "updated_at": document.updated_at}
+    return {
+        **{field: getattr(document, field) for field in fields},
+        **{name: time and time.isoformat() for name, time in times.items()},
+    }
 
 
 def pause(runtime: Runtime, name: str, *, paused: bool) -> Json:

@@ -48,8 +48,12 @@ def plain_values(command: Callable[..., None], args: Sequence[str]) -> dict[str,
             return None
         if value is None:
             return None
-        values[name] = [*(values.get(name) or ()), value] if kind == list[str] else value
+        values[name] = _with(values.get(name), value) if kind == list[str] else value
     return values if all(name in values for name, _ in positional) else None
+
+
+def _with(earlier: list[str] | None, value: str) -> list[str]:
+    return [*(earlier or ()), value]
 
 
 def _option_value(kind: Any, text: str) -> Any:
@@ -85,8 +89,12 @@ def _parameters(
         if isinstance(info, ArgumentInfo):
             positional.append((parameter.name, kind))
             continue
-        # Typer keeps the first name of an option as its default.
-        named = [name for name in (info.default, *(info.param_decls or ())) if isinstance(name, str)]
-        for name in named or [f"--{parameter.name.replace('_', '-')}"]:
+        for name in _option_names(parameter.name, info):
             options[name] = (parameter.name, kind if info.max is None else None)
     return values, positional, options
+
+
+def _option_names(parameter: str, info: Any) -> list[str]:
+    # Typer keeps the first name of an option as its default.
+    names = [name for name in (info.default, *(info.param_decls or ())) if isinstance(name, str)]
+    return names or [f"--{parameter.replace('_', '-')}"]

@@ -294,12 +294,12 @@ def feedback(
     source: Annotated[str | None, Option(help="Of the document, if several sources have that REF.")] = None,
 ) -> None:
     """Say that a document is useful or noise for an item: it ranks higher or lower, for this item above all."""
-    chosen_verdict = "undo" if undo and verdict is None else verdict
-    marks = None not in (item, ref, chosen_verdict)
+    verdict = verdict or ("undo" if undo else None)
+    marks = None not in (item, ref, verdict)
     of_one = project or source
     wrong = (
-        undo and chosen_verdict != "undo",
-        listing and (ref or chosen_verdict),
+        undo and verdict != "undo",
+        listing and (ref or verdict),
         export and item,
         of_one and not marks,
     )
@@ -314,19 +314,18 @@ def feedback(
     from workers.runtime import current_user
 
     with context.runtime.database.tenant(context.tenant) as connection:
-        if item is not None and ref is not None and chosen_verdict is not None:
-            places: dict[str, Any] = {"project": project, "source": source, "by": current_user()}
-            done = marking.mark(connection, context.tenant, item, ref, chosen_verdict, **places)
-            document, text = {"success": True, **done}, _marked(done)
-        else:
-            assert export is not None  # noqa: S101
+        if export:
             counts = marking.export(connection, context.tenant, export, by=current_user())
-            document = {"success": True, "folder": str(export), **counts}
             text = (
                 "wrote {queries} questions with {useful} useful and {noise} noise among {documents} documents"
             )
             text = f"{text.format(**counts)} to {export}; see `larder eval {export}`"
-    context.answer(document, text)
+            answer = {"success": True, "folder": str(export), **counts}
+        else:
+            places: dict[str, Any] = {"project": project, "source": source, "by": current_user()}
+            done = marking.mark(connection, context.tenant, str(item), str(ref), str(verdict), **places)
+            answer, text = {"success": True, **done}, _marked(done)
+    context.answer(answer, text)
 
 
 def _show_marks(context: CommandContext, item: str | None) -> None:

@@ -1,0 +1,2 @@
+drop table source_event;
+drop table source_hint;
