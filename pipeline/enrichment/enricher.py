@@ -365,9 +365,10 @@ class Enricher:
             kind: likely_documents(results, kind, question, kinship)[: read[kind]]
             for kind, results in answers.items()
         }
+        vector = next((r.vector for r in answers.values() if r.vector is not None), None)
         try:
             texts = self.texts.read(
-                {one.hit.document.id for ones in best.values() for one in ones}, search_request.filter
+                {one.hit.document.id for ones in best.values() for one in ones}, search_request.filter, vector
             )
         except StoreUnavailable:
             level = max(level, CACHED)  # the hits came from a cache: only their chunks are available

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +36,8 @@ ENOUGH = 0.6
 """Share of the best passage's score that a further passage needs."""
 OF_THE_HIT = 1.25
 """Factor for passages in the chunk of the hit."""
+OF_MEANING = 3.0
+"""Weight of the similarity of a passage's chunk to the query, against that of the document's most similar chunk."""
 OF_LINKS = 0.5
 """Factor for passages that only refer to other texts."""
 _DOTS = " ..."
@@ -68,16 +71,18 @@ def best_passages(reference: FoundDocument, *, most: int) -> list[Excerpt]:
     sentences, question, hit_ord = reference.sentences, reference.question, reference.hit.chunk.ord
     if not sentences:
         return []
+    closest = max(reference.similarities.values(), default=0.0)
     words, headed = {}, {}
     for s in sentences:
         words[s] = stems(_TARGET.sub(" ", s.text)) & question
         headed[s.headings] = len(stems("".join(s.headings[-1:])) & question)
 
     def score(window: Sequence[Sentence]) -> float:
-        """Number of the query's words in a window, plus a bonus for a matching heading."""
+        """Number of the query's words in a window and its heading, times the meaning of its chunk."""
         first, had = window[0], frozenset[str]().union(*(words[s] for s in window))
         value = len(had) + 0.5 * headed[first.headings]
         value *= OF_LINKS if section_of(first.headings) is Section.ELSEWHERE else 1
+        value *= math.exp(OF_MEANING * (reference.similarities.get(first.ord, closest) - closest))
         return value * (OF_THE_HIT if first.ord == hit_ord else 1)
 
     windows = _windows(sentences)

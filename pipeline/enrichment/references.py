@@ -12,11 +12,13 @@ from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
+from pgvector import HalfVector
 from sqlalchemy import text
 
 from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Kind
 from pipeline.documents.plain_text import without_controls
+from pipeline.embedding import Vectors
 from pipeline.embedding.known_models import model_of
 from pipeline.enrichment.context import NO_LINK
 from pipeline.enrichment.text import (
@@ -254,6 +256,8 @@ class DocumentText(NamedTuple):
 
     external_id: str
     chunks: list[Chunk]
+    similarities: dict[int, float]
+    """Ordinal of a chunk -> its cosine similarity to the query; empty without vectors."""
 
 
 class DocumentTexts:
@@ -263,10 +267,13 @@ class DocumentTexts:
         self.database = database
         self.tenant = tenant
 
-    def read(self, document_ids: Collection[UUID], query_filter: Filter) -> Mapping[UUID, DocumentText]:
+    def read(
+        self, document_ids: Collection[UUID], query_filter: Filter, vector: Vectors | None = None
+    ) -> Mapping[UUID, DocumentText]:
         """Read the chunks of documents in order, by one statement; a document deleted meanwhile is left out.
 
-        So is a document that the caller may no longer see: `query_filter` is the filter of the search.
+        So is a document that the caller may no longer see: `query_filter` is the filter of the search. `vector` is the
+        query's, with which the chunks are compared.
 
         Raises:
             StoreUnavailable: the store does not answer.
@@ -280,16 +287,22 @@ class DocumentTexts:
         )
         names = statement.names_of(limits)
         chunks = f"""
-            select d.id, d.external_id, c.ord, c.content, c.context
+            select d.id, d.external_id, c.ord, c.content, c.context,
+              case when vector_dims(c.embedding) = vector_dims(%(vector)s::halfvec)
+                then nullif(1 - (c.embedding <=> %(vector)s::halfvec), 'NaN') end
             from document d join chunk c on c.document_id = d.id
             where c.index_id = (select id from search_index where status = 'active')
               and {statement.visible(names)} and c.ord < %(most)s
             order by d.id, c.ord"""
-        values = {**statement.values_of(limits, names), "most": MOST_CHUNKS}
+        compared = None if vector is None else HalfVector(vector)
+        values = {**statement.values_of(limits, names), "most": MOST_CHUNKS, "vector": compared}
         texts: dict[UUID, DocumentText] = {}
-        for document, external_id, ord_, content, context in self.database.fetch(self.tenant, chunks, values):
-            chunk = Chunk(ord=ord_, content=content, context=context)
-            texts.setdefault(document, DocumentText(external_id, [])).chunks.append(chunk)
+        for row in self.database.fetch(self.tenant, chunks, values):
+            document, external_id, ord_, content, context, similarity = row
+            one = texts.setdefault(document, DocumentText(external_id, [], {}))
+            one.chunks.append(Chunk(ord=ord_, content=content, context=context))
+            if similarity is not None:
+                one.similarities[ord_] = similarity
         return texts
 
     def kinship(self, likest: Sequence[Hit], hits: Iterable[Hit]) -> Mapping[UUID, float]:
@@ -345,6 +358,8 @@ class FoundDocument:
         metadata, chunks = self.document.metadata, list(text.chunks) if text else []
         hit_is_missing = all(chunk.ord != self.hit.chunk.ord for chunk in chunks)
         self.chunks = [*chunks, self.hit.chunk] if hit_is_missing else chunks
+        self.similarities: Mapping[int, float] = text.similarities if text else {}
+        """Ordinal of a chunk -> its cosine similarity to the query."""
         external_id, path = text and text.external_id, metadata.get("source_path")
         # A task in its own file is named by its id instead of its path.
         names = (external_id if external_id != path else None, metadata.get("pbi_id"), external_id, path)

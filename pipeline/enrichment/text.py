@@ -136,10 +136,10 @@ _MACHINE = re.compile(
     r"|^(?:at\s+[\w$.]+\(|Caused by:|Exception in thread|Traceback \(|\W?(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d[:,.\d])"
     r"|^(?:\$|>>>|//|/\*|@@|\||</?[\w:-]+(?:\s[^<>]*)?>|`[^`]*`\W*$|[\w.-]+\s?=\s?\S+$)|\)\s*[;{]$|[{}]$"
     r"|^(?:import|package|public|private|protected|static|def|class|function|const|var|let|return)\s.*[;{]$"
-    r"|^(?:[Uu]ser[- ]?[Aa]gent|Build ?(?:[Ii]d|[Ii]dentifier|naam))\s*:"
+    r"|^(?:[Uu]ser[- ]?[Aa]gent|Build ?(?:[Ii]d|[Ii]dentifier|naam))\s*:|(?:(?:^|\s)~?\w+(?:\.\w+)+){3}"
     r"|</?t(?:able|d|h|r)\b|<!--|\{\{[<%]|\{%|Mozilla/\d\.\d\s*\(|\[(?:insert|describe|enter|your)\b[^\[\]]*\](?!\()",
 )
-"""Marks of text by or for machines: log levels, stack frames, rulers, JSON, ids, rows, code, templates."""
+"""Marks of text by or for machines: log levels, stack frames, rulers, JSON, ids, names, rows, code, templates."""
 _TITLE = re.compile(r"\*\*[^*:]{1,40}\*\*\W*")
 """A few bold words that are used as a heading."""
 _RAW = re.compile(r"[^\s\u0250-\U0010ffff]{200}")

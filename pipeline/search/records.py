@@ -323,6 +323,8 @@ class SearchResults:
     degradation_level: int = 0
     model: str = ""
     """Model of the compared vectors; empty before the first document."""
+    vector: Vectors | None = field(default=None, compare=False, repr=False)
+    """The query's vector; None in a search by keywords."""
     below: Sequence[Hit] = ()
     """Candidates below the minimum similarity; only with `trace`."""
     beyond: Sequence[Hit] = ()

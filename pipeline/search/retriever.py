@@ -275,6 +275,7 @@ class Retriever:
             hits=ranked[: query.k],
             degradation_level=level,
             model=snapshot.index.model,
+            vector=query.vector,
             partial=snapshot.partial
             and cache.partial_for(self.database, self.tenant, snapshot, request.filter),
         )

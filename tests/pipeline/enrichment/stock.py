@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from pipeline.documents import Chunk, Json, Kind, SourceType
+from pipeline.embedding import Vectors
 from pipeline.enrichment.enricher import Enricher
 from pipeline.enrichment.references import DocumentText, DocumentTexts
 from pipeline.enrichment.request import EnrichmentRequest
@@ -86,11 +87,16 @@ class Stock(DocumentTexts):
         ]
         return SearchResults(hits=hits, model=self.model, degradation_level=self.level)
 
-    def read(self, document_ids: Collection[UUID], query_filter: Filter) -> Mapping[UUID, DocumentText]:  # noqa: ARG002 (all are seen here)
+    def read(
+        self,
+        document_ids: Collection[UUID],
+        query_filter: Filter,  # noqa: ARG002 (all are seen here)
+        vector: Vectors | None = None,  # noqa: ARG002 (no vectors here)
+    ) -> Mapping[UUID, DocumentText]:
         if self.away:
             raise StoreUnavailable("no answer")
         return {
-            one.document.id: DocumentText(external_id=f"D-{one.document.id.int}", chunks=[one.chunk])
+            one.document.id: DocumentText(f"D-{one.document.id.int}", [one.chunk], {})
             for one in self.hits
             if one.document.id in document_ids
         }

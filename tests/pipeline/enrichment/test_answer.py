@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
+import numpy as np
 import pytest
 from sqlalchemy import Connection
 
@@ -14,6 +15,8 @@ from connectors import open_source
 from connectors.documents.options import DecisionRules, SourceContext
 from connectors.files.options import MarkdownOptions
 from pipeline.documents import Json, Kind
+from pipeline.embedding import Vectors
+from pipeline.embedding.calls import embed_query_checked
 from pipeline.enrichment.prompt import prompt_block
 from pipeline.enrichment.references import DocumentText, DocumentTexts, FoundDocument, LikelyDocument
 from pipeline.enrichment.request import EnrichmentRequest
@@ -35,6 +38,8 @@ from tests.pipeline.enrichment.library import (
 )
 from tests.pipeline.enrichment.stock import Stock, hit
 from tests.pipeline.workshop import DIMENSIONS, Workshop
+
+Texts = Mapping[UUID, DocumentText]
 
 
 @pytest.fixture
@@ -210,10 +215,38 @@ def test_documents_are_read_with_one_statement_and_only_those_of_the_tenant(shop
     )
     assert {t.external_id for t in texts.values()} == {"PBI-7", "adr/0003.md"}
     assert [c.content for c in texts[shop.id("PBI-7")].chunks] == shop.contents("PBI-7")
+    assert texts[shop.id("PBI-7")].similarities == {}
     stranger = DocumentTexts(shop.database, UUID(int=1))
     assert stranger.read([shop.id("PBI-7")], Filter()) == {}
     shop.set("PBI-7", "hidden = true")
     assert list(DocumentTexts(shop.database, shop.tenant).read([shop.id("PBI-7")], Filter())) == []
+
+
+def test_the_chunks_of_a_document_are_compared_with_the_question(shop: Workshop) -> None:
+    stocked(shop)
+    texts, asked = DocumentTexts(shop.database, shop.tenant), [shop.id("guides/export.md")]
+    (guide,) = texts.read(asked, Filter()).values()
+    for chunk in guide.chunks:
+        vector = embed_query_checked(shop.embedder, chunk.embedding_text)
+        (compared,) = texts.read(asked, Filter(), vector).values()
+        assert compared.similarities[chunk.ord] == pytest.approx(1, abs=0.01)
+        assert min(compared.similarities.values()) < 0.9
+    of_another_model = np.ones(DIMENSIONS + 1, dtype=np.float32)
+    (alone,) = texts.read(asked, Filter(), of_another_model).values()
+    assert alone.similarities == {}
+
+
+def test_an_answer_shows_the_passages_nearest_to_the_question(library: Workshop) -> None:
+    vectors: list[Vectors] = []
+
+    class Watched(DocumentTexts):
+        def read(self, ids: Collection[UUID], seen: Filter, vector: Vectors | None = None) -> Texts:
+            vectors.extend(() if vector is None else (vector,))
+            return super().read(ids, seen, vector)
+
+    request = EnrichmentRequest.from_json({"pbi": PBI})
+    enricher(library, texts=Watched(library.database, library.tenant)).enrich(request)
+    assert [*map(list, vectors)] == [list(embed_query_checked(library.embedder, request.question))]
 
 
 def test_only_the_index_that_serves_is_read_while_another_is_filled(shop: Workshop) -> None:
@@ -243,7 +276,7 @@ def test_when_the_whole_texts_cannot_be_read_the_chunks_found_have_to_do(shop: W
     stocked(shop)
 
     class Away:
-        def read(self, document_ids: Collection[UUID], query_filter: Filter) -> Mapping[UUID, DocumentText]:  # noqa: ARG002 (nothing is there)
+        def read(self, document_ids: Collection[UUID], *_: object) -> Texts:
             raise StoreUnavailable(f"no answer for {len(document_ids)} documents")
 
         def ids(self, refs: Collection[str], projects: Collection[UUID] = ()) -> Sequence[UUID]:

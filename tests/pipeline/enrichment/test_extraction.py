@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -31,7 +32,12 @@ from tests.pipeline.enrichment import stock
 
 
 def found(
-    *contents: str, question: str = "", hit: int = 0, title: str = "Item", **metadata: Any
+    *contents: str,
+    question: str = "",
+    hit: int = 0,
+    title: str = "Item",
+    similarities: Sequence[float] = (),
+    **metadata: Any,
 ) -> FoundDocument:
     """An item with these chunks, as a search finds it."""
     chunks = [Chunk(ord=n, content=content) for n, content in enumerate(contents)]
@@ -43,7 +49,7 @@ def found(
         kind=Kind.WORK,
         metadata=metadata,
     )
-    text = DocumentText(external_id="PBI-1", chunks=chunks)
+    text = DocumentText("PBI-1", chunks, dict(enumerate(similarities)))
     likely = LikelyDocument(
         hit=Hit(document=stored, chunk=chunks[hit], score=1.0), probability=0.9, by="meaning"
     )
@@ -346,6 +352,18 @@ def test_passages_prefer_the_chunk_that_the_search_chose_and_leave_out_the_weak(
         found("Export by mail to tax office.\n\nMail.", question="export mail tax office"), most=2
     )
     assert only.display == "Export by mail to tax office."
+
+
+def test_passages_prefer_the_chunk_that_is_nearest_to_the_item_in_meaning() -> None:
+    chunks = ("Export as mail here.", "Export as mail there.", "Export nothing.")
+
+    def shown(*similarities: float) -> list[str]:
+        one = found(*chunks, question="export mail", similarities=similarities)
+        return [b.display for b in best_passages(one, most=1)]
+
+    assert shown(0.3, 0.6) == ["Export as mail there."]
+    assert shown(0.5, 0.55) == ["Export as mail here."]  # nearly as near, and the chunk that the search chose
+    assert shown(0.3, 0.3, 0.8) == ["Export nothing."]
 
 
 def test_the_words_of_a_link_s_target_and_mere_pointers_do_not_make_a_passage() -> None:

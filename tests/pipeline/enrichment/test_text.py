@@ -122,6 +122,7 @@ def test_code_that_was_cut_is_no_sentence_in_any_chunk() -> None:
         "return the_value_of_it;",
         '{"key": "value", "more": 1}',
         "12 / 34 == 56",
+        "~Generator.shuffle ~Generator.permutation ~Generator.choice",
         "",
     ],
 )
