@@ -42,7 +42,6 @@ from pipeline.enrichment.extraction import (
 )
 from pipeline.enrichment.references import (
     CANDIDATES,
-    LIKELY_DUPLICATE,
     DocumentText,
     DocumentTexts,
     FoundDocument,
@@ -81,6 +80,8 @@ DESCRIBED = 0.75
 """Share of the title's words from which a passage may describe what the item asks for."""
 SURE = 86
 """Least similarity of items and documents that suggestions and risk hints are made from."""
+VERY_LIKE = 98
+"""Least similarity of an item that tells why it is not called a duplicate."""
 SHORT = 150
 """Most characters of a quotation inside of a suggestion."""
 OVERRAN, OVERRAN_FAR = 1.5, 2.0
@@ -421,7 +422,7 @@ class _Answer:
         likest = [s for s in passages if s.text != reference.title and s not in lifted]
         effort = effort_of(reference.document) if reference.done else None
         item = self._item(reference)
-        if reference.similarity >= 100 * LIKELY_DUPLICATE and reference.document.id not in twins:
+        if reference.similarity >= VERY_LIKE and reference.document.id not in twins:
             item["why"] += "; not called a duplicate, since others are as close"
         return SimilarWork(
             **item,

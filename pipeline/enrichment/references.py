@@ -98,9 +98,9 @@ BY_WORDS: Mapping[Kind, Calibration] = {
 """Calibration without vectors, and for models without judged pairs."""
 
 
-LIKELY_DUPLICATE, AHEAD = 0.98, 1.4
-"""Least probability of a duplicate, and its least lead over the next item in log-odds: on three trackers with known
-duplicates four of five such items are duplicates (docs/evaluation.md)."""
+LIKELY_DUPLICATE, AHEAD = 0.85, 1.6
+"""Least probability of a duplicate, and its least lead over the next item in log-odds, which tells more than the
+probability: on three trackers with known duplicates five of six such items are duplicates (docs/evaluation.md)."""
 VERBATIM = 0.93
 """Cosine similarity from which any item is a duplicate: its text is nearly the same."""
 
@@ -114,6 +114,8 @@ class LikelyDocument:
     """Probability that the document is about the same or related work."""
     by: str
     """`meaning` if vectors were compared, else `words`."""
+    ahead: float = 0.0
+    """Lead over the next document of the kind in log-odds, whether that one is shown or not."""
 
 
 def likest(hits: Iterable[Hit], question: frozenset[str]) -> list[Hit]:
@@ -161,11 +163,18 @@ def likely_documents(
             + (e.feedback if e else 0.0)
         )
         ranked.append(LikelyDocument(hit=hit, probability=1.0 / (1.0 + math.exp(-odds)), by=by))
-    ranked.sort(key=lambda one: -one.probability)
+    ranked = _with_leads(sorted(ranked, key=lambda one: -one.probability))
     # Outdated documents must not displace their successors.
     holds = next((one.probability for one in ranked if not one.hit.outdated), 0.0)
     likely = [one for one in ranked if one.probability >= max(model.least, holds - model.behind)]
     return likely if kind is Kind.WORK else _without_copies(likely)
+
+
+def _with_leads(ranked: Sequence[LikelyDocument]) -> list[LikelyDocument]:
+    """Documents with their leads; the last one's is over a document that is just probable enough for a duplicate."""
+    odds = [_log_odds(one.probability) for one in ranked]
+    following = [*odds[1:], _log_odds(LIKELY_DUPLICATE)]
+    return [replace(one, ahead=mine - its) for one, mine, its in zip(ranked, odds, following, strict=False)]
 
 
 def _without_copies(ranked: Iterable[LikelyDocument]) -> list[LikelyDocument]:
@@ -197,22 +206,16 @@ def likely_duplicates(ranked: Sequence[LikelyDocument], title: str) -> list[Like
 
     Without vectors, and for models without judged pairs, only equal titles count.
     """
-    return [one for place, one in enumerate(ranked) if _same_title(one, title) or _is_twin(place, ranked)]
+    return [one for place, one in enumerate(ranked) if _same_title(one, title) or _is_twin(place, one)]
 
 
 def _same_title(one: LikelyDocument, title: str) -> bool:
     return bool(title) and single_line(one.hit.document.title).casefold() == title.casefold()
 
 
-def _is_twin(place: int, ranked: Sequence[LikelyDocument]) -> bool:
-    first, *followers = ranked[place:]
-    if first.by != "meaning":
-        return False
-    ahead = _log_odds(first.probability) - max(
-        (_log_odds(one.probability) for one in followers), default=-math.inf
-    )
-    likest = place == 0 and first.probability >= LIKELY_DUPLICATE and ahead >= AHEAD
-    return likest or _meaning(first.hit) >= VERBATIM
+def _is_twin(place: int, one: LikelyDocument) -> bool:
+    likest = place == 0 and one.probability >= LIKELY_DUPLICATE and one.ahead >= AHEAD
+    return one.by == "meaning" and (likest or _meaning(one.hit) >= VERBATIM)
 
 
 def _log_odds(probability: float) -> float:

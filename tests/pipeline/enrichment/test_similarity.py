@@ -339,21 +339,26 @@ def test_a_hit_without_a_vector_is_compared_by_words_and_changes_nothing_for_oth
 
 
 def one_likely(
-    probability: float, title: str = "Other", *, by: str = "meaning", similarity: float = 0.7
+    probability: float,
+    title: str = "Other",
+    *,
+    by: str = "meaning",
+    similarity: float = 0.7,
+    ahead: float = 0,
 ) -> LikelyDocument:
-    return LikelyDocument(hit=hit(title=title, told=explained(similarity)), probability=probability, by=by)
+    one = hit(title=title, told=explained(similarity))
+    return LikelyDocument(hit=one, probability=probability, by=by, ahead=ahead)
 
 
 @pytest.mark.parametrize(
     ("ranked", "twins"),
     [
-        ([one_likely(0.99), one_likely(0.985)], []),
-        ([one_likely(0.985), one_likely(0.9)], [0]),
-        ([one_likely(0.985), one_likely(0.97)], []),
-        ([one_likely(0.985)], [0]),
-        ([one_likely(0.97), one_likely(0.5)], []),
+        ([one_likely(0.99, ahead=1.5), one_likely(0.98)], []),
+        ([one_likely(0.86, ahead=1.7), one_likely(0.5)], [0]),
+        ([one_likely(0.84, ahead=1.7), one_likely(0.5)], []),
+        ([one_likely(0.99, ahead=0.1), one_likely(0.98, ahead=3)], []),
         ([one_likely(0.9, similarity=0.95), one_likely(0.9, similarity=0.94), one_likely(0.9)], [0, 1]),
-        ([one_likely(0.99, by="words"), one_likely(0.5, by="words")], []),
+        ([one_likely(0.99, by="words", ahead=3), one_likely(0.5, by="words")], []),
         ([one_likely(0.6), one_likely(0.55, "Export  as\tCSV")], [1]),
         ([one_likely(0.6, "Export as CSV", by="words")], [0]),
         ([], []),
@@ -363,6 +368,14 @@ def test_the_same_is_the_likest_if_sure_and_far_ahead_and_what_has_the_title_or_
     ranked: list[LikelyDocument], twins: list[int]
 ) -> None:
     assert likely_duplicates(ranked, "export as csv") == [ranked[n] for n in twins]
+
+
+def test_the_lead_of_a_document_is_over_the_next_even_if_that_one_is_not_shown() -> None:
+    first = hit(1, told=explained(0.8))
+    (ahead,) = ask(first, hit(2, told=explained(0.4)))
+    (alone,) = ask(first)
+    assert ahead.ahead > 3
+    assert 0 < alone.ahead < ahead.ahead, "with nothing beside it, only a very probable one is a duplicate"
 
 
 def test_an_item_that_is_very_like_and_no_duplicate_says_why() -> None:
