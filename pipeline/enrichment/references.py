@@ -145,13 +145,13 @@ def likely_documents(
         (m for m, has_vector in zip(meanings, have_vectors, strict=True) if has_vector), reverse=True
     )[_MOST_SIMILAR:CANDIDATES]
     usual = (sum(usual_meanings) + _USUAL_WEIGHT * _USUAL) / (len(usual_meanings) + _USUAL_WEIGHT)
-    ranked = []
+    ranked, unlike = list[LikelyDocument](), set[UUID]()
     for hit, compared, meaning in zip(hits, have_vectors, meanings, strict=True):
         by, model = ("meaning", by_model[kind]) if by_model and compared else ("words", BY_WORDS[kind])
         e = hit.explanation
         overlap = (e.overlap if e else None) or 0.0
         if e and e.similarity is not None and e.similarity < e.min_similarity and overlap < _RARE:
-            continue  # below the configured minimum similarity, and without the query's rarest words
+            unlike.add(hit.document.id)  # below the configured minimum, and without the query's rarest words
         odds = (
             model.meaning * meaning
             + model.lead * (meaning - usual)
@@ -163,7 +163,8 @@ def likely_documents(
             + (e.feedback if e else 0.0)
         )
         ranked.append(LikelyDocument(hit=hit, probability=1.0 / (1.0 + math.exp(-odds)), by=by))
-    ranked = _with_leads(sorted(ranked, key=lambda one: -one.probability))
+    led = _with_leads(sorted(ranked, key=lambda one: -one.probability))
+    ranked = [one for one in led if one.hit.document.id not in unlike]
     # Outdated documents must not displace their successors.
     holds = next((one.probability for one in ranked if not one.hit.outdated), 0.0)
     likely = [one for one in ranked if one.probability >= max(model.least, holds - model.behind)]

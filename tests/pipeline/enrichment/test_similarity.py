@@ -373,8 +373,9 @@ def test_the_same_is_the_likest_if_sure_and_far_ahead_and_what_has_the_title_or_
 def test_the_lead_of_a_document_is_over_the_next_even_if_that_one_is_not_shown() -> None:
     first = hit(1, told=explained(0.8))
     (ahead,) = ask(first, hit(2, told=explained(0.4)))
+    (far_ahead,) = ask(first, hit(2, told=explained(0.3, least=0.37)))
     (alone,) = ask(first)
-    assert ahead.ahead > 3
+    assert far_ahead.ahead > ahead.ahead > 3
     assert 0 < alone.ahead < ahead.ahead, "with nothing beside it, only a very probable one is a duplicate"
 
 
