@@ -42,8 +42,8 @@ _USUAL, _USUAL_WEIGHT = 0.25, 4
 """Prior of the usual cosine similarity, and the number of documents it counts as."""
 _USUAL_KINSHIP = 0.42
 """Cosine similarity to the most similar other document, if it is not known."""
-_RARE = 0.4
-"""`Explanation.overlap` of a document with one or two very rare words of the query."""
+_RARE = 0.2
+"""`Explanation.overlap` of a document with a rare word of the query."""
 COPY = 0.8
 """Similarity of the words of two passages from which documents with the same title are copies."""
 _OLD_PLACE = re.compile(
@@ -77,10 +77,10 @@ class Calibration:
 CALIBRATED: Mapping[str, Mapping[Kind, Calibration]] = {
     "all-MiniLM-L6-v2": {
         Kind.WORK: Calibration(
-            meaning=5.2, lead=8.1, kinship=3.6, words=6.8, overlap=2.9, constant=-5.63, least=0.75
+            meaning=5.2, lead=8.1, kinship=3.6, words=6.8, overlap=2.9, constant=-5.63, least=0.7
         ),
         Kind.DECISION: Calibration(
-            meaning=4.7, lead=12.7, kinship=2.3, words=6.3, overlap=4.3, constant=-6.05, least=0.61
+            meaning=4.7, lead=12.7, kinship=2.3, words=6.3, overlap=4.3, constant=-6.05, least=0.54
         ),
         Kind.REFERENCE: Calibration(
             meaning=6.9, lead=9.8, kinship=2.9, words=2.2, overlap=9.7, constant=-6.75, least=0.85
@@ -101,6 +101,8 @@ BY_WORDS: Mapping[Kind, Calibration] = {
 LIKELY_DUPLICATE, AHEAD = 0.85, 1.6
 """Least probability of a duplicate, and its least lead over the next item in log-odds, which tells more than the
 probability: on three trackers with known duplicates five of six such items are duplicates (docs/evaluation.md)."""
+TOGETHER = 3
+"""Most items that may be ahead of all others together: duplicates of one item are as close to it as each other."""
 VERBATIM = 0.93
 """Cosine similarity from which any item is a duplicate: its text is nearly the same."""
 
@@ -151,7 +153,7 @@ def likely_documents(
         e = hit.explanation
         overlap = (e.overlap if e else None) or 0.0
         if e and e.similarity is not None and e.similarity < e.min_similarity and overlap < _RARE:
-            unlike.add(hit.document.id)  # below the configured minimum, and without the query's rarest words
+            unlike.add(hit.document.id)  # below the configured minimum, and without rare words of the query
         odds = (
             model.meaning * meaning
             + model.lead * (meaning - usual)
@@ -207,16 +209,22 @@ def likely_duplicates(ranked: Sequence[LikelyDocument], title: str) -> list[Like
 
     Without vectors, and for models without judged pairs, only equal titles count.
     """
-    return [one for place, one in enumerate(ranked) if _same_title(one, title) or _is_twin(place, one)]
+    together = next((n for n, one in enumerate(ranked[:TOGETHER], 1) if _is_far_ahead(one)), 0)
+    return [
+        one
+        for place, one in enumerate(ranked)
+        if place < together
+        or _same_title(one, title)
+        or (one.by == "meaning" and _meaning(one.hit) >= VERBATIM)
+    ]
 
 
 def _same_title(one: LikelyDocument, title: str) -> bool:
     return bool(title) and single_line(one.hit.document.title).casefold() == title.casefold()
 
 
-def _is_twin(place: int, one: LikelyDocument) -> bool:
-    likest = place == 0 and one.probability >= LIKELY_DUPLICATE and one.ahead >= AHEAD
-    return one.by == "meaning" and (likest or _meaning(one.hit) >= VERBATIM)
+def _is_far_ahead(one: LikelyDocument) -> bool:
+    return one.by == "meaning" and one.probability >= LIKELY_DUPLICATE and one.ahead >= AHEAD
 
 
 def _log_odds(probability: float) -> float:
