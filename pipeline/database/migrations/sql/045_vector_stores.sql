@@ -61,26 +61,26 @@ grant select, insert, update, delete on vector_outbox to larder_app, larder_cont
 create function note_vectors() returns trigger language plpgsql set search_path = public, pg_temp as $$
 begin
     if tg_op = 'DELETE' then
-        insert into vector_outbox as o (tenant_id, store, index_id, document_id, ord, lane)
+        insert into public.vector_outbox as o (tenant_id, store, index_id, document_id, ord, lane)
             select g.tenant_id, s.name, g.index_id, g.document_id, g.ord, 0
-            from gone g cross join vector_store s
+            from gone g cross join public.vector_store s
             where g.embedding is not null
             order by 1, 2, 3, 4, 5
             on conflict (tenant_id, store, index_id, document_id, ord) do update
             set lane = 0, turn = excluded.turn, due_at = now(), dead_at = null, attempts = 0, crash_count = 0;
     elsif tg_op = 'INSERT' then
-        insert into vector_outbox as o (tenant_id, store, index_id, document_id, ord, lane)
+        insert into public.vector_outbox as o (tenant_id, store, index_id, document_id, ord, lane)
             select f.tenant_id, s.name, f.index_id, f.document_id, f.ord, 1
-            from fresh f cross join vector_store s
+            from fresh f cross join public.vector_store s
             where f.embedding is not null
             order by 1, 2, 3, 4, 5
             on conflict (tenant_id, store, index_id, document_id, ord) do update
             set lane = least(o.lane, 1), turn = excluded.turn, due_at = now(), dead_at = null, attempts = 0,
                 crash_count = 0;
     else
-        insert into vector_outbox as o (tenant_id, store, index_id, document_id, ord, lane)
+        insert into public.vector_outbox as o (tenant_id, store, index_id, document_id, ord, lane)
             select f.tenant_id, s.name, f.index_id, f.document_id, f.ord, 1
-            from fresh f join gone g using (index_id, document_id, ord) cross join vector_store s
+            from fresh f join gone g using (index_id, document_id, ord) cross join public.vector_store s
             where f.embedding is distinct from g.embedding
             order by 1, 2, 3, 4, 5
             on conflict (tenant_id, store, index_id, document_id, ord) do update
@@ -94,13 +94,13 @@ end $$;
 -- hides and deletes documents, too, and may read no chunk.
 create function note_vectors_of_document() returns trigger language plpgsql set search_path = public, pg_temp as $$
 begin
-    insert into vector_outbox as o (tenant_id, store, index_id, document_id, ord, lane)
+    insert into public.vector_outbox as o (tenant_id, store, index_id, document_id, ord, lane)
         select x.tenant_id, s.name, x.index_id, x.document_id, n.ord,
                case when (old.hidden, old.deleted, old.security_level, old.project_id)
                          is distinct from (new.hidden, new.deleted, new.security_level, new.project_id)
                     then 0 else 1 end
-        from index_document x cross join lateral generate_series(0, x.chunk_count - 1) as n(ord)
-        cross join vector_store s
+        from public.index_document x cross join lateral generate_series(0, x.chunk_count - 1) as n(ord)
+        cross join public.vector_store s
         where x.tenant_id = new.tenant_id and x.document_id = new.id and x.version > 0
         order by 1, 2, 3, 4, 5
         on conflict (tenant_id, store, index_id, document_id, ord) do update
@@ -114,29 +114,29 @@ create function note_vectors_from(p_table text, p_on boolean) returns void
     language plpgsql security definer set search_path = public, pg_temp set lock_timeout = '10s' as $$
 begin
     if p_table = 'chunk' and not p_on then
-        drop trigger if exists vectors_inserted on chunk;
-        drop trigger if exists vectors_updated on chunk;
-        drop trigger if exists vectors_deleted on chunk;
+        drop trigger if exists vectors_inserted on public.chunk;
+        drop trigger if exists vectors_updated on public.chunk;
+        drop trigger if exists vectors_deleted on public.chunk;
     elsif p_table = 'document' and not p_on then
-        drop trigger if exists vectors_of_document on document;
-    elsif p_table = 'chunk' and not exists (select from pg_trigger where tgrelid = 'chunk'::regclass
+        drop trigger if exists vectors_of_document on public.document;
+    elsif p_table = 'chunk' and not exists (select from pg_trigger where tgrelid = 'public.chunk'::regclass
                                             and tgname = 'vectors_inserted') then
-        create trigger vectors_inserted after insert on chunk
-            referencing new table as fresh for each statement execute function note_vectors();
-        create trigger vectors_updated after update on chunk
-            referencing old table as gone new table as fresh for each statement execute function note_vectors();
-        create trigger vectors_deleted after delete on chunk
-            referencing old table as gone for each statement execute function note_vectors();
-    elsif p_table = 'document' and not exists (select from pg_trigger where tgrelid = 'document'::regclass
+        create trigger vectors_inserted after insert on public.chunk
+            referencing new table as fresh for each statement execute function public.note_vectors();
+        create trigger vectors_updated after update on public.chunk
+            referencing old table as gone new table as fresh for each statement execute function public.note_vectors();
+        create trigger vectors_deleted after delete on public.chunk
+            referencing old table as gone for each statement execute function public.note_vectors();
+    elsif p_table = 'document' and not exists (select from pg_trigger where tgrelid = 'public.document'::regclass
                                                and tgname = 'vectors_of_document') then
         create trigger vectors_of_document
             after update of hidden, deleted, security_level, project_id, kind, source_type, created_at, updated_at
-            on document for each row
+            on public.document for each row
             when ((old.hidden, old.deleted, old.security_level, old.project_id, old.kind, old.source_type,
                    old.created_at, old.updated_at)
                   is distinct from (new.hidden, new.deleted, new.security_level, new.project_id, new.kind,
                                     new.source_type, new.created_at, new.updated_at))
-            execute function note_vectors_of_document();
+            execute function public.note_vectors_of_document();
     end if;
 end $$;
 
