@@ -15,6 +15,7 @@ from workers.settings.loading import UNUSED
 from workers.settings.models import Configuration, ConfigurationFile
 from workers.settings.rendering import default_of, meanings, text_of
 from workers.settings.sources import SOURCE_TYPES, SourceSettings
+from workers.settings.stores import CloudStoreSettings, LocalStoreSettings
 from workers.settings.yamlfile import ROOT
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
@@ -101,7 +102,8 @@ def _section(
                 continue
             known.add(identity)
         rows.append(row)
-        if inner is not None and inner is not SourceSettings and value is not None:
+        has_keys = value is not None or inner in (LocalStoreSettings, CloudStoreSettings)
+        if inner is not None and inner is not SourceSettings and has_keys:
             below += _section(inner, f"{name}.{field.alias}")
     yield _table(("key", "type", "default", "meaning"), rows)
     yield from below

@@ -12,9 +12,10 @@ from uuid import UUID
 import numpy as np
 import pytest
 
+from pipeline.database.vector_stores import IMPLEMENTATIONS, StoreOptions
 from pipeline.errors import ConfigurationError, StoreRejected
 from pipeline.search import stores
-from pipeline.search.stores import Point, Scope, StoreOptions, VectorStore, open_store
+from pipeline.search.stores import Point, Scope, VectorStore, open_store
 from tests.fakes.vector_servers import server_of
 
 ACME, ZENITH = UUID(int=1), UUID(int=2)
@@ -235,7 +236,7 @@ def test_two_processes_write_at_once(name: str, tmp_path: Path) -> None:
 def test_a_store_whose_client_is_not_installed_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    lacking = stores.IMPLEMENTATIONS["chroma"]._replace(module="not_there")
+    lacking = IMPLEMENTATIONS["chroma"]._replace(module="not_there")
     monkeypatch.setattr(stores, "IMPLEMENTATIONS", {"chroma": lacking})
     with pytest.raises(ConfigurationError, match=r"needs chromadb.*install larder\[chroma\]"):
         open_store(options_of("chroma", tmp_path))

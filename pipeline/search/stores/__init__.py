@@ -7,16 +7,16 @@ may be seen, and computes their similarity.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.database.vector_stores import IMPLEMENTATIONS, StoreOptions
 from pipeline.errors import ConfigurationError, LarderError, StoreRejected, StoreUnavailable
 from pipeline.errors.http_rules import clamped
 
@@ -127,64 +127,6 @@ class VectorStore(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class StoreOptions:
-    """Settings of one store."""
-
-    type: str
-    _: KW_ONLY
-    path: Path = Path("vector-db")
-    """Folder of a store on this machine."""
-    url: str = ""
-    """Address of a store's server."""
-    api_key: str = field(default="", repr=False)
-    collection: str = "backlog_chef"
-    """Prefix of the names of collections; of Pinecone the name of the index."""
-    namespace: str = ""
-    """Prefix of Pinecone's namespaces."""
-    environment: str = ""
-    """Region of a Pinecone index that is created, such as us-west1-gcp."""
-    create: bool = True
-    """Create what is missing."""
-    algorithm: str = "hnsw"
-    """Of FAISS: hnsw or flat."""
-    timeout: float = 10.0
-    """Seconds in which each call must be answered."""
-
-    def name_of(self, collection: str) -> str:
-        """Name of a collection in the store."""
-        return f"{self.collection}-{collection}"
-
-
-class _Implementation(NamedTuple):
-    module: str
-    extra: str
-    """Empty: it needs no more than Larder itself."""
-    package: str
-    limits: str
-    most_dimensions: int
-    most_name: int
-    """Maximum characters of a collection's name, ours included."""
-
-
-IMPLEMENTATIONS: Mapping[str, _Implementation] = {
-    "memory": _Implementation("memory", "", "", "", 65_536, 1000),
-    "faiss": _Implementation("faiss_files", "faiss", "faiss-cpu", "", 65_536, 100),
-    "chroma": _Implementation(
-        "chroma", "chroma", "chromadb", "letters, digits, dots, _ and -, from 3", 65_536, 500
-    ),
-    "qdrant": _Implementation("qdrant", "qdrant", "qdrant-client", "no slashes", 65_536, 255),
-    "pinecone": _Implementation(
-        "pinecone_service", "pinecone", "pinecone", "lower-case letters, digits and -", 20_000, 45
-    ),
-    "weaviate": _Implementation(
-        "weaviate_server", "weaviate", "weaviate-client", "letters, digits and _", 65_535, 200
-    ),
-}
-"""Type of a store -> its module and what it needs."""
-FOREIGN_TYPES = tuple(name for name in IMPLEMENTATIONS if name != "memory")
-
-
 def open_store(options: StoreOptions) -> VectorStore:
     """Open a store; its client is imported here.
 
@@ -203,7 +145,7 @@ def open_store(options: StoreOptions) -> VectorStore:
         if not known.package:
             raise
         message = f"the vector store {options.type} needs {known.package}, which is not installed"
-        raise ConfigurationError(message, fix=f"install larder[{known.extra}]") from error
+        raise ConfigurationError(message, fix=f"install larder[{options.type}]") from error
     return opened
 
 

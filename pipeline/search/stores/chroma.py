@@ -12,12 +12,12 @@ import numpy as np
 from chromadb import errors
 from chromadb.config import Settings
 
+from pipeline.database.vector_stores import StoreOptions
 from pipeline.search.stores import (
     FloatVector,
     Neighbour,
     Point,
     Scope,
-    StoreOptions,
     StoreStats,
     batches,
     last_of_each,

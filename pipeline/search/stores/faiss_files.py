@@ -22,6 +22,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.database.vector_stores import StoreOptions
 from pipeline.errors import StoreUnavailable
 from pipeline.search.stores import (
     ATTRIBUTES,
@@ -29,7 +30,6 @@ from pipeline.search.stores import (
     Neighbour,
     Point,
     Scope,
-    StoreOptions,
     StoreStats,
     last_of_each,
     matrix_of,

@@ -8,13 +8,13 @@ from threading import RLock
 
 import numpy as np
 
+from pipeline.database.vector_stores import StoreOptions
 from pipeline.errors import StoreRejected
 from pipeline.search.stores import (
     FloatVector,
     Neighbour,
     Point,
     Scope,
-    StoreOptions,
     StoreStats,
     matrix_of,
     normalised,

@@ -12,13 +12,13 @@ import numpy as np
 from qdrant_client import QdrantClient, models
 from qdrant_client.http.exceptions import UnexpectedResponse
 
+from pipeline.database.vector_stores import StoreOptions
 from pipeline.search.stores import (
     ATTRIBUTES,
     FloatVector,
     Neighbour,
     Point,
     Scope,
-    StoreOptions,
     StoreStats,
     batches,
     last_of_each,

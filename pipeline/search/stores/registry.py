@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from pipeline.database.engine import Database
+from pipeline.database.vector_stores import StoreOptions
 from pipeline.errors import LarderError
 from pipeline.ledger import ALL
 from pipeline.search import statement
 from pipeline.search.cache import IndexSnapshot
 from pipeline.search.records import Filter
-from pipeline.search.stores import FloatVector, Scope, StoreOptions, VectorStore, open_store
+from pipeline.search.stores import FloatVector, Scope, VectorStore, open_store
 from pipeline.search.stores.mirror import collection_of
 from pipeline.search.stores.outbox import PGVECTOR, chunk_of
 
@@ -34,7 +35,7 @@ GROWTH = 4
 EXACT_FITS = 200_000
 """Chunks of a tenant up to which PostgreSQL compares all vectors while no store answers and it has no vector index."""
 PRECISE = {"tags", "metadata", "texts", "only", "sources"}
-"""Conditions that no store applies: if few chunks meet one, PostgreSQL compares these better than a store fetches all."""
+"""Conditions that no store applies: if few chunks meet one, PostgreSQL compares these better than a store does."""
 WORDS = "words"
 """Name of the keyword arm, where it answered alone since no vector arm could."""
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from pipeline.database.engine import Database
+from pipeline.database.vector_stores import StoreOptions
 from pipeline.errors import StoreUnavailable
 from pipeline.search import RetrievalOptions, Retriever, SearchRequest, SearchResults
 from pipeline.search.records import Filter
-from pipeline.search.stores import FloatVector, Neighbour, Scope, StoreOptions, VectorStore, outbox, registry
+from pipeline.search.stores import FloatVector, Neighbour, Scope, VectorStore, outbox, registry
 from pipeline.search.stores.memory import MemoryStore
 from pipeline.search.stores.registry import VectorStores
 from tests.pipeline.stores.mirrored import Mirrored, set_up
