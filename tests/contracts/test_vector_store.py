@@ -21,7 +21,7 @@ from tests.fakes.vector_servers import server_of
 ACME, ZENITH = UUID(int=1), UUID(int=2)
 PROJECTS = (UUID(int=11), UUID(int=12))
 DIMENSIONS = 16
-TYPES = ("memory", "faiss", "faiss-flat", "chroma", "qdrant")
+TYPES = ("memory", "faiss", "faiss-flat", "chroma", "qdrant", "pinecone")
 
 Open = Callable[[], VectorStore]
 
@@ -36,9 +36,8 @@ def options_of(name: str, folder: Path) -> StoreOptions:
 @pytest.fixture(params=TYPES)
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     """Opens the same store once more, as another process does; in memory there is one alone."""
-    with server_of(request.param) as url:
-        options = options_of(request.param, tmp_path)
-        options = replace(options, url=url, api_key="key" if url else "")
+    with server_of(request.param) as served:
+        options = replace(options_of(request.param, tmp_path), **served)
         first = open_store(options)
         yield lambda: first if options.type == "memory" else open_store(options)
 
@@ -212,9 +211,8 @@ def _write(options: StoreOptions, writer: int) -> None:
 
 @pytest.mark.parametrize("name", [name for name in TYPES if name != "memory"])
 def test_two_processes_write_at_once(name: str, tmp_path: Path) -> None:
-    with server_of(name) as url:
-        options = options_of(name, tmp_path)
-        options = replace(options, url=url, api_key="key" if url else "")
+    with server_of(name) as served:
+        options = replace(options_of(name, tmp_path), **served)
         start = multiprocessing.get_context("spawn")
         writers = [start.Process(target=_write, args=(options, writer)) for writer in range(2)]
         for one in writers:

@@ -1,12 +1,19 @@
-"""Servers of vector stores on 127.0.0.1, each in a process of its own."""
+"""Servers of vector stores on 127.0.0.1."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
+
+from tests.fakes.pinecone_server import PineconeServer
 
 
 @contextmanager
-def server_of(name: str) -> Iterator[str]:
-    """The address of a running server; empty for stores that need none."""
-    yield ""
+def server_of(name: str) -> Iterator[Mapping[str, Any]]:
+    """The options of a store whose server runs now; none for stores that need none."""
+    if name == "pinecone":
+        with PineconeServer() as pinecone:
+            yield {"url": pinecone.address, "api_key": "key", "environment": "us-west1-gcp"}
+    else:
+        yield {}
