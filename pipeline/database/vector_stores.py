@@ -18,6 +18,8 @@ class StoreOptions:
     """Folder of a store on this machine."""
     url: str = ""
     """Address of a store's server."""
+    grpc_url: str = ""
+    """Address of Weaviate's second port; empty: 50051 of the same machine, of Weaviate Cloud the host with grpc-."""
     api_key: str = field(default="", repr=False)
     collection: str = "backlog_chef"
     """Prefix of the names of collections; of Pinecone the name of the index."""

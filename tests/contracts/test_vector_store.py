@@ -21,7 +21,7 @@ from tests.fakes.vector_servers import server_of
 ACME, ZENITH = UUID(int=1), UUID(int=2)
 PROJECTS = (UUID(int=11), UUID(int=12))
 DIMENSIONS = 16
-TYPES = ("memory", "faiss", "faiss-flat", "chroma", "qdrant", "pinecone")
+TYPES = ("memory", "faiss", "faiss-flat", "chroma", "qdrant", "pinecone", "weaviate")
 
 Open = Callable[[], VectorStore]
 

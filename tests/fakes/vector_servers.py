@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.fakes.pinecone_server import PineconeServer
+from tests.fakes.weaviate_server import WeaviateServer
 
 
 @contextmanager
@@ -15,5 +16,8 @@ def server_of(name: str) -> Iterator[Mapping[str, Any]]:
     if name == "pinecone":
         with PineconeServer() as pinecone:
             yield {"url": pinecone.address, "api_key": "key", "environment": "us-west1-gcp"}
+    elif name == "weaviate":
+        with WeaviateServer() as server:
+            yield {"url": server.address, "grpc_url": server.grpc_address, "api_key": "key"}
     else:
         yield {}
