@@ -70,7 +70,7 @@ IMPLEMENTATIONS: Mapping[str, Implementation] = {
     "weaviate": Implementation(
         "weaviate_server",
         "weaviate-client",
-        r"[A-Za-z][\w-]{0,100}",
+        r"[A-Za-z][A-Za-z0-9_-]{0,100}",
         "letters, digits, _ and -, with a letter first",
     ),
 }

@@ -251,8 +251,8 @@ def _services(rag: Configuration) -> Iterator[tuple[KeyPath, Any, str]]:
     for n, channel in enumerate(rag.monitoring.alerts.channels):
         if channel.url:
             yield (ROOT, "monitoring", "alerts", "channels", n), channel, channel.url
-    if (cloud := rag.storage.cloud) and (cloud.url or cloud.type == "pinecone"):
-        yield (ROOT, "storage", "cloud"), cloud, cloud.url or "https://api.pinecone.io"
+    if cloud := rag.storage.cloud:
+        yield from (((ROOT, "storage", "cloud"), cloud, url) for url in cloud.addresses)
     if (traces := rag.monitoring.tracing).endpoint:
         yield (ROOT, "monitoring", "tracing", "endpoint"), traces, traces.endpoint
     if rag.auth.jwks_url:

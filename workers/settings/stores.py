@@ -30,6 +30,9 @@ LOCAL_TYPES = ("chroma", "faiss", "qdrant")
 SERVED_TYPES = ("pinecone", "weaviate", "qdrant", "chroma")
 """Stores that are a service or a server."""
 PROVIDERS = ("pgvector", *FOREIGN_TYPES)
+_ENVIRONMENT = re.compile(r"[a-z][a-z0-9-]*-(aws|gcp|azure)")
+_NAMESPACE = re.compile(r"[!-~]{0,200}")
+"""What Pinecone takes; name and id of collection and tenant come behind it."""
 
 
 def _persistent(value: bool) -> bool:
@@ -77,10 +80,12 @@ class CloudStoreSettings(_StoreSection):
     """pinecone, weaviate, qdrant, chroma."""
     url: WebUrl | None = Field(default=None, examples=["http://qdrant:6333"])
     """Address of the server; of Pinecone left out."""
+    grpc_url: WebUrl | None = Field(default=None, examples=["http://weaviate:50051"])
+    """Address of Weaviate's gRPC port. Empty: port 50051 of its machine, of Weaviate Cloud the host with `grpc-`."""
     api_key: Secret | None = Field(default=None, examples=["${PINECONE_API_KEY}"])
     """Key of the service."""
     environment: Text = "us-west1-gcp"
-    """Region of an index that is created, with its cloud at the end."""
+    """Region of an index of Pinecone that is created, with its cloud at the end: -aws, -gcp or -azure."""
     index: Text = "backlog-chef"
     """Name of the index of Pinecone; of others the beginning of the names of collections."""
     namespace: Text | None = Field(default=None, examples=["${PROJECT_ID}"])
@@ -90,6 +95,12 @@ class CloudStoreSettings(_StoreSection):
     timeout: Number = Field(default=30, ge=1, le=600)
     """Seconds for each call that writes; one of a search has two."""
 
+    @property
+    def addresses(self) -> list[str]:
+        """Addresses that get the key."""
+        url = self.url or ("https://api.pinecone.io" if self.type == "pinecone" else None)
+        return [one for one in (url, self.grpc_url) if one]
+
     @model_validator(mode="after")
     def _can_be_reached(self) -> Self:
         if self.type == "pinecone" and not self.api_key:
@@ -98,6 +109,19 @@ class CloudStoreSettings(_StoreSection):
             )
         if self.type != "pinecone" and not self.url:
             refuse(self, [Mismatch(key="url", expected=f"the address of the server of {self.type}")])
+        return self
+
+    @model_validator(mode="after")
+    def _is_possible_in_pinecone(self) -> Self:
+        if self.type != "pinecone":
+            return self
+        if not _ENVIRONMENT.fullmatch(self.environment):
+            fix = "look the region of the project up in Pinecone's console"
+            expected = "a region with its cloud at the end, such as us-east-1-aws or us-west1-gcp"
+            refuse(self, [Mismatch(key="environment", expected=expected, fix=fix)])
+        if not _NAMESPACE.fullmatch(self.namespace or ""):
+            expected = "up to 200 letters, digits and other characters of ASCII without blanks"
+            refuse(self, [Mismatch(key="namespace", expected=expected)])
         return self
 
 
@@ -123,6 +147,7 @@ def configured(
         yield StoreOptions(
             cloud.type,
             url=cloud.url or "",
+            grpc_url=cloud.grpc_url or "",
             api_key=secret_value(cloud.api_key),
             collection=cloud.index,
             namespace=cloud.namespace or "",

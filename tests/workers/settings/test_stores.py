@@ -72,6 +72,8 @@ def test_a_service_needs_its_section(loaded: Loaded, lines: Lines) -> None:
     )
     text = "rag: {provider: weaviate, storage: {cloud: {type: weaviate, url: 'http://127.0.0.1:8080', index: Chef}}}"
     assert loaded(text).stores["weaviate"].url == "http://127.0.0.1:8080"
+    text = text.replace("index:", "grpcUrl: 'http://127.0.0.1:50052', index:")
+    assert loaded(text).stores["weaviate"].grpc_url == "http://127.0.0.1:50052"
     (line,) = lines("rag:\n  provider: milvus\n")
     assert "expected one of pgvector, faiss, chroma, qdrant, pinecone, weaviate" in line
 
@@ -92,6 +94,19 @@ def test_variables_fill_the_section_that_is_there(loaded: Loaded, tmp_path: Path
     )
 
 
+def test_both_addresses_of_a_store_are_checked(loaded: Loaded, lines: Lines) -> None:
+    text = """\
+rag:
+  security: {hosts: [vectors.example.com]}
+  storage:
+    cloud: {type: weaviate, url: 'https://vectors.example.com', grpcUrl: 'http://elsewhere.example.com:50051', apiKey: k, index: Chef}
+"""
+    (line,) = lines(text)
+    assert line.startswith("larder.yaml:4: storage.cloud: found 'elsewhere.example.com', expected a host of")
+    settings = loaded(text.replace("[vectors.example.com]", "['*.example.com']"))
+    assert "its secret is readable on the way to http://elsewhere.example.com" in " ".join(settings.notes)
+
+
 def test_the_key_of_a_store_is_given_to_the_processes_that_search(loaded: Loaded) -> None:
     settings = loaded(DOCUMENTED, {"PINECONE_API_KEY": "secret", "PROJECT_ID": "app"})
     assert settings.variables["PINECONE_API_KEY"] == frozenset({"stores"})
@@ -103,6 +118,9 @@ def test_the_key_of_a_store_is_given_to_the_processes_that_search(loaded: Loaded
         ("local: {type: chroma, collection: 'has blanks'}", "larder.yaml:3: storage.local.collection: found 'has blanks', expected a name that chroma takes"),
         ("cloud: {type: pinecone, apiKey: k, index: Under_scored}", "larder.yaml:3: storage.cloud.index: found 'Under_scored', expected a name that pinecone takes: up to 40 lower-case"),
         ("cloud: {type: weaviate, url: 'http://w:1', index: 1st}", "larder.yaml:3: storage.cloud.index: found '1st', expected a name that weaviate takes"),
+        ("cloud: {type: weaviate, url: 'http://w:1', index: Köche}", "expected a name that weaviate takes"),
+        ("cloud: {type: pinecone, apiKey: k, environment: us-east-1}", "larder.yaml:3: storage.cloud.environment: found 'us-east-1', expected a region with its cloud at the end"),
+        ("cloud: {type: pinecone, apiKey: k, namespace: 'two words'}", "larder.yaml:3: storage.cloud.namespace: found 'two words', expected up to 200 letters"),
         ("local: {type: chroma, persist: false}", "larder.yaml:3: storage.local.persist: found false, expected true"),
         ("cloud: {type: pinecone}", "storage.cloud.apiKey: found nothing, expected the key of Pinecone"),
         ("cloud: {type: faiss, url: 'http://w:1'}", "expected one of pinecone, weaviate, qdrant, chroma"),
