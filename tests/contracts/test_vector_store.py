@@ -21,7 +21,17 @@ from tests.fakes.vector_servers import server_of
 ACME, ZENITH = UUID(int=1), UUID(int=2)
 PROJECTS = (UUID(int=11), UUID(int=12))
 DIMENSIONS = 16
-TYPES = ("memory", "faiss", "faiss-flat", "chroma", "qdrant", "pinecone", "weaviate")
+TYPES = (
+    "memory",
+    "faiss",
+    "faiss-flat",
+    "chroma",
+    "chroma-server",
+    "qdrant",
+    "qdrant-server",
+    "pinecone",
+    "weaviate",
+)
 
 Open = Callable[[], VectorStore]
 

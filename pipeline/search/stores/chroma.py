@@ -24,6 +24,7 @@ from pipeline.search.stores import (
     matrix_of,
     translated,
 )
+from pipeline.search.stores.deadline import SEARCH_SECONDS, within
 from pipeline.search.stores.shared_folder import SharedFolder
 
 BATCH = 1000
@@ -110,6 +111,12 @@ class ChromaStore:
         """See VectorStore."""
         if n <= 0 or scope.is_empty:
             return []
+        if self._folder is None:
+            seconds = min(SEARCH_SECONDS, self._options.timeout)
+            return within(seconds, "chroma", lambda: self._near(vector, n, scope))
+        return self._near(vector, n, scope)
+
+    def _near(self, vector: FloatVector, n: int, scope: Scope) -> list[Neighbour]:
         with self._opened() as client:
             target = self._collection(client, scope.collection)
             if target is None:

@@ -25,6 +25,7 @@ from pipeline.search.stores import (
     matrix_of,
     translated,
 )
+from pipeline.search.stores.deadline import SEARCH_SECONDS, within
 from pipeline.search.stores.shared_folder import SharedFolder
 
 BATCH = 500
@@ -40,7 +41,8 @@ class QdrantStore:
         self._folder = None if options.url else SharedFolder(options.path, options.timeout)
         self._client: Any = None
         if options.url:
-            with translated("qdrant"):
+            with translated("qdrant"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a key without TLS, which `config check` tells as well
                 self._client = QdrantClient(
                     url=options.url,
                     api_key=options.api_key or None,
@@ -115,6 +117,12 @@ class QdrantStore:
         """See VectorStore."""
         if n <= 0 or scope.is_empty:
             return []
+        if self._folder is None:
+            seconds = min(SEARCH_SECONDS, self._options.timeout)
+            return within(seconds, "qdrant", lambda: self._near(vector, n, scope))
+        return self._near(vector, n, scope)
+
+    def _near(self, vector: FloatVector, n: int, scope: Scope) -> list[Neighbour]:
         name, query = self._options.name_of(scope.collection), np.asarray(vector, dtype=np.float32).tolist()
         with self._opened() as client:
             if not client.collection_exists(name):
