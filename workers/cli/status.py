@@ -187,6 +187,8 @@ def _figures(document: Json) -> Iterator[tuple[str, str]]:
     silent = (f"[yellow]none serves {q} since {duration_text(seconds)}[/]" for q, seconds in unserved.items())
     yield "workers", ", ".join([*map(_worker, document["workers"]), *silent]) or "none running"
     yield "index", _index(document["index"]) if document["index"] else "none yet"
+    if document["vector_stores"]["stores"]:
+        yield "stores", _vector_stores(document["vector_stores"])
     if document["partial"]:
         few, all_ = document["partial"]["without_vectors"], document["partial"]["documents"]
         yield "partial", f"[yellow]{few:,} of {all_:,} documents have no vectors yet[/]: found by words alone"
@@ -254,6 +256,17 @@ def _embedding(e: Json) -> str:
         waiting = f"{plural(e['documents'], 'document waits', 'documents wait')} {_until(e['until'])}"
         return f"[yellow]{waiting}[/]: {escape(e['error'])}; {usage}"
     return usage
+
+
+def _vector_stores(document: Json) -> str:
+    """Which one answers, and what each lacks."""
+    lines = []
+    for s in document["stores"]:
+        waiting = f", {s['outbox']:,} to send" if s["outbox"] else ""
+        oldest = _since(", oldest {}", s["oldest_unsent_seconds"])
+        failing = f", [red]{escape(s['last_error'] or '')}[/]" if s["failures"] else ""
+        lines.append(f"{s['name']} {s['status']}{waiting}{oldest}{failing}")
+    return f"{document['answers']} answers; {'; '.join(lines)}"
 
 
 def _since(words: str, seconds: float | None) -> str:
