@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import redis
 from sqlalchemy import text
 
-from pipeline.errors import StoreUnavailable
-from pipeline.search.stores import outbox
+from pipeline.errors import ConfigurationError, NotFound, StoreUnavailable
+from pipeline.search.stores import Point, Scope, outbox
 from pipeline.search.stores.faiss_files import FaissStore
 from tests.conftest import Addresses
 from tests.workers.indexed import index, write_pages
@@ -19,6 +20,7 @@ from tests.workers.installed import installed
 from workers import runtime as runtimes
 from workers import tasks
 from workers.app import status, stores
+from workers.app.doctor import doctor
 from workers.app.ingestion import sync
 from workers.local import embedded
 from workers.processes import run as processes
@@ -97,6 +99,7 @@ def test_the_provider_is_added_filled_and_asked_by_itself(here: Runtime, broker:
         "store": "faiss",
         "status": "ready",
         "problems": [],
+        "questions": 12,
         "recall": 1.0,
         "milliseconds": 0,
     }
@@ -143,3 +146,86 @@ def test_a_paused_store_is_not_asked_for_each_tenant(here: Runtime, monkeypatch:
     assert stores.mirror(here, "faiss") is False
     with here.database.control() as connection:
         assert outbox.due_tenants(connection, "faiss") == []
+
+
+@pytest.mark.req("001-007", "001-075")
+@pytest.mark.parametrize("here", ["pgvector"], indirect=True)
+def test_a_second_store_is_filled_compared_switched_to_and_back_and_dropped(here: Runtime) -> None:
+    def answers() -> str:
+        return str(stores.listed(here)["answers"])
+
+    with pytest.raises(ConfigurationError, match="no vector store 'qdrant', it has faiss"):
+        stores.add(here, "qdrant")
+    with pytest.raises(NotFound):
+        stores.switch(here, "faiss")
+    assert (stores.mirror(here, "faiss"), row(here)) == (False, None), (
+        "nothing is added that nobody asked for"
+    )
+    assert [stores.add(here, "faiss")["added"] for _ in range(2)] == [True, False]
+    with pytest.raises(ConfigurationError, match="not filled"):
+        stores.switch(here, "faiss")
+    carry(here)
+    assert (answers(), stores.check(here, "faiss")["recall"]) == ("pgvector", 1.0)
+    assert stores.switch(here, "faiss") == {"store": "faiss", "before": "pgvector"}
+    assert answers() == "faiss"
+    with pytest.raises(ConfigurationError, match="searches ask"):
+        stores.drop(here, "faiss")
+    assert stores.switch(here, "pgvector") == {"store": "pgvector", "before": "faiss"}
+    assert answers() == "pgvector"
+    held = here.mirror("faiss").store
+    assert held.stats(Scope(collection="chunks-1")).points > 12
+    assert stores.drop(here, "faiss") == {"dropped": True, "emptied": True}
+    assert held.stats(Scope(collection="chunks-1")).points == 0
+    assert sql(here, "select count(*) from pg_trigger where tgname like 'vectors_%'").scalar() == 0
+    with here.database.tenant(here.settings.tenant_id) as connection:
+        done = connection.execute(text("select action from audit where action like 'stores.%' order by seq"))
+        assert [one.action for one in done] == ["stores.add", "stores.switch", "stores.switch", "stores.drop"]
+
+
+def test_the_provider_is_not_dropped_to_be_added_again(here: Runtime) -> None:
+    carry(here)
+    stores.switch(here, "pgvector")
+    with pytest.raises(ConfigurationError, match="added again"):
+        stores.drop(here, "faiss")
+
+
+@pytest.mark.parametrize("harm", ["lost", "doubled", "emptied"])
+def test_the_doctor_finds_and_mends_a_store_that_differs(
+    here: Runtime, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    monkeypatch.setattr(stores, "SETTLE_SECONDS", 0.0)
+    carry(here)
+    check = next(one for one in doctor.CHECKS if one.name == "vector stores")
+    assert check.look(here).status == "ok"
+    tenant, held = here.settings.tenant_id, here.mirror("faiss").store
+    scope = Scope(collection="chunks-1", tenant=tenant)
+    (before,) = {held.stats(scope).points}
+    near = held.near(np.ones(64, dtype="f4"), 5, scope)
+    if harm == "lost":
+        held.delete(scope, [one.id for one in near])
+    elif harm == "doubled":
+        held.put("chunks-1", [Point(id="x:1", vector=np.ones(64, dtype="f4"), tenant=tenant)])
+    else:
+        held.delete(Scope(collection="chunks-1"))
+    found = check.look(here)
+    expected = {
+        "lost": f"default: {before - 5} points for {before} chunks, 5 of {before} looked for are missing",
+        "doubled": f"default: {before + 1} points for {before} chunks",
+        "emptied": f"default: 0 points for {before} chunks, {before} of {before} looked for are missing",
+    }
+    assert (found.status, found.detail) == ("error", f"faiss: {expected[harm]}")
+    assert stores.check(here, "faiss")["problems"] == [expected[harm]]
+    assert check.repair is not None
+    check.repair(here)
+    carry(here)
+    assert check.look(here).status == "ok"
+    assert held.stats(scope).points == before
+
+
+def test_what_is_on_its_way_is_no_difference(here: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "SETTLE_SECONDS", 0.0)
+    carry(here)
+    sql(here, "update document set hidden = true where external_id like '%1.md'")
+    assert stores.check(here, "faiss")["problems"] == []
+    sql(here, "delete from vector_outbox")
+    assert stores.check(here, "faiss")["problems"] != []

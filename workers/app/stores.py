@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import suppress
+from uuid import UUID
 
 from sqlalchemy import Connection
 
 from pipeline.documents import Json
+from pipeline.documents.plain_text import plural
 from pipeline.errors import ConfigurationError, LarderError, StoreError
 from pipeline.ledger import audit, sources
 from pipeline.search.chunk_store import active_index
 from pipeline.search.stores import Scope, backlog, outbox
-from pipeline.search.stores.comparison import points_in_postgres, recall
+from pipeline.search.stores.comparison import Comparison, points_in_postgres, recall
 from pipeline.search.stores.mirror import Mirror, collection_of
 from pipeline.search.stores.outbox import PGVECTOR, StoreRow
 from workers.app.ingestion.maintenance import request_builds, tenants
@@ -29,6 +31,8 @@ MOST_MESSAGES = 4
 """Waiting messages for stores from which the pump sends no more."""
 QUESTIONS = 200
 """Questions by which stores are compared with an exact search."""
+SETTLE_SECONDS = 3.0
+"""Seconds after which a difference is looked at again."""
 SAMPLE = 100
 """Chunks of each tenant that are looked for in a store."""
 REST_SECONDS = 60.0
@@ -72,6 +76,10 @@ def mirror(runtime: Runtime, name: str) -> bool:
 def _rows(runtime: Runtime) -> list[StoreRow]:
     with runtime.database.control() as connection:
         return outbox.listed(connection)
+
+
+def _row(runtime: Runtime, name: str) -> StoreRow | None:
+    return next((row for row in _rows(runtime) if row.name == name), None)
 
 
 def _carry_round(runtime: Runtime, carrier: Mirror, end: float) -> int:
@@ -163,11 +171,9 @@ def switch(runtime: Runtime, name: str, *, force: bool = False) -> Json:
     if name != PGVECTOR:
         _require(runtime, name)
     with runtime.database.control() as connection:
-        row = next((one for one in outbox.listed(connection) if one.name == name), None)
-        if row is not None and not row.is_ready and not force:
-            raise ConfigurationError(
-                f"the vector store {name} is {row.status}", fix="wait, or switch with --force"
-            )
+        if name != PGVECTOR and not (row := outbox.require(connection, name)).is_ready and not force:
+            message = f"the vector store {name} is not filled ({row.status})"
+            raise ConfigurationError(message, fix="wait: larder stores list; or --force")
         before = outbox.switch(connection, name)
     _record(runtime, "stores.switch", name, before=before)
     if name == PGVECTOR:
@@ -179,13 +185,16 @@ def drop(runtime: Runtime, name: str) -> Json:
     """Empty a store as far as it answers, and forget it: `{"dropped", "emptied"}`.
 
     Raises:
-        ConfigurationError: searches ask it.
+        ConfigurationError: searches ask it, or the configuration names it as the provider.
     """
-    row = next((one for one in _rows(runtime) if one.name == name), None)
+    row = _row(runtime, name)
     if row is None:
         return {"dropped": False, "emptied": False}
     if row.active:
         raise ConfigurationError(f"searches ask the vector store {name}", fix="larder stores switch pgvector")
+    if name == runtime.rag.provider:
+        message = f"the configuration names {name} as the provider, and it would be added again"
+        raise ConfigurationError(message, fix="set rag.provider to another one, then larder reload")
     with runtime.database.control() as connection:
         last = outbox.drop(connection, name)
     for table in reversed(outbox.TABLES if last else ()):
@@ -229,57 +238,58 @@ def _record(runtime: Runtime, action: str, name: str, **detail: str) -> None:
 def differences(runtime: Runtime, row: StoreRow) -> list[str]:
     """What a store lacks or has too much, by counts and a sample of each tenant; empty if both sides are equal.
 
-    Chunks that are in the outbox are on their way and no difference.
+    Chunks that are in the outbox are on their way and no difference. A difference is looked at again after
+    SETTLE_SECONDS: chunks change meanwhile, and some stores show a write seconds later.
 
     Raises:
         LarderError: the store does not answer.
     """
-    carrier = runtime.mirror(row.name)
-    if problem := carrier.problem(row):
+    if problem := runtime.mirror(row.name).problem(row):
         return [problem]
     with runtime.database.control() as connection:
         index, names = active_index(connection), sources.tenant_names(connection)
-    found = []
-    for tenant in tenants(runtime) if index else ():
-        with runtime.database.tenant(tenant) as connection:
-            count, sample = points_in_postgres(connection, index.id if index else 0, SAMPLE)
-            waiting = outbox.waiting_points(connection, row.name)
-        scope = Scope(collection=collection_of(index.id if index else 0), tenant=tenant)
-        stats = carrier.store.stats(scope, sample)
-        missing = [id_ for id_ in sample if id_ not in stats.present and id_ not in waiting]
-        if missing or (not waiting and stats.points != count):
-            lacking = f", {len(missing)} of {len(sample)} looked for are missing" if missing else ""
-            found.append(f"{names[tenant]}: {stats.points} points for {count} chunks{lacking}")
+    found: list[str] = []
+    for tenant in tenants(runtime):
+        if index is None:
+            break
+        if _difference(runtime, row.name, index.id, tenant):
+            time.sleep(SETTLE_SECONDS)
+            if difference := _difference(runtime, row.name, index.id, tenant):
+                found.append(f"{names[tenant]}: {difference}")
     return found
 
 
+def _difference(runtime: Runtime, name: str, index: int, tenant: UUID) -> str:
+    with runtime.database.tenant(tenant) as connection:
+        count, sample = points_in_postgres(connection, index, SAMPLE)
+        waiting = outbox.waiting_points(connection, name)
+    scope = Scope(collection=collection_of(index), tenant=tenant)
+    stats = runtime.mirror(name).store.stats(scope, sample)
+    missing = [id_ for id_ in sample if id_ not in stats.present and id_ not in waiting]
+    if not missing and (waiting or stats.points == count):
+        return ""
+    lacking = f", {len(missing)} of {len(sample)} looked for are missing" if missing else ""
+    return f"{plural(stats.points, 'point')} for {plural(count, 'chunk')}{lacking}"
+
+
 def check(runtime: Runtime, name: str, *, questions: int = QUESTIONS) -> Json:
-    """Compare a store with PostgreSQL: `{"store", "status", "problems", "recall", "milliseconds"}`.
+    """Compare a store with PostgreSQL: `{"store", "status", "problems", "questions", "recall", "milliseconds"}`.
 
     `recall` is the mean share of the exact ten nearest chunks that the store finds, for questions from the tenant's own
     documents; None if there are none. `milliseconds` is the median of its answers.
     """
     _require(runtime, name)
-    row = next((one for one in _rows(runtime) if one.name == name), None)
-    document: Json = {
-        "store": name,
-        "status": row.status if row else "not added",
-        "problems": [],
-        "recall": None,
-    }
-    document["milliseconds"] = None
+    row, compared, problems = _row(runtime, name), Comparison(questions=0), []
     try:
-        carrier = runtime.mirror(name)
-        carrier.store.stats(Scope(collection=collection_of(0)))
-        if row is not None and row.status != "emptying":
-            document["problems"] = differences(runtime, row)
-            compared = recall(
-                runtime.database, runtime.settings.tenant_id, carrier.store, questions=questions
-            )
-            document |= {"recall": compared.recall, "milliseconds": compared.milliseconds}
+        store = runtime.mirror(name).store
+        store.stats(Scope(collection=collection_of(0)))
+        if row is not None and row.is_ready:
+            problems = differences(runtime, row)
+            compared = recall(runtime.database, runtime.settings.tenant_id, store, questions=questions)
     except LarderError as error:
-        document["problems"] = [str(error)]
-    return document
+        problems = [error.message]
+    state = row.status if row else "not added"
+    return {"store": name, "status": state, "problems": problems, **vars(compared)}
 
 
 def check_all(runtime: Runtime) -> dict[str, list[str]]:
