@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from uuid import uuid4
 
+import numpy as np
 import pytest
 import redis
+from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
+from pipeline.search.stores import Point
+from tests.pipeline.workshop import Workshop, document
 from tests.workers.indexed import index, write_pages
 from workers import runtime
 from workers.app import stores
@@ -40,8 +45,8 @@ def run(
     write_pages(tmp_path, 3)
     env = {**environment, "COLUMNS": "200"}
 
-    def invoke(*args: str) -> Result:
-        result = CliRunner().invoke(app, ["stores", *args], env=env)
+    def invoke(*args: str, group: str = "stores") -> Result:
+        result = CliRunner().invoke(app, [group, *args], env=env)
         for parts in runtime._current:
             parts.database.close()
         with redis.Redis.from_url(servers.broker_url) as client:
@@ -90,3 +95,29 @@ def test_a_store_that_differs_or_is_not_there_is_an_error(run: Run, monkeypatch:
     carry()
     found = run("check")
     assert (found.exit_code, "1 point for 2 chunks" in found.stdout) == (1, True)
+
+
+def test_a_search_shows_nothing_hidden_foreign_or_unknown_that_a_store_names(run: Run) -> None:
+    run("list")
+    (parts,) = runtime._current
+    sync.register(parts)
+    index(parts)
+    parts.database.close()
+    run("add", "faiss")
+    carry()
+    run("switch", "faiss")
+    (parts,) = runtime._current
+    theirs, own = uuid4(), parts.settings.tenant_id
+    other = Workshop(parts.database, theirs, uuid4())
+    other.admit(document("theirs", "Paragraph of page theirs"))
+    other.index()
+    hidden = parts.database.fetch(own, "select id from document where external_id ~ 'page-1.md$'", {})[0][0]
+    store = parts.mirror("faiss").store
+    names = [f"{hidden}:0", f"{other.id('theirs')}:0", f"{uuid4()}:0", "no id"]
+    store.put("chunks-1", [Point(id=one, vector=np.ones(64, dtype="f4"), tenant=own) for one in names])
+    with parts.database.control() as connection:
+        connection.execute(text("update document set hidden = true where id = :id"), {"id": hidden})
+    parts.database.close()
+    found = json.loads(run("paragraph of page", "--json", group="search").stdout)
+    assert found["store"] == "faiss"
+    assert {one["metadata"]["title"] for one in found["results"]} == {"Page 0", "Page 2"}
