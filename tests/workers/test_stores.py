@@ -58,7 +58,6 @@ def here(
     """Twelve pages, indexed; FAISS is configured, and the provider unless a test says otherwise."""
     write_pages(tmp_path, 12)
     monkeypatch.setattr(stores, "_rests", {})
-    monkeypatch.setattr(stores, "_rung_at", {})
     config = CONFIG.format(provider=getattr(request, "param", "faiss"))
     with installed(tmp_path, addresses, servers, config) as made:
         runtimes.use(made)
@@ -115,6 +114,16 @@ def test_messages_do_not_pile_up_and_a_task_with_more_to_do_sends_the_next(
     monkeypatch.setattr(stores, "BUSY_SECONDS", 0.0)
     tasks.mirror("faiss")
     assert broker.llen(MIRROR) > 0
+
+
+def test_written_chunks_send_a_message_at_once_unless_one_waits(here: Runtime, broker: redis.Redis) -> None:
+    broker.delete(MIRROR)
+    for _ in range(3):
+        stores.ring(here)
+    assert broker.llen(MIRROR) == 1
+    broker.delete(MIRROR)  # a worker took it
+    stores.ring(here)
+    assert broker.llen(MIRROR) == 1
 
 
 def test_a_store_that_cannot_be_opened_stops_nobody_and_is_left_alone_for_a_while(

@@ -37,8 +37,6 @@ SAMPLE = 100
 """Chunks of each tenant that are looked for in a store."""
 REST_SECONDS = 60.0
 """Seconds for which a process does not try again to open a store that could not be opened."""
-_rung_at: dict[str, float] = {}
-"""Name of a store -> when this process sent a message for it last."""
 _rests: dict[str, float] = {}
 """Name of a store that could not be opened -> when this process tries again."""
 
@@ -102,11 +100,13 @@ def send_mirrors(runtime: Runtime) -> None:
 
 
 def ring(runtime: Runtime) -> None:
-    """Send a message for each configured store, at most one a second: chunks were written just now."""
-    now = time.monotonic()
-    for name in runtime.settings.stores:
-        if now - _rung_at.get(name, float("-inf")) >= dispatch.RING_SECONDS:
-            _rung_at[name] = now
+    """Send a message for each configured store unless as many wait: chunks were written just now.
+
+    One that waits finds them, too, since they are committed.
+    """
+    configured = runtime.settings.stores
+    if configured and sum(broker.waiting(runtime.addresses.broker, MIRROR).values()) < len(configured):
+        for name in configured:
             dispatch.send("larder.mirror", name)
 
 
