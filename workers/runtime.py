@@ -6,7 +6,7 @@ import getpass
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +29,8 @@ from workers.settings import EmbeddingModel, Settings
 
 if TYPE_CHECKING:
     from connectors.web.limiter import RequestLimiter
+    from pipeline.search.stores.mirror import Mirror
+    from pipeline.search.stores.registry import VectorStores
     from workers.limits.allowance import Allowance
 
 
@@ -84,6 +86,7 @@ class Runtime:
         tracing.configure(self.rag.monitoring.tracing)
         self._embedders: dict[str, Embedder] = {}
         """Embedders of stories, and of other search indexes than the configured one, by model."""
+        self._mirrors: dict[str, Mirror] = {}
         self.addresses = addresses
         self.heartbeat_folder = settings.data / "heartbeat"
         self.metrics_folder: Path | None = None
@@ -98,8 +101,9 @@ class Runtime:
         if "database" in self.__dict__:
             self.database.forget_connections()
             del self.__dict__["database"]
-        for name in ("request_limiter", "caches", "health", "allowance", "audit_log"):
+        for name in ("request_limiter", "caches", "health", "allowance", "audit_log", "stores"):
             self.__dict__.pop(name, None)
+        self._mirrors.clear()
 
     def close(self) -> None:
         """Write what waits for the audit, and close the connections."""
@@ -118,6 +122,28 @@ class Runtime:
             start_timeout=self.start_timeout,
             timeouts=ServerTimeouts.within(self.rag.queue.lease_seconds, self.rag.enrichment.lease_seconds),
         )
+
+    @cached_property
+    def stores(self) -> VectorStores | None:
+        """Vector stores beside PostgreSQL, for searches; None if none is configured."""
+        if not self.settings.stores:
+            return None
+        from pipeline.search.stores.registry import SLOW_SECONDS, VectorStores
+
+        options = {n: replace(one, timeout=SLOW_SECONDS) for n, one in self.settings.stores.items()}
+        return VectorStores(self.database, options)
+
+    def mirror(self, name: str) -> Mirror:
+        """The mirror of a configured store, opened once; raises as `open_store` does."""
+        if name not in self._mirrors:
+            from pipeline.search.stores import open_store
+            from pipeline.search.stores.mirror import Mirror
+
+            queue, store = self.rag.queue, open_store(self.settings.stores[name])
+            self._mirrors[name] = Mirror(
+                self.database, name, store, lease=queue.lease_seconds, crashes=queue.max_crashes
+            )
+        return self._mirrors[name]
 
     @cached_property
     def allowance(self) -> Allowance:

@@ -84,6 +84,7 @@ def test_nothing_is_near_in_an_unknown_collection(store: VectorStore) -> None:
     assert store.stats(scope("never")).points == 0
 
 
+@pytest.mark.req("003-020")
 def test_the_nearest_come_first_with_their_cosine(store: VectorStore) -> None:
     store.put("one", [point("far", 0, 3), point("near", 2, 0), point("between", 1, 1)])
     neighbours = store.near(unit(5.0), 3, scope())
@@ -240,7 +241,7 @@ def test_two_processes_write_at_once(name: str, tmp_path: Path) -> None:
         assert set(ids(store, 300)) == expected
 
 
-@pytest.mark.req("001-075", "003-020")
+@pytest.mark.req("001-075")
 def test_a_store_whose_client_is_not_installed_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

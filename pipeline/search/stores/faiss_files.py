@@ -71,6 +71,8 @@ class _Shard:
         self.attributes: dict[str, list[Any]] = {name: [] for name in (*ATTRIBUTES, "changed")}
         self.index: Any = None
         self.dead = 0
+        self._columns: dict[str, tuple[NDArray[Any], NDArray[np.int64]]] = {}
+        """Attribute -> its different values, and the place among them of each point's."""
 
     @property
     def dimensions(self) -> int | None:
@@ -148,6 +150,7 @@ class _Shard:
         self.ids += ids
         for name, values in attributes.items():
             self.attributes[name] += values
+        self._columns.clear()
         self.index.add(normalised(matrix))
 
     def _delete(self, ids: Sequence[str]) -> None:
@@ -193,13 +196,20 @@ class _Shard:
         """Rows of the scope."""
         rows = np.fromiter(self.rows.values(), dtype=np.int64, count=len(self.rows))
         for name, texts in scope.values.items():
-            values, allowed = self.attributes[name], set(texts)
-            rows = rows[np.fromiter((values[row] in allowed for row in rows), dtype=bool, count=len(rows))]
+            values, places = self._column(name)
+            rows = rows[np.isin(values, texts)[places[rows]]]
         if scope.since is not None or scope.until is not None:
-            changed = np.asarray(self.attributes["changed"], dtype=np.float64)[rows]
+            values, places = self._column("changed")
+            changed = values[places[rows]]
             least, most = scope.since or -np.inf, np.inf if scope.until is None else scope.until
             rows = rows[(changed >= least) & (changed < most)]
         return rows
+
+    def _column(self, name: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        if name not in self._columns:
+            values, places = np.unique(np.asarray(self.attributes[name]), return_inverse=True)
+            self._columns[name] = values, places
+        return self._columns[name]
 
     def near(self, vector: FloatVector, n: int, scope: Scope) -> list[Neighbour]:
         """The nearest points: by comparing all that pass the filter if they are few, else by the graph."""
@@ -213,7 +223,12 @@ class _Shard:
             similarities = self._vectors(rows) @ query
             best = np.argsort(-similarities, kind="stable")[:n]
             return [Neighbour(self.ids[rows[place]], float(similarities[place])) for place in best]
-        selector = faiss.IDSelectorBatch(rows) if len(rows) < len(self.ids) else None
+        selector = None
+        if len(rows) < len(self.ids):
+            mask = np.zeros(len(self.ids), dtype=bool)
+            mask[rows] = True
+            bits = np.packbits(mask, bitorder="little")  # must live as long as the selector
+            selector = faiss.IDSelectorBitmap(bits)
         if self.algorithm == "flat":
             parameters: Any = faiss.SearchParameters(sel=selector)
         else:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 import numpy as np
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 
 from pipeline.database.engine import Database
 from pipeline.errors import LarderError, StoreError, StoreRejected, StoreUnavailable, pause_after
@@ -150,7 +150,7 @@ class Mirror:
 
     def _look_after(self, row: StoreRow) -> None:
         if row.status == "emptying":
-            self._empty()
+            self.empty()
             with self.database.control() as connection:
                 outbox.record_emptied(connection, row)
             return
@@ -173,7 +173,8 @@ class Mirror:
         with self.database.control() as connection:
             return {index.id: index.dimensions for index in indexes(connection)}
 
-    def _empty(self) -> None:
+    def empty(self) -> None:
+        """Delete all collections."""
         for index in self._indexes():
             self.store.delete(Scope(collection=collection_of(index)))
 
@@ -234,15 +235,3 @@ def _diagonal(dimensions: int) -> FloatVector:
 _UNMARKED = text("""
     select 1 from vector_store where name = :store and status <> 'emptying'
       and (marked_at is null or marked_at < now() - make_interval(secs => :seconds))""")
-
-
-def points_in_postgres(connection: Connection, index: int, sample: int) -> tuple[int, list[str]]:
-    """Number of this tenant's chunks that a store should have, and some of their ids, drawn at random."""
-    rows = connection.execute(
-        text("""
-            select c.document_id, c.ord from chunk c join document d on d.id = c.document_id
-            where c.index_id = :index and c.embedding is not null and not d.hidden and not d.deleted"""),
-        {"index": index},
-    ).all()
-    chosen = np.random.default_rng().permutation(len(rows))[:sample]
-    return len(rows), [outbox.point_id(*rows[place]) for place in chosen]

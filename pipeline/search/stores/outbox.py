@@ -59,6 +59,11 @@ def listed(connection: Connection) -> list[StoreRow]:
     return [StoreRow(**row) for row in rows.mappings()]
 
 
+def is_foreign(connection: Connection) -> bool:
+    """Whether another store than pgvector is the active one, or becomes it once it is filled."""
+    return any(row.active or row.preferred for row in listed(connection))
+
+
 def register(connection: Connection, name: str, *, preferred: bool) -> bool:
     """Register a store, to be emptied and filled; False if it is registered. On the control role, as all below.
 
@@ -89,15 +94,26 @@ def switch(connection: Connection, name: str) -> str:
     Raises:
         NotFound: it is not registered.
     """
-    stores = listed(connection)
-    if name != PGVECTOR and name not in {store.name for store in stores}:
-        raise NotFound(f"there is no vector store {name!r}", fix="larder stores list")
-    before = next((store.name for store in stores if store.active), PGVECTOR)
+    if name != PGVECTOR:
+        require(connection, name)
+    before = next((store.name for store in listed(connection) if store.active), PGVECTOR)
     statement = text(
         "update vector_store set active = (name = :name), preferred = false where active or name = :name"
     )
     connection.execute(statement, {"name": name})
     return before
+
+
+def require(connection: Connection, name: str) -> StoreRow:
+    """The row of a store.
+
+    Raises:
+        NotFound: it is not registered.
+    """
+    for row in listed(connection):
+        if row.name == name:
+            return row
+    raise NotFound(f"there is no vector store {name!r}", fix="larder stores list")
 
 
 def drop(connection: Connection, name: str) -> bool:
@@ -168,9 +184,10 @@ _FREE = "dead_at is null and due_at <= now() and (lease_until is null or lease_u
 
 
 def due_tenants(connection: Connection, store: str, *, most: int = 100) -> list[UUID]:
-    """Tenants with rows that are due for a store, the most urgent first."""
+    """Tenants with rows that are due for a store, the most urgent first; none while the store is paused."""
     statement = text(f"""
         select tenant_id from (select tenant_id, lane, turn from vector_outbox where store = :store and {_FREE}
+                               and exists (select from vector_store s where s.name = :store and s.due_at <= now())
                                order by lane, turn limit 5000) x
         group by tenant_id order by min(lane), min(turn) limit :most""")
     return list(connection.execute(statement, {"store": store, "most": most}).scalars())
@@ -349,6 +366,12 @@ def current_chunks(connection: Connection, keys: Sequence[ChunkKey]) -> dict[Chu
     return {ChunkKey(row.index_id, row.document_id, row.ord): row for row in rows}
 
 
+def waiting_points(connection: Connection, store: str) -> set[str]:
+    """Ids of this tenant's points that are in the outbox of a store."""
+    statement = text("select document_id, ord from vector_outbox where store = :store")
+    return {point_id(*row) for row in connection.execute(statement, {"store": store})}
+
+
 # -- the store's own row -----------------------------------------------------------------------------
 
 _STORE = Leased(table="vector_store", rows="name = :store", key="name", crashes=False)
@@ -417,55 +440,3 @@ def record_failure(connection: Connection, store: str, error: str, *, seconds: f
         update vector_store set failures = failures + 1, last_error = :error,
                due_at = greatest(due_at, now() + make_interval(secs => :seconds)) where name = :store""")
     connection.execute(statement, {"store": store, "error": error, "seconds": seconds})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Backlog:
-    """The outbox of one store."""
-
-    store: str
-    waiting: int = 0
-    filling: int = 0
-    """Rows of `waiting` that fill the store."""
-    dead: int = 0
-    oldest_seconds: float | None = None
-    """Age of the oldest change that is not carried over; None if there is none. Filling does not count."""
-    last_error: str | None = None
-
-
-_BACKLOG = text("""
-    select store, count(*) filter (where dead_at is null) as waiting,
-           count(*) filter (where dead_at is null and lane = 2) as filling,
-           count(*) filter (where dead_at is not null) as dead,
-           cast(extract(epoch from now() - min(noted_at) filter (where dead_at is null and lane < 2))
-                as double precision) as oldest_seconds,
-           max(last_error) as last_error
-    from vector_outbox group by store order by store""")
-
-
-def backlogs(connection: Connection) -> dict[str, Backlog]:
-    """The outbox of each store that has rows, by name."""
-    rows = [dict(row) for row in connection.execute(_BACKLOG).mappings()]
-    return {row["store"]: Backlog(**row) for row in rows}
-
-
-def status_of(connection: Connection) -> list[Json]:
-    """The entry `stores` of `larder status --json`; empty with pgvector alone."""
-    waiting = backlogs(connection)
-    none = Backlog(store="")
-    return list(starmap(_status, ((row, waiting.get(row.name, none)) for row in listed(connection))))
-
-
-def _status(row: StoreRow, backlog: Backlog) -> Json:
-    return {
-        "name": row.name,
-        "status": row.status,
-        "active": row.active,
-        "outbox": backlog.waiting,
-        "filling": backlog.filling,
-        "refused": backlog.dead,
-        "oldest_unsent_seconds": backlog.oldest_seconds,
-        "failures": row.failures,
-        "last_error": row.last_error or backlog.last_error,
-        "paused_until": row.due_at.isoformat() if row.failures else None,
-    }

@@ -13,7 +13,7 @@ from sqlalchemy import text
 from pipeline.database.engine import Database
 from pipeline.errors import StoreRejected, StoreUnavailable
 from pipeline.ledger import search_indexes
-from pipeline.search.stores import Point, Scope, outbox
+from pipeline.search.stores import Point, Scope, backlog, outbox
 from pipeline.search.stores.memory import MemoryStore
 from pipeline.search.stores.mirror import NOBODY, Mirror
 from tests.pipeline.shelf import Shelf
@@ -184,7 +184,7 @@ def test_a_refused_chunk_alone_is_given_up_and_may_be_tried_again(alone: Worksho
     assert beside.expected() - beside.stored() == store.refused
     assert [(row["ord"], row["last_error"]) for row in beside.outbox()] == [(4, "no")]
     with alone.database.control() as connection:
-        assert outbox.backlogs(connection)["memory"].dead == 1
+        assert backlog.backlogs(connection)["memory"].dead == 1
         store.refused = set()
         assert outbox.retry_dead(connection, "memory") == 1
     beside.carry()

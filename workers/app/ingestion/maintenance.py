@@ -19,6 +19,7 @@ from pipeline.ingest import work_in_progress
 from pipeline.ledger import audit, embedding_use, renewed, search_indexes, sources, upkeep
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import SearchIndex, active_index, indexes
+from pipeline.search.stores import outbox
 from workers.runtime import Runtime
 
 logger = logging.getLogger(__name__)
@@ -135,6 +136,7 @@ def _build(runtime: Runtime, index: SearchIndex) -> None:
         keyword, vector = term_statistics.build_due(
             connection, index, exact_below=retrieval.exact_below, build_at=retrieval.build_at
         )
+        vector = vector and not outbox.is_foreign(connection)  # which saves its memory
 
     def build(kind: Mapping[str, bool]) -> None:
         with runtime.database.control() as connection:
