@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 from urllib.parse import quote, unquote
@@ -64,13 +64,12 @@ class PineconeStore:
         weakref.finalize(self, _close, self._connections)
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
-        with translated("pinecone"):
-            try:
-                yield
-            except NotFoundException:
-                self._indexes.clear()  # perhaps an index was made anew, at another address
-                raise
+    def _if_there(self) -> Iterator[None]:
+        """End a block quietly if its index or namespace is gone, which may have been made anew at another address."""
+        try:
+            yield
+        except NotFoundException:
+            self._indexes.clear()
 
     # -- indexes and namespaces ------------------------------------------------------------------------
 
@@ -181,19 +180,25 @@ class PineconeStore:
             entry = {"id": _key(point.id), "values": row.tolist(), "metadata": metadata}
             rows.setdefault(self._namespace(collection, point.tenant), []).append(entry)
         size = max(1, min(MOST_POINTS, MOST_BYTES // (dimensions * BYTES_PER_NUMBER + BYTES_PER_POINT)))
-        with self._translated():
+        with translated("pinecone"):
             self._require_same(collection, dimensions)
-            index = self._created(dimensions)
-            for namespace, entries in rows.items():
-                for part in batches(entries, size):
-                    index.upsert(vectors=part, namespace=namespace)
             self._dimensions[collection] = dimensions
+            with self._if_there():
+                self._upsert(dimensions, rows, size)
+                return
+            self._upsert(dimensions, rows, size)
+
+    def _upsert(self, dimensions: int, rows: Mapping[str, Sequence[dict[str, Any]]], size: int) -> None:
+        index = self._created(dimensions)
+        for namespace, entries in rows.items():
+            for part in batches(entries, size):
+                index.upsert(vectors=part, namespace=namespace)
 
     def delete(self, scope: Scope, ids: Sequence[str] | None = None) -> None:
         """See VectorStore."""
-        with self._translated():
+        with translated("pinecone"):
             for index, namespace in self._targets(scope):
-                with suppress(NotFoundException):
+                with self._if_there():
                     if ids is None:
                         index.delete(delete_all=True, namespace=namespace)
                     for part in batches([_key(one) for one in ids or ()], MOST_POINTS):
@@ -213,7 +218,7 @@ class PineconeStore:
         if n <= 0 or scope.is_empty:
             return []
         seconds = min(SEARCH_SECONDS, self._options.timeout)
-        with self._translated():
+        with translated("pinecone"):
             return within(seconds, "pinecone", lambda: self._near(vector, n, scope, seconds))
 
     def _near(self, vector: FloatVector, n: int, scope: Scope, seconds: float) -> list[Neighbour]:
@@ -226,7 +231,7 @@ class PineconeStore:
             self._require_same(scope.collection, len(vector))
         found: list[Neighbour] = []
         for index, namespace in places:
-            with suppress(NotFoundException):
+            with self._if_there():
                 answer = index.query(
                     vector=vector.tolist(),
                     top_k=min(n, MOST_FOUND),
@@ -242,11 +247,11 @@ class PineconeStore:
     def stats(self, scope: Scope, ids: Sequence[str] = ()) -> StoreStats:
         """See VectorStore."""
         points, present = 0, set[str]()
-        with self._translated():
+        with translated("pinecone"):
             for index, namespace, count in list(self._places(scope)):
                 points += count
                 for part in batches([_key(one) for one in ids], MOST_FETCHED):
-                    with suppress(NotFoundException):
+                    with self._if_there():
                         present.update(map(unquote, index.fetch(ids=list(part), namespace=namespace).vectors))
         return StoreStats(points=points, present=frozenset(present))
 
