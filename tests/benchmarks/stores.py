@@ -120,7 +120,7 @@ def freshness(store: str, times: int) -> float:
                 time.sleep(0.02)
             begun, (document,) = time.perf_counter(), new or committed() - before
             name = outbox.point_id(document, 0)
-            while not held.stats(Scope(collection="chunks-1"), [name]).present:
+            while not held.stats(Scope(collection="chunks-1", tenant=tenant), [name]).present:
                 time.sleep(0.02)
             if n:  # the first waits for the store to be added and filled
                 seconds.append(time.perf_counter() - begun)

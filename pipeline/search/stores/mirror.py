@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from uuid import UUID
 
 import numpy as np
@@ -18,14 +17,10 @@ from pipeline.search.stores.outbox import ChunkKey, Claimed, StoreRow
 
 BATCH = 500
 """Most chunks of a batch."""
-MARK_SECONDS = 10.0
-"""Least seconds between two marks."""
-SETTLED_SECONDS = 30.0
-"""Age in seconds from which a mark must be visible: some stores show a write seconds later."""
+MARK_SECONDS = 30.0
+"""Seconds between two marks; the last one is looked for before the next: some stores show a write seconds later."""
 MOST_PAUSE = 60.0
 """Most seconds that a store that fails is left alone."""
-CHECK_SECONDS = 30.0
-"""Seconds between two looks of a process at the mark of a store."""
 NOBODY = UUID(int=0)
 """Tenant of the marks: no caller is of it."""
 
@@ -46,7 +41,6 @@ class Mirror:
     crashes: int = 3
     """Crashes of a worker until a chunk is given up."""
     batch: int = BATCH
-    _checked_at: float = field(default=float("-inf"), init=False)
 
     def carry(self, tenant: UUID) -> int:
         """Carry the next batch of a tenant over; returns the number of chunks that were taken from the outbox.
@@ -154,17 +148,16 @@ class Mirror:
             with self.database.control() as connection:
                 outbox.record_emptied(connection, row)
             return
-        if time.monotonic() - self._checked_at > CHECK_SECONDS and row.marked_at is not None:
-            self._checked_at = time.monotonic()
-            if problem := self.problem(row):
-                with self.database.control() as connection:
-                    outbox.rebuild(connection, self.name)
-                    outbox.record_failure(connection, self.name, problem, seconds=0)
-                return
         with self.database.control() as connection:
-            if row.status == "filling":
-                outbox.fill(connection, row)
             outdated = connection.execute(_UNMARKED, {"store": self.name, "seconds": MARK_SECONDS}).first()
+        if outdated and (problem := self.problem(row)):
+            with self.database.control() as connection:
+                outbox.rebuild(connection, self.name)
+                outbox.record_failure(connection, self.name, problem, seconds=0)
+            return
+        if row.status == "filling":
+            with self.database.control() as connection:
+                outbox.fill(connection, row)
         if outdated or row.failures:
             self._mark(row)
 
@@ -208,7 +201,7 @@ class Mirror:
                 outbox.last_position(connection),
                 outbox.seconds_since_mark(connection, row.name),
             )
-        expected = row.position if seconds > SETTLED_SECONDS else row.before
+        expected = row.position if seconds > MARK_SECONDS else row.before
         for index, dimensions in self._indexes().items():
             if index not in row.collections:
                 continue

@@ -225,7 +225,6 @@ def age(beside: Mirrored, seconds: int = 60) -> None:
     """Let a mark become old enough to be relied on."""
     with beside.shop.database.control() as connection:
         connection.execute(text(f"update vector_store set marked_at = marked_at - interval '{seconds} s'"))
-    beside.mirror._checked_at = float("-inf")
 
 
 def marks(beside: Mirrored) -> list[str]:
@@ -256,6 +255,15 @@ def test_a_store_that_is_not_the_one_that_was_filled_is_noticed_and_rebuilt(
     beside.carry()
     assert beside.stored() == beside.expected()
     assert "x" not in beside.stored()
+
+
+def test_a_store_that_is_emptied_after_its_first_mark_is_noticed_before_the_second(beside: Mirrored) -> None:
+    beside.carry()
+    assert len(marks(beside)) == 1
+    beside.store.collections.clear()
+    age(beside)
+    beside.mirror.look_after()
+    assert beside.row.status == "emptying"
 
 
 def test_a_database_that_was_restored_is_noticed(beside: Mirrored) -> None:
