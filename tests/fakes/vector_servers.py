@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -16,10 +14,10 @@ from typing import Any
 from urllib.request import urlopen
 from uuid import uuid4
 
+from tests.fakes.chroma_process import ChromaProcess
 from tests.fakes.pinecone_server import PineconeServer
 from tests.fakes.qdrant_server import QdrantServer
 from tests.fakes.weaviate_server import WeaviateServer
-from workers.local.embedded.folder import free_port
 
 
 @contextmanager
@@ -45,18 +43,14 @@ def _chroma_server() -> str:
     """The server that Chroma's package brings: one until these tests end, for it takes seconds to start."""
     ending = ExitStack()
     atexit.register(ending.close)
-    folder = ending.enter_context(tempfile.TemporaryDirectory())
-    port = str(free_port())
-    command = [str(Path(sys.executable).with_name("chroma")), "run", "--path", folder, "--port", port]
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    ending.callback(process.wait, 20)
-    ending.callback(process.terminate)
-    address, end = f"http://127.0.0.1:{port}", time.monotonic() + 60
-    while not _answers(f"{address}/api/v2/heartbeat"):
-        assert process.poll() is None, "the server of Chroma ended"
+    server = ChromaProcess(Path(ending.enter_context(tempfile.TemporaryDirectory())))
+    ending.callback(server.kill)
+    server.start()
+    end = time.monotonic() + 60
+    while not _answers(f"{server.url}/api/v2/heartbeat"):
         assert time.monotonic() < end, "the server of Chroma does not answer"
         time.sleep(0.05)
-    return address
+    return server.url
 
 
 def _answers(address: str) -> bool:

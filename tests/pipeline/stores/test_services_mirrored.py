@@ -104,7 +104,6 @@ def test_both_sides_are_equal_after_changes_refusals_and_a_loss(
         service.wipe()
         for _ in range(2):
             change_store(beside, "marked_at = now() - interval '1 minute'")
-            beside.mirror._checked_at = float("-inf")
             beside.mirror.look_after()
         beside.carry()
         assert contents(beside) == StoreStats(points=5, present=frozenset(beside.expected()))
