@@ -131,7 +131,9 @@ lock: $(VENV)/.dev   ## Resolve the lock files anew
 	pin() { sed 's/^\([^[]*\)\[[^]]*]==/\1==/' "$$@" > "$$pinned"; }; pin deploy/requirements.lock; \
 	$(LOCK) --upgrade --constraint "$$pinned" --output-file deploy/tracing.lock deploy/tracing.in; \
 	pin deploy/requirements.lock deploy/tracing.lock; \
-	$(LOCK) --upgrade --extra dev --extra office --extra tracing --constraint "$$pinned" --output-file deploy/dev.lock pyproject.toml
+	$(LOCK) --upgrade --constraint "$$pinned" --output-file deploy/stores.lock deploy/stores.in; \
+	pin deploy/requirements.lock deploy/tracing.lock deploy/stores.lock; \
+	$(LOCK) --upgrade --extra dev --extra office --extra tracing --extra stores --constraint "$$pinned" --output-file deploy/dev.lock pyproject.toml
 
 clean:           ## Remove the virtual environment and caches
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -15,6 +15,7 @@ from workers.settings.loading import UNUSED
 from workers.settings.models import Configuration, ConfigurationFile
 from workers.settings.rendering import default_of, meanings, text_of
 from workers.settings.sources import SOURCE_TYPES, SourceSettings
+from workers.settings.stores import CloudStoreSettings, LocalStoreSettings
 from workers.settings.yamlfile import ROOT
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
@@ -109,12 +110,10 @@ def _section(
                 continue
             known.add(identity)
         rows.append(row)
-        is_new = tables is not None and inner not in tables
-        if (
-            inner is not None
-            and inner is not SourceSettings
-            and (is_new or (value is not None and tables is None))
-        ):
+        has_keys = value is not None or inner in (LocalStoreSettings, CloudStoreSettings)
+        if tables is not None:
+            has_keys = inner not in tables
+        if inner is not None and inner is not SourceSettings and has_keys:
             if tables is not None:
                 tables.add(inner)
             below += _section(inner, f"{name}.{field.alias}", None, tables)

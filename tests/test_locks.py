@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[1]
 PROMISED = ("3.11.0", "3.11.2", "3.11.9", "3.12.0", "3.13.0")
 """The first of all, that of Debian 12, and first ones of later years: a lock is made on one and installed on others."""
-LOCKS = ("deploy/requirements.lock", "deploy/tracing.lock", "deploy/dev.lock")
+LOCKS = ("deploy/requirements.lock", "deploy/tracing.lock", "deploy/stores.lock", "deploy/dev.lock")
 
 
 def locked(name: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +30,8 @@ from workers.settings import EmbeddingModel, Settings
 
 if TYPE_CHECKING:
     from connectors.web.limiter import RequestLimiter
+    from pipeline.search.stores.mirror import Mirror
+    from pipeline.search.stores.registry import VectorStores
     from workers.limits.allowance import Allowance
 
 
@@ -99,13 +101,13 @@ class Runtime:
         if "database" in self.__dict__:
             self.database.forget_connections()
             del self.__dict__["database"]
-        for name in ("request_limiter", "caches", "health", "allowance", "audit_log"):
+        for name in ("request_limiter", "caches", "health", "allowance", "audit_log", "stores", "_mirrors"):
             self.__dict__.pop(name, None)
 
     def patient(self, answer_timeout: float | None, start_timeout: float) -> Runtime:
         """The models and caches of this one, as far as they are loaded, with connections that wait so many seconds."""
         other = copy(self)
-        for name in ("database", "allowance", "audit_log"):
+        for name in ("database", "allowance", "audit_log", "stores", "_mirrors"):
             other.__dict__.pop(name, None)
         other.answer_timeout, other.start_timeout = answer_timeout, start_timeout
         return other
@@ -127,6 +129,32 @@ class Runtime:
             start_timeout=self.start_timeout,
             timeouts=ServerTimeouts.within(self.rag.queue.lease_seconds, self.rag.enrichment.lease_seconds),
         )
+
+    @cached_property
+    def stores(self) -> VectorStores | None:
+        """Vector stores beside PostgreSQL, for searches; None if none is configured."""
+        if not self.settings.stores:
+            return None
+        from pipeline.search.stores.registry import SLOW_SECONDS, VectorStores
+
+        options = {n: replace(one, timeout=SLOW_SECONDS) for n, one in self.settings.stores.items()}
+        return VectorStores(self.database, options)
+
+    @cached_property
+    def _mirrors(self) -> dict[str, Mirror]:
+        return {}
+
+    def mirror(self, name: str) -> Mirror:
+        """The mirror of a configured store, opened once; raises as `open_store` does."""
+        if name not in self._mirrors:
+            from pipeline.search.stores import open_store
+            from pipeline.search.stores.mirror import Mirror
+
+            queue, store = self.rag.queue, open_store(self.settings.stores[name])
+            self._mirrors[name] = Mirror(
+                self.database, name, store, lease=queue.lease_seconds, crashes=queue.max_crashes
+            )
+        return self._mirrors[name]
 
     @cached_property
     def allowance(self) -> Allowance:

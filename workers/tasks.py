@@ -11,7 +11,7 @@ from pipeline.ingest.steps import Indexer, Step
 from pipeline.ledger import Item
 from pipeline.search.chunk_store import indexes
 from workers import remote_actions, runtime
-from workers.app import reindex
+from workers.app import reindex, stores
 from workers.app.enrichment import job as enriching
 from workers.app.enrichment import stories
 from workers.app.ingestion import maintenance, steps
@@ -95,6 +95,8 @@ def _step(
         )
         if method is not Indexer.upsert:
             pumping.send_embeds(current)
+        elif done.indexed:
+            stores.ring(current)
         if method is Indexer.chunk and done.requeued:
             dispatch.wake_pump(seldom=True)
 
@@ -108,6 +110,13 @@ def fill(tenant: str, index: int, items: Sequence[Sequence[str | int]], **_later
     if beside is not None:  # else it was dropped, and all that was noted about it with it
         steps.indexer(process, UUID(tenant), beside).fill(UUID(tenant), decode(items))
         pumping.send_fills(process, index)
+
+
+@app.task(name="larder.mirror")  # type: ignore[untyped-decorator]
+def mirror(store: str, **_later: object) -> None:
+    """Carry over what a vector store lacks."""
+    if stores.mirror(runtime.current(), store):
+        dispatch.send("larder.mirror", store)
 
 
 @app.task(name="larder.enrich")  # type: ignore[untyped-decorator]

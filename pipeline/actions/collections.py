@@ -311,6 +311,25 @@ def numpy_scores(vectors: Sequence[array[float]], query: Sequence[float]) -> lis
     return scores
 
 
+def ranked(
+    entries: Sequence[CollectionEntry], vector: Sequence[float], k: int, scorer: Scorer = numpy_scores
+) -> list[CollectionHit]:
+    """The `k` closest of these, best first; equal scores in their order."""
+    vectors = [v if isinstance(v := one.embedding, array) else array("f", v) for one in entries]
+    scores = scorer(vectors, vector)
+    best = heapq.nlargest(k, zip(scores, entries, strict=True), key=itemgetter(0))
+    return [
+        CollectionHit(
+            id=one.id,
+            text=one.text,
+            score=score,
+            metadata=dict(one.metadata),
+            embedding=list(one.embedding),
+        )
+        for score, one in best
+    ]
+
+
 class MemoryCollections:
     """Collections in memory, lost with the process unless saved by `get_state`; thread-safe.
 
@@ -348,18 +367,7 @@ class MemoryCollections:
                 return []
             shape_with(contents.shape, [vector], model, collection)
             chosen = [one for one in contents.entries.values() if matches(one.metadata, conditions)]
-        scores = self._score([one.embedding for one in chosen], vector)
-        best = heapq.nlargest(k, zip(scores, chosen, strict=True), key=itemgetter(0))
-        return [
-            CollectionHit(
-                id=one.id,
-                text=one.text,
-                score=score,
-                metadata=dict(one.metadata),
-                embedding=list(one.embedding),
-            )
-            for score, one in best
-        ]
+        return ranked(chosen, vector, k, self._score)
 
     def get_state(self) -> Json:
         """See CollectionStore."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from pipeline.actions.collections import CollectionStore, MemoryCollections
+from pipeline.actions.opening import opened_collections
+from pipeline.database.vector_stores import FOREIGN_TYPES
 from pipeline.documents.plain_text import json_type_name
 from pipeline.errors import ConfigurationError
 
@@ -38,13 +40,24 @@ class EngineSettings:
     ollama_timeout: float = 60.0
     """Seconds; the first call of a model loads it."""
     vector_store: str = "memory"
-    """memory or pgvector."""
+    """memory, pgvector, or a key of `FOREIGN_TYPES`, whose client is an extra of its name."""
     chroma_path: str = "./chroma_db"
-    """Accepted and ignored, so that files written for Chroma still load; see docs/decisions.md."""
+    """Folder of chroma, and of texts and metadata beside it."""
+    vector_path: str = "./vector_db"
+    """The same of every other store."""
+    vector_url: str = ""
+    """Address of a server of chroma, qdrant or weaviate. Empty: chroma and qdrant are a folder."""
+    vector_grpc_url: str = ""
+    """Address of weaviate's second port, if it is not 50051 of the same machine."""
+    vector_index: str = "larder-actions"
+    """Name of the index of pinecone; of others the beginning of the names of collections."""
+    pinecone_environment: str = "us-east-1-aws"
+    """Region of an index of pinecone that is created, with its cloud at the end."""
     database_url: str = field(default="", repr=False)
-    """PostgreSQL for pgvector; the secret LARDER_DATABASE_URL if empty."""
+    """PostgreSQL of Larder, where pgvector and, if it is given, every other store keep texts; the secret
+    LARDER_DATABASE_URL if empty."""
     tenant: str = "default"
-    """Tenant that owns the collections; pgvector only."""
+    """Tenant that owns the collections; not of memory."""
     actions: tuple[str, ...] = GROUPS
     """Enabled groups."""
 
@@ -114,8 +127,7 @@ class EngineResources:
         self._lock = threading.Lock()
         self._embedders: dict[EmbeddingOptions, Embedder] = {}
         self._memory = MemoryCollections()
-        self._stores: dict[tuple[str, str], CollectionStore] = {}
-        """By address and tenant."""
+        self._stores: dict[EngineSettings, CollectionStore] = {}
         self._closing = ExitStack()
 
     def require_enabled(self, group: str) -> None:
@@ -160,27 +172,18 @@ class EngineResources:
         settings = self._settings()
         if settings.vector_store == "memory":
             return self._memory
-        if settings.vector_store != "pgvector":
+        if settings.vector_store not in ("pgvector", *FOREIGN_TYPES):
+            types = ", ".join(("memory", "pgvector", *FOREIGN_TYPES))
             raise ConfigurationError(
-                f"settings.rag.vector_store is {settings.vector_store!r}", fix="use one of memory, pgvector"
+                f"settings.rag.vector_store is {settings.vector_store!r}", fix=f"use one of {types}"
             )
         url = settings.database_url or self._secret("LARDER_DATABASE_URL")
-        if not url.startswith("postgresql"):
-            raise ConfigurationError(
-                "vector_store pgvector has no address of PostgreSQL",
-                fix="put LARDER_DATABASE_URL, postgresql://user:password@host/larder, into the secrets",
-            )
-        from pipeline.actions.pgvector_collections import open_collections
-        from pipeline.database.engine import Database
-
+        settings = replace(settings, database_url=url, actions=())  # which are on is no matter of the store
         with self._lock:
-            if (url, settings.tenant) not in self._stores:
-                with ExitStack() as opening:
-                    database = Database(url)
-                    opening.callback(database.close)
-                    self._stores[url, settings.tenant] = open_collections(database, settings.tenant)
-                    self._closing.push(opening.pop_all())
-            return self._stores[url, settings.tenant]
+            if settings not in self._stores:
+                key = self._secret(f"{settings.vector_store.upper()}_API_KEY")
+                self._stores[settings] = opened_collections(settings, key, self._closing)
+            return self._stores[settings]
 
     def close(self) -> None:
         """Close database connections; later use opens them again."""

@@ -45,6 +45,12 @@ _QUERY = """
     from action_document where collection = :collection {conditions}
     order by score desc, number limit :k"""
 
+_SHAPE = text("select dimensions, model from action_collection where name = :name")
+
+_READ = text("""
+    select id, content, cast(metadata as text) as metadata, embedding
+    from action_document where collection = :name and id = any(:ids) order by number""")
+
 _ALL = text("""
     select d.collection, c.dimensions, c.model, d.id, d.content, cast(d.metadata as text) as metadata, d.embedding
     from action_document d join action_collection c on c.name = d.collection and c.tenant_id = d.tenant_id
@@ -89,15 +95,22 @@ class PgCollections:
         values = {name: value for _, bound in clauses for name, value in bound.items()}
         statement = text(_QUERY.format(conditions="".join(f" and {condition}" for condition, _ in clauses)))
         with self._database.tenant(self._tenant) as connection:
-            row = connection.execute(
-                text("select dimensions, model from action_collection where name = :name"),
-                {"name": collection},
-            ).one_or_none()
+            row = connection.execute(_SHAPE, {"name": collection}).one_or_none()
             if row is None:
                 return []
             shape_with(VectorShape(*row), [vector], model, collection)
             parameters = {"vector": Vector(list(vector)), "collection": collection, "k": k, **values}
             return [_hit(row) for row in connection.execute(statement, parameters).mappings()]
+
+    def read(self, collection: str, ids: Sequence[str]) -> Collection | None:
+        """See KeptCollections."""
+        with self._database.tenant(self._tenant) as connection:
+            row = connection.execute(_SHAPE, {"name": collection}).one_or_none()
+            if row is None:
+                return None
+            rows = connection.execute(_READ, {"name": collection, "ids": list(ids)}).mappings()
+            hits = [_hit(one) for one in rows]
+        return Collection(VectorShape(*row), {one.id: one for one in hits})
 
     def get_state(self) -> Json:
         """Everything in all of the tenant's collections as JSON."""

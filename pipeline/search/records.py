@@ -329,6 +329,9 @@ class SearchResults:
     """Candidates below the minimum similarity; only with `trace`."""
     beyond: Sequence[Hit] = ()
     """Candidates ranked after the last hit; only with `trace`."""
+    store: str = ""
+    """Name of the vector store that found the nearest chunks: pgvector or another one, `words` if none could; empty in
+    a keyword search."""
     from_cache: bool = False
     """Whether the result comes from the cache of recent answers instead of the database."""
     partial: Partial | None = None

@@ -37,6 +37,7 @@ from pipeline.search.records import (
     SearchResults,
     Weights,
 )
+from pipeline.search.stores.registry import VectorArm, VectorStores
 
 Watch = Callable[[Dependency], AbstractContextManager[None]]
 """Context manager around each call to a part, which can measure its time and result."""
@@ -77,6 +78,8 @@ class _Query:
     """Most hits in the result."""
     reranks: bool
     vector: Vectors | None = None
+    store: str = ""
+    """Name of the store that found the nearest chunks."""
 
 
 @dataclass
@@ -92,6 +95,8 @@ class Retriever:
     reranker: Callable[[], Reranker | None] = lambda: None
     """Called by the first search that needs it; returns None if there is no reranker."""
     rerank: RerankOptions = field(default_factory=RerankOptions)
+    stores: VectorStores | None = None
+    """Vector stores beside PostgreSQL; None if none is configured."""
     watch: Watch = lambda _part: _UNWATCHED
     performed: Performed = lambda *_: None
 
@@ -154,7 +159,7 @@ class Retriever:
         while True:
             query = self._with_vector(snapshot.index, query)
             with self.watch("store"):
-                hits = self._candidates(snapshot, query)
+                hits, query = self._candidates(snapshot, query)
                 current = snapshot if hits else cache.read_snapshot(self.database, self.tenant)
             if current is None or current.index.id == snapshot.index.id:
                 return self._answer(hits, snapshot, query)
@@ -189,8 +194,8 @@ class Retriever:
 
     # -- the statement -----------------------------------------------------------------------------
 
-    def _candidates(self, snapshot: IndexSnapshot, query: _Query) -> list[Hit]:
-        """Ranked candidates, as many as may be needed for the result; all of them with `trace`.
+    def _candidates(self, snapshot: IndexSnapshot, query: _Query) -> tuple[list[Hit], _Query]:
+        """Ranked candidates, as many as may be needed for the result, all of them with `trace`; and the query as done.
 
         The statement is run again for more if they do not suffice: outdated documents are demoted later, so there must
         be `k` others; and many of the nearest chunks may belong to one document.
@@ -214,6 +219,13 @@ class Retriever:
             "chunks": snapshot.chunks,
             "mean": max(snapshot.mean_length, 1.0),
         }
+        if query.vector is not None:
+            arm = VectorArm(shape=shape)
+            if self.stores:
+                arm = self.stores.arm(self.tenant, snapshot, shape, request.filter, parameters, query.vector)
+            shape, values, query = arm.shape, {**values, **arm.values}, replace(query, store=arm.store)
+            if not shape.vector:
+                query = replace(query, level=max(query.level, KEYWORDS), reranks=False)
         # At least one row is read, to see whether there are any.
         top = most = 2 * o.candidates
         if not request.trace:
@@ -239,12 +251,12 @@ class Retriever:
             elif len(hits) < query.k and shape.near < o.candidates:
                 shape = shape._replace(near=o.candidates)
             else:
-                return hits
+                return hits, query
 
     def _shape(self, snapshot: IndexSnapshot, query: _Query, names: tuple[str, ...]) -> statement.Shape:
         o, near = self.options, self.options.candidates
         exact = snapshot.chunks < o.exact_below
-        if query.mode == "vector" and not query.request.trace and not exact:
+        if query.mode == "vector" and not query.request.trace and not exact and not self.stores:
             each = CHUNKS_PER_DOCUMENT if query.request.dedupe else CHUNKS_PER_HIT
             near = min(near, max(1, query.k) * each)
         if query.vector is not None and not exact:
@@ -276,6 +288,7 @@ class Retriever:
             degradation_level=level,
             model=snapshot.index.model,
             vector=query.vector,
+            store=query.store,
             partial=snapshot.partial
             and cache.partial_for(self.database, self.tenant, snapshot, request.filter),
         )

@@ -55,8 +55,9 @@ class Shape(NamedTuple):
     number: int
     """Number (id) of the search index."""
     dimensions: int
-    vector: Literal["", "all", "index"]
-    """Kind of vector arm: none, a comparison of all chunks that pass the filter, or an index scan."""
+    vector: Literal["", "all", "index", "given"]
+    """Kind of vector arm: none, a comparison of all chunks that pass the filter, an index scan, or a comparison of
+    the chunks that a vector store names (parameters `near_documents` and `near_ords`)."""
     keywords: bool
     """Whether there is a keyword arm."""
     near: int
@@ -249,11 +250,29 @@ def _near(shape: Shape) -> str:
     if shape.vector == "index":
         chunks = f"{_passing(shape, 'chunk')} and c.embedding is not null"
         return f"select c.ctid as place from {chunks} order by {_distance(shape)} limit {shape.near}"
+    if shape.vector == "given":
+        place, chunks = "c.place", _passing(shape, _given(shape))
+    else:
+        place, chunks = "c.ctid", _passing(shape, "chunk", documents_first=True)
     return f"""
-        select x.place from (select c.ctid as place, c.document_id, c.ord, {_distance(shape)} as distance
-                             from {_passing(shape, "chunk", documents_first=True)}
-                                  and c.embedding is not null offset 0) x
+        select x.place from (select {place} as place, c.document_id, c.ord, {_distance(shape)} as distance
+                             from {chunks} and c.embedding is not null offset 0) x
         order by x.distance, x.document_id, x.ord limit {shape.near}"""
+
+
+def _given(shape: Shape) -> str:
+    """SQL of the chunks that a vector store names: looked up by their keys, whatever it says of them."""
+    return f"""(select f.ctid as place, f.index_id, f.document_id, f.ord, f.embedding
+        from unnest(cast(%(near_documents)s as uuid[]), cast(%(near_ords)s as integer[])) as k(document_id, ord)
+        cross join lateral (select g.ctid, g.index_id, g.document_id, g.ord, g.embedding from chunk g
+                            where g.index_id = {shape.number} and g.document_id = k.document_id and g.ord = k.ord
+                            offset 0) f)"""
+
+
+@lru_cache(MOST_SHAPES)
+def passing_chunks(shape: Shape) -> str:
+    """SQL for the keys of those named chunks that exist and pass the filter."""
+    return f"select c.document_id, c.ord from {_passing(shape, _given(shape))} and c.embedding is not null"
 
 
 def _matching(shape: Shape) -> str:

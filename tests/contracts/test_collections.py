@@ -20,11 +20,16 @@ from pipeline.actions.collections import (
     numpy_scores,
     python_scores,
 )
+from pipeline.actions.file_collections import FileCollections
 from pipeline.actions.filters import parse
+from pipeline.actions.indexed_collections import IndexedCollections, KeptCollections
 from pipeline.actions.pgvector_collections import PgCollections
 from pipeline.database.engine import Database
+from pipeline.database.vector_stores import StoreOptions
 from pipeline.errors import StoreRejected
 from pipeline.ledger import sources
+from pipeline.search.stores import open_store
+from tests.fakes.vector_servers import server_of
 
 
 def of_new_tenant(database: Database) -> PgCollections:
@@ -34,10 +39,30 @@ def of_new_tenant(database: Database) -> PgCollections:
     return PgCollections(database, tenant)
 
 
+def in_files(request: pytest.FixtureRequest) -> FileCollections:
+    return FileCollections(request.getfixturevalue("tmp_path") / "texts" / "collections.db")
+
+
+def indexed(request: pytest.FixtureRequest, kind: str, kept: KeptCollections) -> IndexedCollections:
+    serving = server_of(kind)
+    options = StoreOptions(
+        kind, path=request.getfixturevalue("tmp_path") / "index", collection="test", **serving.__enter__()
+    )
+    request.addfinalizer(lambda: serving.__exit__(None, None, None))
+    return IndexedCollections(kept, open_store(options), uuid4())
+
+
 FACTORIES: Mapping[str, Callable[[pytest.FixtureRequest], CollectionStore]] = {
     "memory": lambda _request: MemoryCollections(numpy_scores),
     "memory without numpy": lambda _request: MemoryCollections(python_scores),
     "pgvector": lambda request: of_new_tenant(request.getfixturevalue("shared_database")),
+    "files": in_files,
+    "chroma": lambda request: indexed(request, "chroma", in_files(request)),
+    "faiss": lambda request: indexed(request, "faiss", in_files(request)),
+    "weaviate": lambda request: indexed(request, "weaviate", in_files(request)),
+    "pinecone with pgvector": lambda request: indexed(
+        request, "pinecone", of_new_tenant(request.getfixturevalue("shared_database"))
+    ),
 }
 """Name -> an empty store; the request gives access to fixtures such as a database."""
 
@@ -62,7 +87,7 @@ def ask(store: CollectionStore, *vector: float, k: int = 10, of: str = "notes", 
     return ids(store.query(of, vector, k=k, conditions=parse(wanted)))
 
 
-@pytest.mark.req("003-005", "003-016", "003-031")
+@pytest.mark.req("003-005", "003-016", "003-020", "003-031")
 def test_it_is_a_store_of_collections(store: CollectionStore) -> None:
     """All four methods, with the answers their types promise."""
     assert store.query("notes", [1.0], k=1) == []
@@ -89,6 +114,7 @@ def test_what_is_stored_comes_back_whole(store: CollectionStore) -> None:
     assert found.score == pytest.approx(1.0, abs=NEAR)
 
 
+@pytest.mark.req("003-020")
 def test_metadata_may_be_empty(store: CollectionStore) -> None:
     put(store, "a", 1.0)
     (found,) = store.query("notes", [1.0], k=1)

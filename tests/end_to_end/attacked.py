@@ -30,6 +30,7 @@ from pipeline.chunking.strategies import open_chunker
 from pipeline.documents import Document, Kind, SourceType
 from pipeline.errors import LarderError
 from tests.end_to_end.fleet import Fleet
+from tests.fakes.chroma_process import ChromaProcess
 from tests.fakes.tcp_proxy import TcpProxy
 from tests.forked import Forked
 from workers.client import Client
@@ -62,11 +63,15 @@ rag:
     retryBaseSeconds: 0.5
     retryMaxSeconds: 2
   enrichment: {{leaseSeconds: {lease}, resendSeconds: {resend}, resultsKeptHours: {hours}}}
+  {vectors}
   sources:
     - {{name: red, type: markdown, paths: ['./red/*.md'], tenant: red, autoIndex: false}}
     - {{name: blue, type: markdown, paths: ['./blue/*.md'], tenant: blue, autoIndex: false}}
 """
 
+VECTORS = """provider: chroma
+  storage: {{cloud: {{type: chroma, url: '{url}', index: drill, timeout: 5}}}}"""
+"""Lines of the configuration with a store beside PostgreSQL."""
 KEPT: Mapping[str, float] = {"megabytes": 500, "days": 30, "hours": 720}
 """How much of the cache, and for how long runs and answers."""
 
@@ -170,6 +175,8 @@ class Drill:
     """How many of each kind did not end within GRACE_SECONDS."""
     seen_full: int = 0
     """How often somebody met the full disk."""
+    chroma: ChromaProcess | None = None
+    """The active vector store; None: pgvector."""
 
     @property
     def data(self) -> Path:
@@ -250,7 +257,9 @@ class Drill:
                 select (select count(*) from sync_run where finished_at is null)
                      + (select count(*) from source where next_sync_at <= now())
                      + (select count(*) from document where state = 'pending')
-                     + (select count(*) from enrichment_job where finished_at is null)""")
+                     + (select count(*) from enrichment_job where finished_at is null)
+                     + (select count(*) from vector_outbox)
+                     + (select count(*) from vector_store where status <> 'ready' or not active or failures > 0)""")
             done = time.monotonic() - begun if not calm else done
             calm = calm + 1 if open_work == [(0,)] else 0
             if calm == 3:
@@ -270,6 +279,8 @@ class Drill:
             *self.sql(
                 "select stage, state, crash_count, last_error, count(*) from document group by 1, 2, 3, 4"
             ),
+            *self.sql("select lane, dead_at, last_error, count(*) from vector_outbox group by 1, 2, 3"),
+            *self.sql("select status, active, failures, last_error from vector_store"),
             *self.sql("select state, attempts, error, due_at, now() from sync_run where finished_at is null"),
             *self.sql(
                 "select state, crash_count, error, due_at from enrichment_job where finished_at is null"
@@ -375,18 +386,24 @@ def installed(
     poison: int = 1,
     clocks_move: bool = False,
     kept: Mapping[str, float] = KEPT,
+    vectors: bool = False,
 ) -> Iterator[Drill]:
-    """Servers, workers and people who ask, with nothing to do yet."""
+    """Servers, workers and people who ask, with nothing to do yet; with `vectors` Chroma is the active vector store."""
     root = Path(tempfile.mkdtemp(prefix="larder-drill-"))
     outside = Path(tempfile.mkdtemp(prefix="larder-clock-"))
     outside.chmod(0o755)  # the server runs as somebody else
     times = {"resend": 2 * lease, "soft": 3 * lease, "hard": 4 * lease, "visible": max(10, round(6 * lease))}
-    (root / "larder.yaml").write_text(CONFIG.format(lease=lease, **times, **kept))
+    chroma = ChromaProcess(root / "chroma") if vectors else None
     made = {name: Clock.made(outside, name) for name in ("workers", "servers") if clocks_move}
     clocks = {name: clock for name, clock in made.items() if clock}
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, root, ignore_errors=True)
         stack.callback(shutil.rmtree, outside, ignore_errors=True)
+        if chroma:
+            chroma.start()
+            stack.callback(chroma.kill)
+        beside = VECTORS.format(url=chroma.url) if chroma else ""
+        (root / "larder.yaml").write_text(CONFIG.format(lease=lease, vectors=beside, **times, **kept))
         with environment(clocks["servers"].env if clocks else {}):
             fleet = Fleet.started(root, HERE / "drill_process.py")
         stack.callback(fleet.stop)
@@ -420,7 +437,7 @@ def installed(
             client = Client(s.database_url, broker_url=s.broker_url, tenant=tenant, answer_timeout=2.0)
             stack.callback(client.close)
             askers.append(Asking(client, tenant, in_flight))
-        drill = Drill(fleet, store, broker, lease, pages, poison, clocks, askers)
+        drill = Drill(fleet, store, broker, lease, pages, poison, clocks, askers, chroma=chroma)
         fleet.revive()
         end = time.monotonic() + 60
         while len(drill.sql("select 1 from source")) < len(TENANTS):

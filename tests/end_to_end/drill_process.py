@@ -2,7 +2,7 @@
 
 While the file `held-texts` exists, the model takes for ever over texts in which its words are. A file `stall` in the
 folder named by `DRILL_STALLS` names a place in the middle of a transaction; the first child that comes there renames it to
-`stalled` and waits for a file `go`.
+`stalled` and waits for a file `go`. Vector stores are looked at every two seconds, and tried again after one.
 
 Started by the drills in place of `larder`; everything else is the product's own code.
 """
@@ -24,6 +24,8 @@ from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.ingest import work_in_progress
 from pipeline.ledger import admission, due_work, jobs, work
+from pipeline.search.stores import mirror
+from workers.app import stores
 from workers.app.ingestion import steps
 from workers.cli import main
 
@@ -94,6 +96,8 @@ def stalling(place: str, inner: Callable[..., Any], *args: Any, **options: Any) 
     return found
 
 
+mirror.MARK_SECONDS = 2.0
+stores.REST_SECONDS = 1.0
 vars(steps)["open_chunker"] = deadly_chunker
 HashingEmbedder.embed_documents = slow_embed  # type: ignore[method-assign]
 for name, (module, function) in PLACES.items():

@@ -259,6 +259,21 @@ def small_disk(sql: Callable[..., Any]) -> Iterator[Callable[[], object]]:
         folder.rmdir()
 
 
+def store_away(drill: Drill) -> bool:
+    """The vector store is gone for some leases."""
+    assert drill.chroma is not None
+    drill.chroma.kill()
+    drill.after(3 * drill.lease, drill.chroma.start)
+    return True
+
+
+def store_emptied(drill: Drill) -> bool:
+    """The vector store comes back with nothing in it."""
+    assert drill.chroma is not None
+    drill.chroma.empty()
+    return True
+
+
 Act = Callable[[Drill], bool]
 FAULTS: Mapping[str, tuple[int, Act]] = {
     "worker killed": (100, kill_worker),
@@ -281,3 +296,8 @@ FAULTS: Mapping[str, tuple[int, Act]] = {
     "process replaced while it works": (50, roll),
 }
 """Fault -> how often a full drill has it, and what does it."""
+STORE_FAULTS: Mapping[str, tuple[int, Act]] = {
+    "vector store away": (5, store_away),
+    "vector store emptied": (3, store_emptied),
+}
+"""The same of a vector store beside PostgreSQL."""

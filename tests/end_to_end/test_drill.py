@@ -6,14 +6,19 @@ LARDER_SOAK minutes and looks at what grows.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections import Counter
+from typing import Any
 
+import chromadb
+import numpy as np
 import pytest
 
+from pipeline.search.stores.mirror import NOBODY
 from tests.end_to_end.attacked import TENANTS, Drill, asking, installed, report
-from tests.end_to_end.faults import FAULTS
+from tests.end_to_end.faults import FAULTS, STORE_FAULTS
 
 FULL = os.environ.get("LARDER_DRILL") == "10"
 QUICK = (
@@ -25,6 +30,8 @@ QUICK = (
 
 MOST_MISSED = 20
 """Faults of one kind that may find nothing to strike."""
+HALF = 1e-3
+"""Difference between numbers of a vector in PostgreSQL, of half precision, and the same in Chroma."""
 MINUTES = float(os.environ.get("LARDER_SOAK", "0"))
 SPARING = (
     "child paused past its lease", "child paused in a transaction", "connections cut without FIN", "broker wiped",
@@ -36,16 +43,19 @@ SPARING = (
 def planned(drill: Drill) -> list[str]:
     """Names of faults in the order in which they come."""
     every = [name for name, (times, _) in FAULTS.items() for _ in range(times)] if FULL else list(QUICK)
+    if drill.chroma:
+        every += [name for name, (times, _) in STORE_FAULTS.items() for _ in range(times if FULL else 1)]
     drill.chance.shuffle(every)
     return every
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.req("ORD-02", "ORD-03")
-def test_nothing_is_lost_doubled_or_stale_whatever_fails() -> None:
+@pytest.mark.parametrize("vectors", [False, True], ids=["pgvector", "chroma"])
+def test_nothing_is_lost_doubled_or_stale_whatever_fails(vectors: bool) -> None:
     pages, lease, poison = (1000, 10.0, 3) if FULL else (20, 1.0, 1)
     begun = time.monotonic()
-    with installed(lease=lease, pages=pages, poison=poison, clocks_move=FULL) as drill:
+    with installed(lease=lease, pages=pages, poison=poison, clocks_move=FULL, vectors=vectors) as drill:
         hit: Counter[str] = Counter()
         missed: Counter[str] = Counter()
         plan = planned(drill)
@@ -68,6 +78,7 @@ def test_nothing_is_lost_doubled_or_stale_whatever_fails() -> None:
         done = drill.settled(300 if FULL else 60)
         assert done is not None, drill.standing()
         lost = drill.damage()
+        beside = damage_beside(drill) if vectors else Counter[str]()
         versions = max(drill.versions.values())
         values = {
             "documents": len(TENANTS) * pages,
@@ -80,16 +91,39 @@ def test_nothing_is_lost_doubled_or_stale_whatever_fails() -> None:
             "ended by force after being told to": sum(drill.forced.values()),
             "met the full disk": drill.seen_full,
             "damage": dict(lost),
+            "damage of the vector store": dict(beside),
             "seconds from the last fault to done": round(done, 1),
             "two leases": 2 * lease,
             "seconds": round(time.monotonic() - begun),
         }
-        report("drill", values)
+        report("drill with Chroma" if vectors else "drill", values)
         assert not +lost
+        assert not +beside
         assert drill.dead() == {f"{TENANTS[0]}/poison-{n}.md" for n in range(poison)}
         assert drill.sql("select distinct crash_count from dead_letter where resolved_at is null") == [(3,)]
         assert sum(hit.values()) >= 0.9 * len(plan), "the faults must hit work"
         assert not FULL or (done <= 2 * lease and versions >= 3)
+
+
+def damage_beside(drill: Drill) -> Counter[str]:
+    """Chunks that Chroma has lost, has besides, or has with another vector than PostgreSQL."""
+    assert drill.chroma is not None
+    client = chromadb.HttpClient("127.0.0.1", drill.chroma.port)
+    held: dict[str, Any] = {}
+    for collection in client.list_collections():
+        points: Any = collection.get(include=["embeddings"])
+        held |= {
+            f"{collection.name} {key}": v for key, v in zip(points["ids"], points["embeddings"], strict=True)
+        }
+    rows = drill.sql("""
+        select format('drill-chunks-%s %s %s:%s', c.index_id, c.tenant_id, c.document_id, c.ord), c.embedding::text
+        from chunk c join document d on d.id = c.document_id where not d.hidden and not d.deleted""")
+    wanted = {key: np.asarray(json.loads(vector)) for key, vector in rows}
+    return Counter(
+        lost=len(wanted.keys() - held.keys()),
+        besides=sum(str(NOBODY) not in key for key in held.keys() - wanted.keys()),
+        stale=sum(not np.allclose(wanted[key], held[key], atol=HALF) for key in wanted.keys() & held.keys()),
+    )
 
 
 def strike(drill: Drill, name: str) -> bool:
@@ -97,7 +131,7 @@ def strike(drill: Drill, name: str) -> bool:
 
     False if there was nothing to strike.
     """
-    struck = FAULTS[name][1](drill)
+    struck = {**FAULTS, **STORE_FAULTS}[name][1](drill)
     time.sleep(drill.chance.uniform(0.1, 0.6))
     drill.tend()
     if FULL or MINUTES:

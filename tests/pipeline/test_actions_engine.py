@@ -94,8 +94,11 @@ def test_what_is_in_memory_stays_whatever_else_changes() -> None:
         ({"ollama_timeout": "soon"}, "settings.rag.ollama_timeout is 'soon'"),
         ({"embedding_dimensions": 0}, "settings.rag.embedding_dimensions is 0"),
         ({"actions": ["all"]}, "list some of embedding, vector"),
-        ({"vector_store": "chroma"}, "settings.rag.vector_store is 'chroma' (use one of memory, pgvector)"),
-        ({"vector_store": "pinecone"}, "settings.rag.vector_store is 'pinecone'"),
+        (
+            {"vector_store": "milvus"},
+            "settings.rag.vector_store is 'milvus' (use one of memory, pgvector, faiss, chroma, qdrant, pinecone, weaviate)",
+        ),
+        ({"vector_store": "pinecone"}, "put PINECONE_API_KEY into the secrets of the engine"),
         ({"vector_store": "pgvector"}, "put LARDER_DATABASE_URL"),
         ({"vector_store": 7}, "settings.rag.vector_store is 7"),
         ({"embedding_provider": "gemini"}, "put GEMINI_API_KEY into the secrets"),

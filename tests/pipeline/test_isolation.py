@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pipeline.database.engine import Database
 from pipeline.errors import StoreHindered
+from pipeline.search.stores import outbox
 from tests.conftest import Addresses
 from tests.pipeline.workshop import Workshop, document, paragraphs
 
@@ -27,6 +28,7 @@ WITHOUT_TENANT = {
     "alert_message": "who is to be told of it; the control role alone reads it",
     "embedding_hold": "a configuration that the provider refuses, the same for all",
     "lane_clock": "the turn that is served, the same for all",
+    "vector_store": "vector stores of the installation, the same for all",
     "tenant": "its own id is the tenant; row-level security all the same",
 }
 """Tables that have no tenant_id, and why."""
@@ -88,6 +90,8 @@ class Two:
 @pytest.fixture(scope="module")
 def two(shared_addresses: Addresses, shared_database: Database) -> Two:
     ours, theirs = (Workshop(shared_database, UUID(int=n), UUID(int=n + 10)) for n in (1, 2))
+    with shared_database.control() as connection:
+        outbox.register(connection, "v", preferred=False)
     for one in (ours, theirs):
         one.admit(document("a", paragraphs(2)), document("dead"))
         one.index(one.items("a"))
@@ -110,6 +114,7 @@ def fill_rest(shop: Workshop) -> None:
         "insert into index_stat (tenant_id, index_id, chunks, mean_length) values (:t, 1, 1, 1)",
         "insert into feedback (tenant_id, document_id, query_hash, verdict) values (:t, :d, 'h', 'useful')",
         "insert into enrichment_job (id, tenant_id, project_id, request) values (:i, :t, :p, '{}')",
+        "insert into vector_outbox (tenant_id, store, index_id, document_id, ord, lane) values (:t, 'v', 1, :d, 0, 1)",
         """insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts,
            crash_count) values (:t, :s, :d, 1, 'fetched', 'E003', 'x', 0, 0)""",
         "insert into walk_piece select id, tenant_id, 1, '{}' from sync_run limit 1",
@@ -208,6 +213,7 @@ TABLES = sorted(
             "action_collection",
             "action_document",
             "index_document",
+            "vector_outbox",
             "walk_piece",
             "source_hint",
             "source_event",

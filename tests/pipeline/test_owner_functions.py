@@ -29,6 +29,7 @@ ARGUMENTS = {
     "text": "'building'",
     "uuid": "gen_random_uuid()",
     "jsonb": "'{}'",
+    "boolean": "true",
 }
 CARELESS = """
     set role larder_owner;

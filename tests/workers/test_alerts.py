@@ -161,6 +161,15 @@ TROUBLES: dict[str, tuple[str, str]] = {
            select tenant_id, current_date, 'p', 'm', 'document', 950 from source""",
         "delete from embedding_usage",
     ),
+    "store_behind": (
+        """insert into vector_store (name) values ('s');
+           insert into search_index (provider, model, dimensions, chunker, pipeline_version, status)
+           values ('p', 'm', 8, 'c', 'v', 'building');
+           insert into vector_outbox (tenant_id, store, index_id, document_id, ord, lane, noted_at)
+           select s.tenant_id, 's', max(i.id), gen_random_uuid(), 0, 1, now() - interval '1 h'
+           from search_index i, source s group by 1 limit 1""",
+        "delete from vector_store; delete from search_index where provider = 'p'",
+    ),
     "audit_broken": ("update audit set actor = 'somebody else'", "update audit set actor = 'ann'"),
     "dead_letters": (
         """insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts, crash_count)

@@ -6,7 +6,7 @@ import pytest
 
 from workers.queue import broker
 from workers.queue.app import app, configure
-from workers.queue.celeryconfig import QUEUES, ROUTES, celery_settings
+from workers.queue.celeryconfig import MIRROR, QUEUES, ROUTES, celery_settings
 from workers.runtime import Addresses
 from workers.settings.queue import QueueSettings
 
@@ -16,7 +16,7 @@ def test_every_task_of_ours_has_a_queue_and_every_route_a_task() -> None:
     app.loader.import_default_modules()
     names = {name for name in app.tasks if name.startswith("larder.")}
     assert names == set(ROUTES)
-    assert set(ROUTES.values()) == set(QUEUES)
+    assert set(ROUTES.values()) == {*QUEUES, MIRROR}
 
 
 def test_rules_that_keep_messages_safe() -> None:
@@ -57,7 +57,7 @@ def test_with_rabbitmq_each_priority_of_a_queue_is_a_quorum_queue_and_sending_is
         "write_timeout": broker.SECONDS,
     }
     named = {queue.name: queue for queue in settings["task_queues"]}
-    assert sorted(named) == sorted(q + step for q in QUEUES for step in ("", ".3", ".6", ".9"))
+    assert sorted(named) == sorted(q + step for q in (*QUEUES, MIRROR) for step in ("", ".3", ".6", ".9"))
     for name, queue in named.items():
         assert (queue.durable, queue.routing_key) == (True, name)
         assert queue.queue_arguments == {"x-queue-type": "quorum"}

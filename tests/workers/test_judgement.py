@@ -49,11 +49,39 @@ def calm(**changes: Any) -> dict[str, Any]:
         "disk_free": 2_000_000_000,
         "other_indexes": [],
         "index_mismatch": "",
+        "vector_stores": {"provider": "pgvector", "answers": "pgvector", "stores": []},
     }
+
+
+def stores(provider: str = "chroma", **changes: Any) -> dict[str, Any]:
+    """The state of an installation with Chroma beside PostgreSQL, `changes` to its store made."""
+    from pipeline.search.stores.backlog import NOT_ADDED
+
+    store = {**NOT_ADDED, "name": "chroma", "status": "ready", "active": True, "configured": True, **changes}
+    return {**calm(), "vector_stores": {"provider": provider, "answers": "chroma", "stores": [store]}}
 
 
 ADVICE: dict[str, tuple[dict[str, Any], str]] = {
     "nothing": (calm(), ""),
+    "a store that is well": (stores(outbox=3, oldest_unsent_seconds=1.0), ""),
+    "a store that fails": (
+        stores(failures=2, last_error="chroma answered 503"),
+        "the vector store chroma fails: chroma answered 503: larder stores check chroma",
+    ),
+    "a store that refused": (
+        stores(refused=1, last_error="it refuses a value"),
+        "the vector store chroma refused 1 chunk: it refuses a value: larder stores rebuild chroma",
+    ),
+    "a store that is gone from the file": (
+        stores("pgvector", configured=False),
+        "its changes are still noted: larder stores switch pgvector, larder stores drop chroma",
+    ),
+    "another provider in the file": (
+        stores(active=False),
+        "searches ask pgvector, and the configuration names chroma: larder stores switch chroma",
+    ),
+    "a store that is filled": (stores(active=False, status="filling"), ""),
+    "no store added yet": (stores(active=False, status="not added"), ""),
     "failed files": (
         calm(problems=[{"item": "a.md", "reason": "it is not UTF-8", "outcome": "failed"}]),
         "1 of docs could not be taken in: correct what `larder runs docs` names",

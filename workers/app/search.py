@@ -50,6 +50,7 @@ def retriever(runtime: Runtime, tenant: UUID) -> Retriever:
         caches=runtime.caches,
         reranker=partial(_reranker, runtime),
         rerank=runtime.rerank_options,
+        stores=runtime.stores,
         watch=runtime.health.watching,
         performed=partial(
             _performed, runtime, tenant, runtime.rag.monitoring.alerts.in_force.get("slow_query")
@@ -352,6 +353,7 @@ def are_truncated(runtime: Runtime, texts: Sequence[str]) -> list[bool] | None:
 def to_json(runtime: Runtime, tenant: UUID, search_results: SearchResults, *, local: bool = False) -> Json:
     """`{"results": [...], "degradation_level", "weak"}`; `explanation` if it was asked for, `partial` during loads.
 
+    `store` is there where vector stores beside PostgreSQL are configured.
     Addresses of files are told to who is on this machine (`local`) alone.
     """
     facts: Mapping[UUID, Json] = {}
@@ -364,6 +366,7 @@ def to_json(runtime: Runtime, tenant: UUID, search_results: SearchResults, *, lo
         ],
         "degradation_level": search_results.degradation_level,
         "weak": search_results.weak,
+        **({"store": search_results.store} if runtime.stores and search_results.store else {}),
         **({"partial": vars(search_results.partial)} if search_results.partial else {}),
     }
 

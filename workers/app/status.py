@@ -23,7 +23,7 @@ from pipeline.ledger import dead, embedding_use, overview, runs, sources, upkeep
 from pipeline.search.cache import partial_of_all
 from pipeline.search.chunk_store import active_index
 from pipeline.search.retriever import indexed_since
-from workers.app import reindex
+from workers.app import reindex, stores
 from workers.app.health import supervised
 from workers.app.health.judgement import next_steps
 from workers.app.ingestion import steps, sync
@@ -73,6 +73,7 @@ def status(runtime: Runtime, slow: Callable[[float], None] = lambda _seconds: No
             "embedding": embedding_state(runtime, connection),
             "other_indexes": reindex.inactive_indexes(connection),
             "index_mismatch": reindex.mismatch(runtime, active_index(connection)),
+            "vector_stores": stores.status(runtime, connection),
             "degradation_level": max(enrichment.pop("degradation_level"), SLOW_LEVEL if is_slow else 0),
             "enrichment": enrichment,
             "database": "ok",
@@ -108,6 +109,7 @@ def without_database(runtime: Runtime, error: LarderError) -> Json:
         "embedding": None,
         "other_indexes": [],
         "index_mismatch": "",
+        "vector_stores": {"provider": runtime.rag.provider, "answers": None, "stores": []},
         "alerts": [],
         "degradation_level": STORE_DOWN_LEVEL,
         "broker_shared_with": "",

@@ -17,9 +17,9 @@ from typer.models import CommandInfo, TyperInfo
 _PLACES = """
     processes:up processes:down processes:reload index:index index:ingest index:clear search:search search:explain
     search:why_visible enrich:enrich search:feedback status:status operate:runs operate:logs operate:doctor
-    index:sources operate:dead operate:audit operate:keys operate:reindex stories:app eval:app config:app config:init
-    processes:token processes:migrate processes:health processes:worker processes:beat processes:api
-    processes:flower processes:mcp processes:lend
+    index:sources operate:dead operate:audit operate:keys operate:reindex status:stores stories:app eval:app
+    config:app config:init processes:token processes:migrate processes:health processes:worker processes:beat
+    processes:api processes:flower processes:mcp processes:lend
 """
 COMMANDS = {
     (m if o == "app" else o.replace("_", "-")): (m, o)

@@ -1,4 +1,4 @@
-"""The operator's one screen: larder status."""
+"""The operator's screen, larder status; and commands for vector stores beside PostgreSQL, larder stores."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rich.live import Live
 from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.text import Text
-from typer import Option
+from typer import Argument, Option
 
 from pipeline.documents import Json
 from pipeline.documents.plain_text import first_names, plural
 from pipeline.errors import ConfigurationError
 from workers.app.health.source_words import count_rejected, left_out_in_words, nothing_stored
-from workers.cli.context import FAILED, CommandContext, command
+from workers.cli.context import FAILED, CommandContext, YesOption, command
 from workers.cli.tables import duration_text, first_lines, item_and_reason, rate_and_time_left, table, warn
 
 SLOW_SECONDS = 2.0
@@ -187,6 +187,8 @@ def _figures(document: Json) -> Iterator[tuple[str, str]]:
     silent = (f"[yellow]none serves {q} since {duration_text(seconds)}[/]" for q, seconds in unserved.items())
     yield "workers", ", ".join([*map(_worker, document["workers"]), *silent]) or "none running"
     yield "index", _index(document["index"]) if document["index"] else "none yet"
+    if document["vector_stores"]["stores"]:
+        yield "stores", _vector_stores(document["vector_stores"])
     if document["partial"]:
         few, all_ = document["partial"]["without_vectors"], document["partial"]["documents"]
         yield "partial", f"[yellow]{few:,} of {all_:,} documents have no vectors yet[/]: found by words alone"
@@ -256,6 +258,17 @@ def _embedding(e: Json) -> str:
     return usage
 
 
+def _vector_stores(document: Json) -> str:
+    """Which one answers, and what each lacks."""
+    lines = []
+    for s in document["stores"]:
+        waiting = f", {s['outbox']:,} to send" if s["outbox"] else ""
+        oldest = _since(", oldest {}", s["oldest_unsent_seconds"])
+        failing = f", [red]{escape(s['last_error'] or '')}[/]" if s["failures"] else ""
+        lines.append(f"{s['name']} {s['status']}{waiting}{oldest}{failing}")
+    return f"{document['answers']} answers; {'; '.join(lines)}"
+
+
 def _since(words: str, seconds: float | None) -> str:
     """Put a duration into `words`; empty for None."""
     return "" if seconds is None else words.format(duration_text(seconds))
@@ -266,3 +279,101 @@ def _until(moment: str | None) -> str:
         return "-"
     remaining = (datetime.fromisoformat(moment) - datetime.now(UTC)).total_seconds()
     return "due" if remaining <= 0 else duration_text(remaining)
+
+
+# Vector stores ------------------------------------------------------------------------------------
+
+stores = typer.Typer(no_args_is_help=True, help="Vector stores beside PostgreSQL.")
+
+NameArgument = Annotated[str, Argument(metavar="NAME", help="Its type, such as chroma.")]
+
+
+@command(stores, "list", looks=True)
+def list_stores(context: CommandContext) -> None:
+    """Show the vector stores, which one searches ask, and what each lacks."""
+    from workers.app import stores as beside
+
+    document = beside.listed(context.runtime)
+    rows = []
+    for s in document["stores"]:
+        oldest = "" if s["oldest_unsent_seconds"] is None else duration_text(s["oldest_unsent_seconds"])
+        state = s["status"] if s["configured"] else f"{s['status']}, not configured"
+        asked = "yes" if s["name"] == document["answers"] else ""
+        rows.append((s["name"], state, asked, s["outbox"], oldest, s["refused"], s["last_error"] or ""))
+    heads = ("store", "state", "asked", "to send", "oldest", "refused", "error")
+    lines = [table(heads, rows, right=heads[3:6])] if rows else ["none is configured (docs/stores.md)"]
+    context.answer(document, *lines, f"searches ask {document['answers']}")
+
+
+@command(stores, "check", answer_timeout=None, looks=True)
+def check_stores(
+    context: CommandContext,
+    names: Annotated[list[str] | None, Argument(metavar="[NAME]...", help="All if none is named.")] = None,
+    questions: Annotated[int, Option(min=0, help="Questions for the comparison.")] = 200,
+) -> None:
+    """Compare stores with PostgreSQL: counts, a sample of chunks, recall of exact search; exit 1 if one differs."""
+    from workers.app import stores as beside
+
+    names = names or list(context.settings.stores)
+    documents = [beside.check(context.runtime, name, questions=questions) for name in names]
+    rows = []
+    for one in documents:
+        figures = ["" if one[key] is None else one[key] for key in ("questions", "recall", "milliseconds")]
+        rows.append((one["store"], one["status"], *figures, "; ".join(one["problems"]) or "ok"))
+    heads = ("store", "state", "questions", "recall@10", "ms", "found")
+    failed = any(one["problems"] for one in documents)
+    context.answer(
+        {"success": not failed, "stores": documents},
+        table(heads, rows, right=heads[2:5]) if rows else "none is configured (docs/stores.md)",
+        code=FAILED if failed else 0,
+    )
+
+
+@command(stores, "add", answer_timeout=None)
+def add_store(context: CommandContext, name: NameArgument) -> None:
+    """Have a configured store filled beside the one that searches ask."""
+    from workers.app import stores as beside
+
+    context.ping()
+    done = beside.add(context.runtime, name)
+    sentence = f"{name} is being filled: larder stores list" if done["added"] else f"{name} was added before"
+    context.answer({"success": True, **done}, sentence)
+
+
+@command(stores, "switch")
+def switch_store(
+    context: CommandContext,
+    name: Annotated[str, Argument(metavar="NAME", help="Its type, or pgvector.")],
+    force: Annotated[bool, Option("--force", help="Even if it is not full.")] = False,
+) -> None:
+    """Have searches ask another store; the one before is kept up to date."""
+    from workers.app import stores as beside
+
+    done = beside.switch(context.runtime, name, force=force)
+    context.answer(
+        {"success": True, **done},
+        f"searches ask {name} within two seconds; back: larder stores switch {done['before']}",
+    )
+
+
+@command(stores, "drop", answer_timeout=None)
+def drop_store(context: CommandContext, name: NameArgument, yes: YesOption = False) -> None:
+    """Empty a store that searches do not ask, and note no changes for it any more."""
+    from workers.app import stores as beside
+
+    context.ping()
+    if not yes:
+        context.refuse_without_yes(f"empty {name} and forget it", "dropped", store=name)
+    done = beside.drop(context.runtime, name)
+    emptied = "" if done["emptied"] else "; its contents could not be deleted"
+    context.answer({"success": True, **done}, f"dropped {name}{emptied}")
+
+
+@command(stores, "rebuild")
+def rebuild_store(context: CommandContext, name: NameArgument) -> None:
+    """Have a store emptied and filled anew; another one answers meanwhile."""
+    from workers.app import stores as beside
+
+    done = beside.rebuild(context.runtime, name)
+    retried = f", {plural(done['retried'], 'refused chunk')} among it" if done["retried"] else ""
+    context.answer({"success": True, **done}, f"{name} is being filled anew{retried}: larder stores list")

@@ -309,6 +309,23 @@ FIGURES: tuple[tuple[str, str, tuple[str, ...], Callable[[Json], _Values]], ...]
         _one("degradation_level"),
     ),
     ("vector_store_size", "Chunks in the search index", (), _one("index", "chunks")),
+    (
+        "store_outbox",
+        "Chunks that a vector store beside PostgreSQL has yet to learn, and those that it refused",
+        ("store", "state"),
+        lambda f: [
+            ((s["name"], k), s[k]) for s in f["vector_stores"]["stores"] for k in ("outbox", "refused")
+        ],
+    ),
+    (
+        "store_unsent_seconds",
+        "Age of the oldest change that a vector store lacks; pgvector is part of each transaction",
+        ("store",),
+        lambda f: [
+            (("pgvector",), 0.0),
+            *(((s["name"],), s["oldest_unsent_seconds"] or 0.0) for s in f["vector_stores"]["stores"]),
+        ],
+    ),
     ("embedding_cache_size", "Bytes of the embedding cache", (), _one("embedding", "cache_bytes")),
     (
         "embedding_budget_left_ratio",

@@ -110,6 +110,12 @@ RULES: Mapping[str, Rule] = {
     "backlog_growing": Rule(
         "the backlog has grown for {value:.0f} s: larder status", _value_at("growing_seconds")
     ),
+    "store_behind": Rule(
+        "the vector store {subject} lacks changes for {value:.0f} s: larder stores list",
+        lambda document: [
+            (one["name"], one["oldest_unsent_seconds"]) for one in document["vector_stores"]["stores"]
+        ],
+    ),
     "enrichment_waiting": Rule(
         "Step 4 waits for {value:.0f} s: larder status", _value_at("enrichment", "oldest_seconds")
     ),

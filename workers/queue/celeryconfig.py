@@ -11,6 +11,9 @@ from workers.settings.queue import QueueSettings
 QUEUES = ("control", "ingest", "embed", "enrich")
 """Queues; each has its own worker, so that no kind of work waits for another."""
 
+MIRROR = "mirror"
+"""Queue of vector stores beside PostgreSQL; where one is configured, the worker of ingest serves it, too."""
+
 INDEXING = ("control", "ingest", "embed")
 """Queues needed for a sync."""
 
@@ -35,6 +38,7 @@ ROUTES = {
     "larder.vector.query": "enrich",
     "larder.stories.store": "enrich",
     "larder.stories.search": "enrich",
+    "larder.mirror": MIRROR,
 }
 
 
@@ -43,7 +47,9 @@ def _rabbit_settings(url: str, seconds: float, *, send_only: bool) -> dict[str, 
     if not rabbit.is_rabbit(url):
         return {}
     return {
-        "task_queues": [rabbit.queue_of(name) for queue in QUEUES for name in broker.lists_of(queue, url)],
+        "task_queues": [
+            rabbit.queue_of(name) for queue in (*QUEUES, MIRROR) for name in broker.lists_of(queue, url)
+        ],
         "broker_transport_options": rabbit.transport_options(seconds),
         # A process that only sends would miss heartbeats; it gets a confirmation for each message instead.
         "broker_heartbeat": 0 if send_only else 30,

@@ -59,6 +59,12 @@ OVERRIDES = (
     Override("LARDER_PROJECT", "project"),
     Override("LARDER_DATA", "storage.data"),
     Override("RAG_ENABLED", "enabled"),
+    Override("RAG_PROVIDER", "provider"),
+    Override("VECTOR_DB_PATH", "storage.local.path"),
+    Override("VECTOR_COLLECTION", "storage.local.collection"),
+    Override("PINECONE_API_KEY", "storage.cloud.apiKey"),
+    Override("PINECONE_ENV", "storage.cloud.environment"),
+    Override("PINECONE_INDEX", "storage.cloud.index"),
     Override("RAG_DEFAULT_TOP_K", "retrieval.topK"),
     Override("RAG_MAX_TOP_K", "retrieval.maxTopK"),
     Override("LOG_LEVEL", "monitoring.logging.level"),
@@ -147,6 +153,8 @@ def override(tree: Tree, environ: Mapping[str, str]) -> None:
             _share_address(tree)
         if provider and not _asked_for(tree, path[:-1], provider):
             continue
+        if path[1] == "storage" and path[2] in _STORES and not _has_store(tree, path[2]):
+            continue
         try:
             text = read(name)
         except SettingsError as error:
@@ -156,9 +164,23 @@ def override(tree: Tree, environ: Mapping[str, str]) -> None:
         if text and isinstance(section, dict):  # anything else is a problem of its own
             written = next((k for k in section if to_camel(k) == path[-1]), path[-1])
             # A path is relative to the current folder, as everywhere on a command line.
-            section[written] = str(Path(text).absolute()) if key == "storage.data" else text
+            section[written] = str(Path(text).absolute()) if key in _PATHS else text
             tree.places[*path[:-1], written] = Location(name)
             tree.variables[*path[:-1], written] = Variable(name, secret=False, whole=True)
+
+
+_PATHS = ("storage.data", "storage.local.path")
+_STORES: Mapping[str, str] = {"local": "chroma faiss qdrant", "cloud": "pinecone"}
+"""Section of a vector store -> types for whose variables alone it is made; Pinecone's go to no other service."""
+
+
+def _has_store(tree: Tree, name: str) -> bool:
+    """Whether the file has this vector store, or names one of its types as the provider."""
+    section = tree.at((ROOT, "storage", name))
+    kind = section.get("type") if isinstance(section, dict) else None
+    provider = str(tree.at((ROOT, "provider"))).lower()
+    types = _STORES[name].split()
+    return str(kind).lower() in types if kind else isinstance(section, dict) or provider in types
 
 
 def _asked_for(tree: Tree, path: KeyPath, provider: str) -> bool:

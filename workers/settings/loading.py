@@ -17,6 +17,7 @@ from pydantic.alias_generators import to_camel
 
 from connectors import SourceContext
 from connectors.sections import host_of, secret_value
+from pipeline.database.vector_stores import StoreOptions
 from pipeline.documents import language_metadata
 from pipeline.embedding.known_models import PROVIDER_FACTS
 from pipeline.ledger import project_id, tenant_id
@@ -25,6 +26,7 @@ from workers.settings.embedding import EmbeddingModel
 from workers.settings.environment import CONFIG, OVERRIDES, lookup, override
 from workers.settings.models import Configuration, ConfigurationFile
 from workers.settings.sources import SourceSettings, is_off
+from workers.settings.stores import configured
 from workers.settings.yamlfile import (
     ROOT,
     KeyPath,
@@ -45,8 +47,6 @@ MAX_PAUSE_SECONDS = 30.0
 """Seconds of pauses that one slice of a walk waits out at most: a second is no reason to put it back."""
 
 UNUSED: Mapping[str, str] = {
-    "storage.local": "Larder stores in PostgreSQL with pgvector",
-    "storage.cloud": "Larder stores in PostgreSQL with pgvector",
     "embedding.cache.path": "the cache of vectors is a table of the database",
     "embedding.cache.enabled": "vectors of texts already embedded are kept in any case",
     "enrichment.generator": "learnings and suggestions quote what people wrote",
@@ -131,6 +131,13 @@ class Settings:
         """A path of the configuration as an absolute one."""
         return self.folder / path.expanduser()
 
+    @property
+    def stores(self) -> dict[str, StoreOptions]:
+        """Configured vector stores beside PostgreSQL, by name."""
+        storage = self.rag.storage
+        options = configured(self.rag.provider, storage.local, storage.cloud, self.resolve)
+        return {one.type: one for one in options}
+
     def context_of(self, source: SourceSettings, limiter: Callable[[], RequestLimiter]) -> SourceContext:
         """Context of a source's connector beside its section; `limiter` is called by services only."""
         return SourceContext(
@@ -201,12 +208,14 @@ def _used(value: Any, path: KeyPath, notes: list[str]) -> Any:
 
 def _checked(tree: Tree) -> Configuration:
     _check_sources(tree)
+    _leave_out_unset_store(tree)
     try:
         rag = ConfigurationFile.model_validate(tree.data).rag
     except ValidationError as error:
         explain(error, tree, ConfigurationFile)
     else:
         _check_hosts(rag, tree)
+        _check_stores(rag, tree)
     if tree.problems:
         raise SettingsError(chain.from_iterable(tree.problems.values()))
     return rag
@@ -219,7 +228,8 @@ def _variables(tree: Tree, uses: Iterable[tuple[KeyPath, Variable]]) -> dict[str
     for path, variable in uses:
         for name in names_in(variable.origin):
             if is_secret(path, tree, ConfigurationFile):
-                secret[name] = secret.get(name, frozenset()) | {to_camel(str(path[1]))}
+                section = "stores" if path[1:3] == ("storage", "cloud") else to_camel(str(path[1]))
+                secret[name] = secret.get(name, frozenset()) | {section}
             else:
                 plain.add(name)
     return secret | dict.fromkeys(plain, frozenset())
@@ -241,6 +251,8 @@ def _services(rag: Configuration) -> Iterator[tuple[KeyPath, Any, str]]:
     for n, channel in enumerate(rag.monitoring.alerts.channels):
         if channel.url:
             yield (ROOT, "monitoring", "alerts", "channels", n), channel, channel.url
+    if cloud := rag.storage.cloud:
+        yield from (((ROOT, "storage", "cloud"), cloud, url) for url in cloud.addresses)
     if (traces := rag.monitoring.tracing).endpoint:
         yield (ROOT, "monitoring", "tracing", "endpoint"), traces, traces.endpoint
     if rag.auth.jwks_url:
@@ -264,6 +276,34 @@ def _readable_secrets(rag: Configuration, tree: Tree) -> Iterator[str]:
         is_local = host in ("localhost", "::1") or host.startswith("127.")
         if secret and url.startswith("http://") and not is_local:
             yield f"{tree.place(key)}: {spelled(key)}: its secret is readable on the way to http://{host}; use https"
+
+
+def _leave_out_unset_store(tree: Tree) -> None:
+    """A store in the cloud that nobody asks for needs no values for its variables, and is left out without them."""
+    path: KeyPath = (ROOT, "storage", "cloud")
+    section = tree.at(path)
+    unset = [p for p, problems in tree.problems.items() if p[:3] == path and problems[0].unset]
+    if (
+        not unset
+        or not isinstance(section, dict)
+        or tree.at((ROOT, "provider")) == section.get("type", "pinecone")
+    ):
+        return
+    for key in unset:
+        del tree.problems[key]
+    tree.notes.append(f"{tree.place(path)}: {spelled(path)}: not used: a variable in it is not set")
+    del tree.at(path[:-1])[path[-1]]
+
+
+def _check_stores(rag: Configuration, tree: Tree) -> None:
+    """Refuse a provider without a section."""
+    stores = [one.type for one in configured(rag.provider, rag.storage.local, rag.storage.cloud, Path)]
+    if rag.provider not in ("pgvector", *stores):
+        fix = f"write storage.cloud: {{type: {rag.provider}, ...}}"
+        allowed = "a store that the section storage has, or pgvector"
+        tree.complain(
+            (ROOT, "provider"), SettingsProblem(actual=repr(rag.provider), allowed=allowed, fix=fix)
+        )
 
 
 def _check_sources(tree: Tree) -> None:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from connectors.documents import redaction
 from connectors.documents.options import USUAL, DecisionRules, LevelRule, Redacted
@@ -37,21 +37,8 @@ from workers.settings.embedding import EmbeddingModel, EmbeddingSettings, StoryE
 from workers.settings.monitoring import MonitoringSettings
 from workers.settings.queue import QueueSettings
 from workers.settings.sources import Sources, SourceSettings
+from workers.settings.stores import PROVIDERS, CloudStoreSettings, LocalStoreSettings
 from workers.settings.values import BrokerUrl, DatabaseUrl, Language, Similarity, ValkeyUrl
-
-
-def _only(name: str, why: str) -> BeforeValidator:
-    """The one value that a key of other versions and tools may have."""
-
-    def checked(value: Any) -> str:
-        if str(value).lower() != name:
-            raise refusal(name, why)
-        return name
-
-    return BeforeValidator(checked)
-
-
-_PGVECTOR = _only("pgvector", "Larder stores in PostgreSQL with pgvector: write provider: pgvector")
 
 
 class FeatureFlags(ConfigSection):
@@ -92,7 +79,7 @@ class BrokerSettings(ConfigSection):
 
 
 class StorageSettings(ConfigSection):
-    """Database, broker and data folder."""
+    """Database, broker, data folder, and vector stores beside PostgreSQL (docs/stores.md)."""
 
     database: DatabaseSettings = DatabaseSettings()
     """PostgreSQL."""
@@ -100,6 +87,21 @@ class StorageSettings(ConfigSection):
     """Valkey or Redis, or RabbitMQ."""
     data: Folder = Path(".larder")
     """Folder of the embedded servers."""
+    local: LocalStoreSettings | None = Field(
+        default=None, examples=[{"type": "chroma", "path": "./vector-db", "collection": "backlog_chef"}]
+    )
+    """A vector store in a folder. Empty: none, unless `provider` names one."""
+    cloud: CloudStoreSettings | None = Field(
+        default=None,
+        examples=[{"type": "pinecone", "apiKey": "${PINECONE_API_KEY}", "index": "backlog-chef"}],
+    )
+    """A vector store that is a service or a server. Empty: none."""
+
+    @model_validator(mode="after")
+    def _have_two_names(self) -> Self:
+        if self.local and self.cloud and self.local.type == self.cloud.type:
+            refuse(self, [Mismatch(key="cloud", expected="another type of store than local")])
+        return self
 
 
 class WeightSettings(ConfigSection):
@@ -312,8 +314,9 @@ class Configuration(ConfigSection):
 
     enabled: Flag = True
     """Master switch: false answers as if nothing were known."""
-    provider: Annotated[str, _PGVECTOR, Expected("pgvector")] = "pgvector"
-    """Store of chunks: PostgreSQL with pgvector."""
+    provider: Annotated[str, OneOf(PROVIDERS)] = "pgvector"
+    """Where the nearest chunks are searched: in PostgreSQL (pgvector), or in a vector store beside it, which is filled
+    from PostgreSQL and can be thrown away: chroma, faiss, pinecone, weaviate, qdrant (docs/stores.md)."""
     rollout_percentage: Number = Field(default=100, ge=0, le=100)
     """Share of backlog items that are enriched."""
     feature_flags: FeatureFlags = FeatureFlags()

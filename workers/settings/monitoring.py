@@ -171,6 +171,7 @@ ALERTS: Mapping[str, tuple[float, Severity]] = {
     "silent_queue": (600, "error"),
     "unserved_queue": (60, "error"),
     "backlog_growing": (600, "warning"),
+    "store_behind": (300, "warning"),
     "enrichment_waiting": (10, "error"),
     "embedding_held": (1, "error"),
     "budget_low": (0.9, "warning"),

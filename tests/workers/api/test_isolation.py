@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import text
 
 from pipeline.access import LEVELS, Caller
+from pipeline.database.vector_stores import StoreOptions
 from pipeline.ledger import project_id, tenant_id
+from pipeline.search.stores import FloatVector, Neighbour, Scope, outbox
+from pipeline.search.stores.memory import MemoryStore
+from pipeline.search.stores.registry import VectorStores
 from tests.conftest import Addresses
+from tests.pipeline.workshop import Workshop, document
 from tests.workers.api.conftest import ACME, CONFIG
+from tests.workers.api.test_query import BERTH
 from tests.workers.cli.conftest import runner, variables
 from workers.api.agents import Tools
+from workers.app.enrichment import job
 from workers.local import embedded
 from workers.runtime import Runtime
 
 EXAMPLES = int(os.environ.get("LARDER_CASES", "60"))
-"""Callers with a question each; every one asks by 14 ways."""
+"""Callers with a question each; every one asks by 15 ways."""
 READERS = {
     0: [],
     1: [{"user:ann"}],
@@ -73,10 +83,73 @@ def check(caller: Caller, said: str, asked: str) -> int:
     return len(shown)
 
 
+class Liar(MemoryStore):
+    """A vector store that answers with chunks of everybody, twice some, never all, and some that never were."""
+
+    def __init__(self, ids: list[str]) -> None:
+        super().__init__()
+        self.ids, self.random, self.asked = ids, Random(7), 0
+
+    def near(self, _vector: FloatVector, n: int, _scope: Scope) -> list[Neighbour]:
+        self.asked += 1
+        told = self.random.choices(self.ids, k=2 * len(self.ids))
+        told = [one for one in told if self.random.random() > 0.1]
+        told += [f"{uuid4()}:0", "no id", f"{told[0].partition(':')[0]}:7"]
+        similarities = [self.random.choice([1.0, 0.0, float("nan"), 1e9]) for _ in told]
+        return [*map(Neighbour, told, similarities)][: n if self.asked % 2 else None]
+
+
+@pytest.fixture
+def liar(parts: Runtime, monkeypatch: pytest.MonkeyPatch) -> Iterator[Liar]:
+    """The active store, which lies; besides there are a deleted document, and one whose text was another an hour ago."""
+    shop = Workshop(parts.database, ACME.tenant, BERTH, "notes-ghost")
+    ghosts = ("public-6", "public-7")
+    shop.admit(*(document(name, f"Mooring lines of evil {name}, public 0.") for name in ghosts))
+    shop.index()
+    shop.set("public-6", "hidden = true")
+    shop.admit(document("public-7", "Mooring lines of acme berth, public 0."))
+    shop.index()
+    ids = [
+        outbox.point_id(*row)
+        for tenant in ("acme", "evil")
+        for row in parts.database.fetch(tenant_id(tenant), "select document_id, ord from chunk", {})
+    ]
+    lying = Liar(ids)
+    with parts.database.control() as connection:
+        outbox.register(connection, "memory", preferred=True)
+        connection.execute(text("update vector_store set status = 'ready', active = true"))
+    made = VectorStores(parts.database, {"memory": StoreOptions("memory")}, opener=lambda _: lying)
+    monkeypatch.setitem(parts.__dict__, "stores", made)
+    yield lying
+    with parts.database.control() as connection:
+        outbox.drop(connection, "memory")
+    shop.sql("delete from chunk where document_id = any(:ids)", ids=[shop.id(name) for name in ghosts])
+    shop.sql("update document set deleted = true, hidden = true where source_id = :id", id=shop.source)
+
+
 @pytest.mark.req("001-115", "001-117", "001-119", "001-120", "001-121")
 def test_nothing_foreign_comes_back_by_any_address(
     parts: Runtime, api: TestClient, token: Callable[..., str]
 ) -> None:
+    hold_by_any_address(parts, api, token)
+
+
+@pytest.mark.req("001-013", "001-118")
+def test_a_vector_store_that_lies_changes_nothing_of_that(
+    parts: Runtime, api: TestClient, token: Callable[..., str], liar: Liar
+) -> None:
+    hold_by_any_address(parts, api, token)
+    assert liar.asked > EXAMPLES
+    answer = api.post(
+        "/api/v1/search",
+        json={"text": "mooring lines", "mode": "vector"},
+        headers={"Authorization": f"Bearer {token()}"},
+    )
+    assert answer.json()["store"] == "memory"
+
+
+def hold_by_any_address(parts: Runtime, api: TestClient, token: Callable[..., str]) -> None:
+    """Callers of all rights ask by every way."""
     every = [
         row[0]
         for tenant in ("acme", "evil")
@@ -128,6 +201,10 @@ def test_nothing_foreign_comes_back_by_any_address(
                 answers[name] = call()
             except Exception as error:  # noqa: BLE001 (whatever it says is shown, too)
                 answers[name] = str(error)
+        item = {"id": "PBI-1", "title": words, "project": str(place)}
+        for one in json.loads(ask("POST", "/enrich", {"pbi": item})).get("jobs", []):
+            job.run(parts, caller.tenant, UUID(one["id"]))
+            answers["step 4"] = ask("GET", f"/enrich/{one['id']}")
         for name, said in answers.items():
             shown += check(caller, said, name)
         cases += len(answers)

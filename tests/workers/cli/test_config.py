@@ -188,11 +188,11 @@ rag:
 
 
 def test_keys_that_are_not_used_are_warnings(run: Run) -> None:
-    write("rag: {storage: {local: {path: x}}}\n")
+    write("rag: {enrichment: {generator: gemini}}\n")
     checked = run("check", "--json")
     assert checked.exit_code == 0
     assert len(document(checked)["warnings"]) == 1
-    assert "storage.local" in document(checked)["warnings"][0]
+    assert "enrichment.generator" in document(checked)["warnings"][0]
     assert "warning" in run("check").stdout
 
 

@@ -151,6 +151,7 @@ def picture(sources: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
         "workers": [{"name": f"worker-{q}@host", "queues": [q], "age_seconds": 3.0} for q in queues],
         "canaries": dict.fromkeys(queues, 42.0),
         "unserved": {},
+        "vector_stores": {"provider": "pgvector", "answers": "pgvector", "stores": []},
         "index": {**index, "vector_index": "hnsw", "keyword_index": "gin"},
         "partial": None,
         "embedding": {

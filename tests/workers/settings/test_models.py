@@ -13,7 +13,7 @@ from pipeline.database.engine import SPARE_CONNECTIONS
 from pipeline.embedding.calls import PROVIDERS
 from pipeline.search import Weights
 from workers.runtime import Addresses, Runtime
-from workers.settings import EMBEDDING_PROVIDERS, Configuration, Settings, SettingsError, SettingsProblem
+from workers.settings import EMBEDDING_PROVIDERS, Configuration, Settings, SettingsProblem
 
 Loaded = Callable[..., Settings]
 Problems = Callable[..., list[SettingsProblem]]
@@ -63,16 +63,6 @@ def test_the_documented_values_of_the_search_sections(loaded: Loaded) -> None:
         900,
         100,
     )
-
-
-@pytest.mark.req("001-040")
-def test_the_provider_comes_from_its_variable(loaded: Loaded) -> None:
-    text = "rag:\n  provider: ${RAG_PROVIDER:-chroma}\n"
-    assert loaded(text, {"RAG_PROVIDER": "pgvector"}).rag.provider == "pgvector"
-    with pytest.raises(
-        SettingsError, match=r"larder.yaml:2: provider: found 'chroma', expected pgvector; Larder"
-    ):
-        loaded(text)
 
 
 @pytest.mark.req("001-058", "001-059", "001-060", "001-061", "001-062", "001-063", "001-064")

@@ -212,14 +212,6 @@ def test_the_error_is_a_configuration_error_with_exit_code_2(here: Path) -> None
     assert str(caught.value).startswith("missing.yaml: found a file that cannot be read (No such file")
 
 
-@pytest.mark.req("001-027")
-@pytest.mark.parametrize("provider", ["chroma", "pinecone", "faiss", "weaviate"])
-def test_stores_of_the_documents_are_refused_with_the_way_out(lines: Lines, provider: str) -> None:
-    (line,) = lines(f"rag:\n  provider: {provider}\n")
-    assert f"larder.yaml:2: provider: found '{provider}', expected pgvector" in line
-    assert "Larder stores in PostgreSQL with pgvector" in line
-
-
 class TestHostileFiles:
     """A file can be refused, but not exhaust the process."""
 

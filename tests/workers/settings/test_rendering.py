@@ -75,6 +75,8 @@ class TestInitialFile:
                 "AlertCondition",
                 "PbiMetadata",
                 "LevelRule",
+                "LocalStoreSettings",
+                "CloudStoreSettings",
             ):
                 for field in section.model_fields.values():
                     assert re.search(rf"^ +(# |- )?{field.alias}:", text, re.MULTILINE), field.alias
@@ -102,6 +104,7 @@ class TestInitialFile:
             "LARDER_JWT_SECRET": "s" * 32,
             "LARDER_ENCRYPTION_KEYS": "k" * 43 + "=",
             "GEMINI_API_KEY": "k",
+            "PINECONE_API_KEY": "k",
         }
         (here / "larder.yaml").write_text(text.replace("updateSchedule", "# updateSchedule"))
         settings = load(None, environ)

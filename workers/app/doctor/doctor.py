@@ -20,7 +20,7 @@ from pipeline.errors import LarderError, StoreUnavailable
 from pipeline.ledger import audit, overview, upkeep
 from pipeline.ledger import sources as ledger
 from workers import PACKAGE, installed_version
-from workers.app import status
+from workers.app import status, stores
 from workers.app.doctor import server_checks as server
 from workers.app.health import judgement
 from workers.app.health.judgement import Diagnosis, error, fine, warning
@@ -235,6 +235,16 @@ def too_old(server: str) -> bool:
     return bool(numbers) and numbers < LEAST_SERVERS.get(kind, ())
 
 
+def vector_stores(runtime: Runtime) -> Diagnosis:
+    """Vector stores beside PostgreSQL have its chunks, and no others."""
+    looked = stores.check_all(runtime)
+    if found := [f"{name}: {problem}" for name, problems in looked.items() for problem in problems]:
+        return error("; ".join(found[:NAMED]), f"{REPAIR} fills it anew; searches ask another one meanwhile")
+    return fine(
+        f"{', '.join(looked)} as PostgreSQL has it" if looked else "none beside PostgreSQL to compare"
+    )
+
+
 def index_size(runtime: Runtime) -> Diagnosis:
     """Vector indexes hold little beside what is searched."""
     with runtime.database.control() as connection:
@@ -339,6 +349,7 @@ CHECKS: tuple[Check, ...] = (
     Check("figures", figures, count_anew),
     Check("versions", versions),
     Check("index size", index_size, by_owner("reindex index concurrently", upkeep.bloated_indexes)),
+    Check("vector stores", vector_stores, stores.repair),
     Check("vacuum", vacuum, by_owner("vacuum (analyze)", upkeep.unvacuumed_tables)),
     Check("broker", server.message_broker, needs_database=False),
     Check("heartbeats", server.heartbeats, needs_database=False),

@@ -65,7 +65,7 @@ def judge(status: Json) -> list[Diagnosis]:
     looks = (
         (_servers, _supervised)
         if status["database"] != "ok"
-        else (_workers, _servers, _supervised, _work, _content, _attention, _indexes)
+        else (_workers, _servers, _supervised, _work, _content, _attention, _indexes, _stores)
     )
     return sorted(chain(*(look(status) for look in looks)), key=lambda one: one.status != "error")
 
@@ -231,3 +231,36 @@ def _indexes(status: Json) -> Iterator[Diagnosis]:
         yield warning("the new search index is full", "larder reindex switch", "search index")
     elif status["index_mismatch"] and not building:
         yield warning(status["index_mismatch"], "run larder reindex", "search index")
+
+
+def _stores(status: Json) -> Iterator[Diagnosis]:
+    """Findings about vector stores beside PostgreSQL; searches go on without them."""
+    check, document = "vector stores", status["vector_stores"]
+    for s in document["stores"]:
+        if not s["configured"]:
+            detail = f"the vector store {s['name']} is configured no more, and its changes are still noted"
+            fix = f"larder stores drop {s['name']}"
+            yield warning(detail, f"larder stores switch pgvector, {fix}" if s["active"] else fix, check)
+        elif s["failures"]:
+            yield warning(
+                f"the vector store {s['name']} fails: {s['last_error']}",
+                f"larder stores check {s['name']}",
+                check,
+            )
+        elif s["refused"]:
+            detail = (
+                f"the vector store {s['name']} refused {plural(s['refused'], 'chunk')}: {s['last_error']}"
+            )
+            yield warning(detail, f"larder stores rebuild {s['name']}", check)
+    active = next((s["name"] for s in document["stores"] if s["active"]), "pgvector")
+    provider = next((s for s in document["stores"] if s["name"] == document["provider"]), None)
+    added = [s for s in document["stores"] if s["status"] != "not added"]
+    if (
+        provider is not None
+        and active != provider["name"]
+        and added
+        and provider["status"] in {"ready", "not added"}
+    ):
+        step = "switch" if provider["status"] == "ready" else "add"
+        detail = f"searches ask {active}, and the configuration names {provider['name']}"
+        yield warning(detail, f"larder stores {step} {provider['name']}", check)

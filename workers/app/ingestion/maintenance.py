@@ -19,6 +19,7 @@ from pipeline.ingest import hints, work_in_progress
 from pipeline.ledger import audit, embedding_use, renewed, search_indexes, sources, upkeep
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import SearchIndex, active_index, indexes
+from pipeline.search.stores import outbox
 from workers.runtime import Runtime
 
 logger = logging.getLogger(__name__)
@@ -135,9 +136,11 @@ def build_indexes(runtime: Runtime) -> None:
 
 def _due_builds(runtime: Runtime, connection: Connection, index: SearchIndex) -> tuple[bool, bool]:
     retrieval = runtime.rag.retrieval
-    return term_statistics.build_due(
+    keyword, vector = term_statistics.build_due(
         connection, index, exact_below=retrieval.exact_below, build_at=retrieval.build_at
     )
+    # A foreign store saves the memory of a vector index.
+    return keyword, vector and not outbox.is_foreign(connection)
 
 
 def _build(runtime: Runtime, index: SearchIndex, *, keyword: bool, vector: bool) -> None:

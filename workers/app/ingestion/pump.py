@@ -14,6 +14,7 @@ from pipeline.errors import LarderError, StoreError
 from pipeline.ingest.hints import HOOK
 from pipeline.ledger import Stage, due_work, jobs, runs, sources, upkeep
 from pipeline.search.chunk_store import indexes
+from workers.app import stores
 from workers.app.ingestion import steps
 from workers.app.ingestion.sync import Configured, as_indexing_error, open_source, source_of_row, start_run
 from workers.queue import broker, dispatch
@@ -52,6 +53,7 @@ def pump_once(runtime: Runtime, sent: float | None = None) -> None:
         dispatch.wake_pump()  # more may wait
     _open_due(runtime, sent)
     close_settled(runtime)
+    stores.send_mirrors(runtime)
     with runtime.database.control() as connection:
         lacking = indexes(connection)
     if chosen and len(lacking) > 1:

@@ -1,0 +1,10 @@
+drop trigger if exists vectors_inserted on chunk;
+drop trigger if exists vectors_updated on chunk;
+drop trigger if exists vectors_deleted on chunk;
+drop trigger if exists vectors_of_document on document;
+drop function note_vectors_from(text, boolean);
+drop function note_vectors_of_document();
+drop function note_vectors();
+drop table vector_outbox;
+drop table vector_store;
+drop sequence vector_turn;

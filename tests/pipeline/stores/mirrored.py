@@ -1,0 +1,70 @@
+"""A workshop with a vector store beside PostgreSQL, carried over as workers do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline.search.stores import Scope, VectorStore, outbox
+from pipeline.search.stores.memory import MemoryStore
+from pipeline.search.stores.mirror import NOBODY, Mirror
+from pipeline.search.stores.outbox import StoreRow, point_id
+from tests.pipeline.workshop import Workshop
+
+
+def set_up(shop: Workshop, name: str = "memory", *, preferred: bool = True) -> None:
+    """Register a store, as `larder stores add` does."""
+    for table in outbox.TABLES:
+        with shop.database.control() as connection:
+            outbox.note_changes(connection, table, on=True)
+    with shop.database.control() as connection:
+        assert outbox.register(connection, name, preferred=preferred)
+
+
+class Mirrored:
+    """A store in memory that is registered, and its mirror."""
+
+    def __init__(self, shop: Workshop, store: VectorStore | None = None, *, name: str = "memory") -> None:
+        self.shop = shop
+        self.store: Any = store or MemoryStore()
+        set_up(shop, name)
+        self.mirror = Mirror(shop.database, name, self.store)
+
+    def carry(self) -> int:
+        """Carry all that is due over; returns the number of chunks."""
+        carried = 0
+        for _ in range(200):
+            self.mirror.look_after()
+            with self.shop.database.control() as connection:
+                tenants = outbox.due_tenants(connection, self.mirror.name)
+            batch = sum(self.mirror.carry(tenant) for tenant in tenants)
+            carried += batch
+            if not batch and self.row.status == "ready":
+                return carried
+        raise AssertionError(f"it never ends: {self.row}, {self.outbox()}")
+
+    @property
+    def row(self) -> StoreRow:
+        with self.shop.database.control() as connection:
+            return next(row for row in outbox.listed(connection) if row.name == self.mirror.name)
+
+    def outbox(self) -> list[Any]:
+        return self.shop.sql("select * from vector_outbox order by lane, turn")
+
+    def stored(self) -> set[str]:
+        """Ids in the store, without marks."""
+        return {
+            id_
+            for points in self.store.collections.values()
+            for tenant, id_ in points
+            if tenant != str(NOBODY)
+        }
+
+    def expected(self) -> set[str]:
+        """Ids that it should have by PostgreSQL."""
+        rows = self.shop.sql("""
+            select c.document_id, c.ord from chunk c join document d on d.id = c.document_id
+            where not d.hidden and not d.deleted and c.embedding is not null""")
+        return {point_id(row["document_id"], row["ord"]) for row in rows}
+
+    def scope(self) -> Scope:
+        return Scope(collection="chunks-1", tenant=self.shop.tenant)

@@ -1,0 +1,318 @@
+"""What changes in PostgreSQL is carried over into a vector store: all of it, the last state, and nothing else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from uuid import UUID
+
+import numpy as np
+import pytest
+from sqlalchemy import text
+
+from pipeline.database.engine import Database
+from pipeline.errors import StoreRejected, StoreUnavailable
+from pipeline.ledger import search_indexes
+from pipeline.search.stores import Point, Scope, backlog, outbox
+from pipeline.search.stores.memory import MemoryStore
+from pipeline.search.stores.mirror import NOBODY, Mirror
+from tests.pipeline.shelf import Shelf
+from tests.pipeline.stores.mirrored import Mirrored
+from tests.pipeline.workshop import Workshop, document, paragraphs
+
+
+@pytest.fixture
+def beside(alone: Workshop) -> Mirrored:
+    """Two documents of five chunks, searchable, and a store that was added later."""
+    alone.admit(document("a", paragraphs(3)), document("b", paragraphs(2, "other")))
+    alone.index()
+    return Mirrored(alone)
+
+
+def test_pgvector_alone_writes_no_outbox(alone: Workshop) -> None:
+    alone.admit(document("a", paragraphs(3)))
+    alone.index()
+    assert alone.value("select count(*) from vector_outbox") == 0
+    assert alone.value("select count(*) from pg_trigger where tgname like 'vectors_%'") == 0
+
+
+def test_a_store_is_filled_with_what_was_there_before_and_then_asked(beside: Mirrored) -> None:
+    assert beside.row.status == "emptying"
+    assert beside.carry() == 5
+    assert beside.stored() == beside.expected() != set()
+    assert (beside.row.status, beside.row.active, beside.outbox()) == ("ready", True, [])
+
+
+def test_points_carry_vector_and_attributes(beside: Mirrored) -> None:
+    beside.carry()
+    rows = beside.shop.sql("select document_id, ord, embedding from chunk")
+    for row in rows:
+        point = beside.store.collections["chunks-1"][
+            str(beside.shop.tenant), f"{row['document_id']}:{row['ord']}"
+        ]
+        assert np.array_equal(point.vector, row["embedding"].to_numpy().astype("f4"))
+        assert (point.project, point.kind, point.source_type) == (beside.shop.project, "reference", "text")
+        assert point.security_level == "internal"
+
+
+def test_changes_are_carried_over_and_deletions_go_first(beside: Mirrored) -> None:
+    beside.carry()
+    beside.shop.admit(document("a", paragraphs(1)), document("c", paragraphs(2, "new")))
+    beside.shop.index()
+    lanes = [row["lane"] for row in beside.outbox()]
+    assert lanes == sorted(lanes)
+    assert set(lanes) == {0, 1}
+    beside.mirror.batch = lanes.count(0)
+    beside.mirror.carry(beside.shop.tenant)
+    assert [row["lane"] for row in beside.outbox()] == [1] * lanes.count(1)
+    beside.carry()
+    assert beside.stored() == beside.expected()
+
+
+@pytest.mark.parametrize(
+    ("assignment", "left"),
+    [("hidden = true", 2), ("deleted = true, hidden = true", 2), ("security_level = 'secret'", 5)],
+)
+def test_what_is_hidden_deleted_or_restricted_leaves_the_store(
+    beside: Mirrored, assignment: str, left: int
+) -> None:
+    beside.carry()
+    with (
+        beside.shop.database.control()
+        if "hidden" in assignment
+        else beside.shop.database.tenant(beside.shop.tenant) as connection
+    ):
+        connection.execute(
+            text(f"update document set {assignment} where id = :id"), {"id": beside.shop.id("a")}
+        )
+    assert [row["lane"] for row in beside.outbox()] == [0, 0, 0]
+    beside.carry()
+    scope = Scope(collection="chunks-1", tenant=beside.shop.tenant, security_levels=("internal",))
+    assert len(beside.stored()) == left
+    assert {id_.partition(":")[0] for id_ in beside.stored() if id_} >= {str(beside.shop.id("b"))}
+    assert len(beside.store.near(np.ones(32, dtype="f4"), 10, scope)) == 2
+    beside.shop.set("a", "hidden = false, deleted = false, security_level = 'internal'")
+    beside.carry()
+    assert len(beside.stored()) == 5
+
+
+def test_steps_of_the_ledger_that_change_no_point_write_nothing(beside: Mirrored) -> None:
+    beside.carry()
+    beside.shop.set("a", "last_error = 'x', attempts = 1, lease_until = now(), title = 'other'")
+    beside.shop.admit(document("a", paragraphs(3)))
+    beside.shop.index()
+    assert beside.outbox() == []
+
+
+def test_a_row_that_changes_while_it_is_carried_is_carried_again(beside: Mirrored) -> None:
+    beside.carry()
+    store, shop = beside.store, beside.shop
+    shop.set("a", "kind = 'decision'")
+
+    class Late(MemoryStore):
+        def put(self, collection: str, points: Sequence[Point]) -> None:
+            if shop.value("select kind from document where id = :id", id=shop.id("a")) == "decision":
+                shop.set("a", "kind = 'work'")
+            store.put(collection, points)
+
+    assert Mirror(shop.database, "memory", Late()).carry(shop.tenant) == 3
+    assert len(beside.outbox()) == 3
+    beside.carry()
+    kinds = {p.kind for p in store.collections["chunks-1"].values() if p.tenant == shop.tenant}
+    assert kinds == {"work", "reference"}
+
+
+def test_a_worker_whose_lease_ran_out_has_its_rows_carried_again(beside: Mirrored) -> None:
+    beside.carry()
+    beside.shop.set("a", "kind = 'work'")
+    with beside.shop.database.tenant(beside.shop.tenant) as connection:
+        frozen = outbox.claim(connection, beside.shop.tenant, "memory", most=10, lease=0.0)
+    assert beside.carry() == 3
+    # The first one wakes and has written an old state into the store.
+    with beside.shop.database.tenant(beside.shop.tenant) as connection:
+        outbox.finish(connection, frozen, list(frozen.turns))
+    assert beside.carry() == 3
+
+
+class Failing(MemoryStore):
+    """Fails as told; refuses points of documents."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: Exception | None = None
+        self.refused: set[str] = set()
+
+    def put(self, collection: str, points: Sequence[Point]) -> None:
+        if self.error:
+            raise self.error
+        if any(point.id in self.refused for point in points):
+            raise StoreRejected("no")
+        super().put(collection, points)
+
+
+def test_a_store_that_is_away_is_paused_and_nothing_is_lost(alone: Workshop) -> None:
+    alone.admit(document("a", paragraphs(3)))
+    alone.index()
+    store = Failing()
+    beside = Mirrored(alone, store)
+    beside.carry()
+    store.error = StoreUnavailable("it is away", retry_after=7)
+    alone.set("a", "kind = 'work'")
+    with pytest.raises(StoreUnavailable):
+        beside.mirror.carry(alone.tenant)
+    row = beside.row
+    assert (row.failures, row.last_error) == (1, "it is away")
+    assert beside.mirror.carry(alone.tenant) == 0
+    assert beside.mirror.look_after() is None
+    assert [(r["crash_count"], r["attempts"], r["dead_at"]) for r in beside.outbox()] == [(0, 0, None)] * 3
+    assert 5 < alone.value("select extract(epoch from min(due_at) - now()) from vector_outbox") < 8
+    store.error = None
+    alone.sql("update vector_outbox set due_at = now()")
+    with alone.database.control() as connection:
+        connection.execute(text("update vector_store set due_at = now()"))
+    assert beside.carry() == 3
+    assert beside.row.failures == 0
+
+
+def test_a_refused_chunk_alone_is_given_up_and_may_be_tried_again(alone: Workshop) -> None:
+    alone.admit(document("a", paragraphs(7)))
+    alone.index()
+    store = Failing()
+    store.refused = {f"{alone.id('a')}:4"}
+    beside = Mirrored(alone, store)
+    beside.carry()
+    assert beside.expected() - beside.stored() == store.refused
+    assert [(row["ord"], row["last_error"]) for row in beside.outbox()] == [(4, "no")]
+    with alone.database.control() as connection:
+        assert backlog.backlogs(connection)["memory"].dead == 1
+        store.refused = set()
+        assert outbox.retry_dead(connection, "memory") == 1
+    beside.carry()
+    assert beside.stored() == beside.expected()
+
+
+def test_a_chunk_that_kills_workers_travels_alone_and_is_given_up(beside: Mirrored) -> None:
+    beside.carry()
+    shop = beside.shop
+    shop.set("a", "kind = 'work'")
+    shop.set("b", "kind = 'work'")
+    shop.sql("update vector_outbox set crash_count = 3 where document_id = :id and ord = 1", id=shop.id("a"))
+    assert beside.carry() >= 4
+    assert [(row["ord"], row["crash_count"]) for row in beside.outbox()] == [(1, 4)]
+    assert beside.outbox()[0]["dead_at"] is not None
+
+
+def test_two_workers_carry_everything_once(beside: Mirrored) -> None:
+    beside.mirror.batch = 2
+    for _ in range(2):
+        beside.mirror.look_after()
+    counts: list[int] = []
+
+    def work() -> None:
+        while carried := beside.mirror.carry(beside.shop.tenant):
+            counts.append(carried)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(30)
+    assert sum(counts) == 5
+    assert beside.stored() == beside.expected()
+
+
+def age(beside: Mirrored, seconds: int = 60) -> None:
+    """Let a mark become old enough to be relied on."""
+    with beside.shop.database.control() as connection:
+        connection.execute(text(f"update vector_store set marked_at = marked_at - interval '{seconds} s'"))
+
+
+def marks(beside: Mirrored) -> list[str]:
+    return [id_ for tenant, id_ in beside.store.collections["chunks-1"] if tenant == str(NOBODY)]
+
+
+@pytest.mark.parametrize("loss", ["emptied", "swapped", "restored"])
+def test_a_store_that_is_not_the_one_that_was_filled_is_noticed_and_rebuilt(
+    beside: Mirrored, loss: str
+) -> None:
+    beside.carry()
+    earlier = {name: dict(points) for name, points in beside.store.collections.items()}
+    for _ in range(3):
+        age(beside)
+        beside.mirror.look_after()
+    assert len(marks(beside)) == 2
+    assert beside.mirror.problem(beside.row) == ""
+    other = Point(id=f"{UUID(int=5)}:9", vector=np.ones(32, dtype="f4"), tenant=NOBODY)
+    beside.store.collections.clear()
+    if loss == "swapped":
+        beside.store.put("chunks-1", [other, Point(id="x", vector=other.vector, tenant=beside.shop.tenant)])
+    if loss == "restored":
+        beside.store.collections.update(earlier)
+    age(beside)
+    assert beside.mirror.problem(beside.row) != ""
+    beside.mirror.look_after()
+    assert (beside.row.status, beside.row.active) == ("emptying", True)
+    beside.carry()
+    assert beside.stored() == beside.expected()
+    assert "x" not in beside.stored()
+
+
+def test_a_store_that_is_emptied_after_its_first_mark_is_noticed_before_the_second(beside: Mirrored) -> None:
+    beside.carry()
+    assert len(marks(beside)) == 1
+    beside.store.collections.clear()
+    age(beside)
+    beside.mirror.look_after()
+    assert beside.row.status == "emptying"
+
+
+def test_a_database_that_was_restored_is_noticed(beside: Mirrored) -> None:
+    beside.carry()
+    mark = f"{beside.row.mark}:{10**9}"
+    beside.store.put("chunks-1", [Point(id=mark, vector=np.ones(32, dtype="f4"), tenant=NOBODY)])
+    assert "database was restored" in beside.mirror.problem(beside.row)
+
+
+def test_what_is_under_way_when_a_store_is_emptied_is_carried_again(beside: Mirrored) -> None:
+    beside.carry()
+    beside.shop.set("a", "kind = 'work'")
+    with beside.shop.database.tenant(beside.shop.tenant) as connection:
+        claimed = outbox.claim(connection, beside.shop.tenant, "memory", most=10, lease=60)
+    with beside.shop.database.control() as connection:
+        outbox.rebuild(connection, "memory")
+    beside.mirror.look_after()
+    beside.mirror.look_after()
+    # What it carried was emptied; it ends now, and takes no row away that the walk has noted meanwhile.
+    with beside.shop.database.tenant(beside.shop.tenant) as connection:
+        outbox.finish(connection, claimed, list(claimed.turns))
+    beside.carry()
+    assert beside.stored() == beside.expected()
+
+
+def test_each_search_index_has_a_collection_which_goes_with_it(alone: Workshop) -> None:
+    alone.admit(document("a", paragraphs(3)), document("b", paragraphs(2, "other")))
+    alone.index()
+    shelf = Shelf(alone)
+    beside = Mirrored(alone)
+    shelf.fill()
+    beside.carry()
+    sizes = {name: len(points) for name, points in beside.store.collections.items()}
+    assert set(sizes) == {"chunks-1", f"chunks-{shelf.index.id}"}
+    with alone.database.control() as connection:
+        search_indexes.drop_index(connection, shelf.index)
+    age(beside)
+    beside.mirror.look_after()
+    assert beside.store.collections.get(f"chunks-{shelf.index.id}", {}) == {}
+    assert len(beside.stored()) == 5
+
+
+def test_a_tenant_sees_only_its_own_rows(beside: Mirrored, database: Database) -> None:
+    beside.shop.set("a", "kind = 'work'")
+    other = Workshop(beside.shop.database, UUID(int=77), UUID(int=78))
+    other.admit(document("a", paragraphs(1)))
+    other.index()
+    assert other.value("select count(*) from vector_outbox") == 1
+    with other.database.tenant(other.tenant) as connection:
+        assert outbox.claim(connection, beside.shop.tenant, "memory", most=10, lease=60).turns == {}
+    beside.carry()
+    assert len(beside.stored()) == 6

@@ -1,0 +1,123 @@
+"""larder stores: what it prints, and how it exits. What it does is shown by tests/workers/test_stores.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+import pytest
+import redis
+from sqlalchemy import text
+from typer.testing import CliRunner, Result
+
+from pipeline.search.stores import Point
+from tests.pipeline.workshop import Workshop, document
+from tests.workers.indexed import index, write_pages
+from workers import runtime
+from workers.app import stores
+from workers.app.ingestion import sync
+from workers.cli.commands import app
+from workers.local import embedded
+
+CONFIG = """
+rag:
+  embedding: {provider: hashing, dimensions: 64}
+  storage: {local: {type: faiss, path: vectors}}
+  sources:
+    - {name: docs, type: markdown, paths: ['./docs/*.md'], autoIndex: false}
+"""
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    servers: embedded.Servers,
+) -> Run:
+    """`run("list")`: the command on this test's database, in a folder with FAISS beside pgvector."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "larder.yaml").write_text(CONFIG, encoding="utf-8")
+    write_pages(tmp_path, 3)
+    env = {**environment, "COLUMNS": "200"}
+
+    def invoke(*args: str, group: str = "stores") -> Result:
+        result = CliRunner().invoke(app, [group, *args], env=env)
+        for parts in runtime._current:
+            parts.database.close()
+        with redis.Redis.from_url(servers.broker_url) as client:
+            client.flushdb()
+        return result
+
+    return invoke
+
+
+def carry() -> None:
+    """What a worker does, until the store is full."""
+    (parts,) = runtime._current
+    while stores.mirror(parts, "faiss") or stores.listed(parts)["stores"][0]["status"] != "ready":
+        pass
+    parts.database.close()
+
+
+def test_from_adding_a_store_to_dropping_it(run: Run) -> None:
+    shown = run("list").stdout
+    assert "faiss" in shown
+    assert "not added" in shown
+    assert "searches ask pgvector" in shown
+    parts = runtime._current[0]
+    sync.register(parts)
+    index(parts)
+    parts.database.close()
+    assert "faiss is being filled: larder stores list" in run("add", "faiss").stdout
+    refused = run("switch", "faiss")
+    assert (refused.exit_code, "is not filled (emptying)" in refused.stderr) == (2, True)
+    carry()
+    assert "back: larder stores switch pgvector" in run("switch", "faiss").stdout
+    checked = run("check", "--questions", "2", "--json")
+    (one,) = json.loads(checked.stdout)["stores"]
+    assert (checked.exit_code, one["questions"], one["problems"], one["recall"]) == (0, 2, [], 1.0)
+    assert "recall@10" in run("check").stdout
+    assert "faiss is being filled anew: larder stores list" in run("rebuild", "faiss").stdout
+    assert "back: larder stores switch faiss" in run("switch", "pgvector").stdout
+    assert "this would empty faiss and forget it" in run("drop", "faiss").stdout
+    assert run("drop", "faiss", "--yes").stdout == "dropped faiss\n"
+
+
+def test_a_store_that_differs_or_is_not_there_is_an_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("check", "qdrant").exit_code == 2
+    monkeypatch.setattr(stores, "differences", lambda *_: ["1 point for 2 chunks"])
+    run("add", "faiss")
+    carry()
+    found = run("check")
+    assert (found.exit_code, "1 point for 2 chunks" in found.stdout) == (1, True)
+
+
+def test_a_search_shows_nothing_hidden_foreign_or_unknown_that_a_store_names(run: Run) -> None:
+    run("list")
+    (parts,) = runtime._current
+    sync.register(parts)
+    index(parts)
+    parts.database.close()
+    run("add", "faiss")
+    carry()
+    run("switch", "faiss")
+    (parts,) = runtime._current
+    theirs, own = uuid4(), parts.settings.tenant_id
+    other = Workshop(parts.database, theirs, uuid4())
+    other.admit(document("theirs", "Paragraph of page theirs"))
+    other.index()
+    hidden = parts.database.fetch(own, "select id from document where external_id ~ 'page-1.md$'", {})[0][0]
+    store = parts.mirror("faiss").store
+    names = [f"{hidden}:0", f"{other.id('theirs')}:0", f"{uuid4()}:0", "no id"]
+    store.put("chunks-1", [Point(id=one, vector=np.ones(64, dtype="f4"), tenant=own) for one in names])
+    with parts.database.control() as connection:
+        connection.execute(text("update document set hidden = true where id = :id"), {"id": hidden})
+    parts.database.close()
+    found = json.loads(run("paragraph of page", "--json", group="search").stdout)
+    assert found["store"] == "faiss"
+    assert {one["metadata"]["title"] for one in found["results"]} == {"Page 0", "Page 2"}
