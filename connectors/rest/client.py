@@ -176,10 +176,10 @@ class RestClient:
         if paging.cursor:
             following = value_at(paging.cursor, payload)
         else:
-            found = (
+            address = (
                 response.links.get("next", {}).get("url") if paging.link else value_at(paging.url, payload)
             )
-            following = self._relative(response, found) if found else None
+            following = self._relative(response, address) if address else None
         if following in (None, "", False):
             if more:
                 raise self._bad_answer("a list with a further page, but without its position")
