@@ -140,6 +140,8 @@ class ItemRequest(Request):
 
     record: Expression = "@"
     """Expression for the record in the answer."""
+    gone: Expression | None = None
+    """Expression that is true for an answer which says that there is no such record, beside the status 404 and 410."""
     in_list: Flag = False
     """true: records of the list are whole, and only changed ones of the id walk are read one by one."""
 

@@ -240,10 +240,13 @@ class RestSource:
         """The record by the item's request; None if there is none."""
         request = self._options.item
         try:
-            record = value_at(request.record, self._client.record(request, item_id)) if request else None
+            answer = self._client.record(request, item_id) if request else None
         except RestMissing:
             return None
+        record = value_at(request.record, answer) if request else None
         if not isinstance(record, dict):
+            if request and value_at(request.gone, answer):
+                return None
             raise BadAnswer(
                 f"{self._options.product} gave an item without its record", fix=f"check item.record; {LASTS}"
             )

@@ -197,3 +197,15 @@ def test_steps_are_in_the_words_of_the_service(board: Board) -> None:
     steps = " ".join(hooks.setup(board.runtime.settings, "work")["steps"])
     words = {FakeJira: "WebHooks", FakeGitHub: "application/json", FakeGitLab: "Secret token"}
     assert words[type(board.fake)] in steps
+
+
+@pytest.mark.parametrize("board", ["jira"], indirect=True)
+def test_an_issue_that_moved_is_read_under_its_new_key_and_goes_under_the_old_one(board: Board) -> None:
+    board.fake.records["OPS-9"] = {**board.fake.records.pop("SHOP-2"), "key": "OPS-9"}
+    items = [{"field": "Key", "fromString": "SHOP-2", "toString": "OPS-9"}]
+    body = json.dumps({**jira_event("OPS-9", "updated"), "changelog": {"items": items}}).encode()
+    headers = {"X-Hub-Signature": signed(body)}
+    answer = board.api.post("/api/v1/hooks/work", content=body, headers=headers)
+    assert answer.json() == {"hints": 2}
+    board.work()
+    assert sorted(board.texts()) == ["OPS-9", "SHOP-1", "SHOP-3"]

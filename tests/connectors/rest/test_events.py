@@ -23,6 +23,8 @@ EVENTS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("github", {"action": "created", "issue": {"number": 7}, "comment": {"id": 9}}, ["7"]),
     ("github", {"action": "closed", "number": 8, "pull_request": {"number": 8}}, ["8"]),
     ("github", {"zen": "Keep it simple.", "hook_id": 1}, []),
+    ("github_discussions", {"action": "created", "discussion": {"number": 21, "node_id": "D_kw"}}, ["D_kw"]),
+    ("gitlab_wiki", {"object_kind": "wiki_page", "object_attributes": {"slug": "locks/north"}}, ["locks/north"]),
     ("gitlab", {"object_kind": "issue", "object_attributes": {"id": 301, "iid": 23}}, ["23"]),
     ("gitlab", {"object_kind": "merge_request", "object_attributes": {"id": 99, "iid": 1}}, ["1"]),
     ("gitlab", {"object_kind": "note", "object_attributes": {"id": 5}, "issue": {"iid": 17}}, ["17"]),
