@@ -375,13 +375,14 @@ def installed(
     poison: int = 1,
     clocks_move: bool = False,
     kept: Mapping[str, float] = KEPT,
+    source: str = "",
 ) -> Iterator[Drill]:
-    """Servers, workers and people who ask, with nothing to do yet."""
+    """Servers, workers and people who ask, with nothing to do yet; `source` is one more, in the configuration's words."""
     root = Path(tempfile.mkdtemp(prefix="larder-drill-"))
     outside = Path(tempfile.mkdtemp(prefix="larder-clock-"))
     outside.chmod(0o755)  # the server runs as somebody else
     times = {"resend": 2 * lease, "soft": 3 * lease, "hard": 4 * lease, "visible": max(10, round(6 * lease))}
-    (root / "larder.yaml").write_text(CONFIG.format(lease=lease, **times, **kept))
+    (root / "larder.yaml").write_text(CONFIG.format(lease=lease, **times, **kept) + source)
     made = {name: Clock.made(outside, name) for name in ("workers", "servers") if clocks_move}
     clocks = {name: clock for name, clock in made.items() if clock}
     with ExitStack() as stack:
@@ -423,7 +424,7 @@ def installed(
         drill = Drill(fleet, store, broker, lease, pages, poison, clocks, askers)
         fleet.revive()
         end = time.monotonic() + 60
-        while len(drill.sql("select 1 from source")) < len(TENANTS):
+        while len(drill.sql("select 1 from source")) < len(TENANTS) + bool(source):
             assert time.monotonic() < end, "no worker has made the sources known"
             time.sleep(0.1)
         yield drill
