@@ -126,6 +126,8 @@ class RecordReader:
         facts = self._facts(record)
         kind, decision_facts = self._kind(text, tags, status, facts)
         state = {"status": status} if status else {}
+        if options.changed and self.changed(record) is None:
+            options.observe("empty", "changed.field")
         source_path = url or f"{options.base_url}/{item.id}"
         return Document(
             external_id=item.id,

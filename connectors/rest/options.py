@@ -98,10 +98,17 @@ class Paging(ConfigSection):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        chosen = [self.cursor, self.url, self.link or None, self.number, self.offset or None]
-        if sum(one is not None for one in chosen) != 1:
+        ways = {
+            "cursor": self.cursor, "url": self.url, "link": self.link or None, "number": self.number,
+            "offset": self.offset or None,
+        }  # fmt: skip
+        chosen = [key for key, value in ways.items() if value is not None]
+        if len(chosen) != 1:
             expected = "one of cursor, url, link, number and offset"
-            raise mismatched([Mismatch(key="cursor", expected=expected)], self)
+            fix = f"there are {' and '.join(chosen)}; null takes out that of a preset" if chosen else ""
+            raise mismatched(
+                [Mismatch(key=chosen[0] if chosen else "cursor", expected=expected, fix=fix)], self
+            )
         return self
 
     @property
@@ -375,8 +382,11 @@ class RestOptions(ServiceOptions):
         for key, template in templates.items():
             if unknown := sorted(names_in(template) - names_with_values):
                 names = ", ".join(f"values.{name}" for name in unknown)
+                filled = ", ".join(f"{{{name}}}" for name in sorted(PLACEHOLDERS))
                 yield Mismatch(
-                    key=key.rstrip("_"), expected="a value for each {name} in it", fix=f"give {names}"
+                    key=key.rstrip("_"),
+                    expected="a value for each {name} in it",
+                    fix=f"give {names}; only {filled} have one of their own",
                 )
 
     def _walk_mismatches(self) -> Iterator[Mismatch]:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from tests.fakes.rest_service import TOKEN, FakeTickets
 from tests.fakes.server import Fault
 from workers.cli.commands import app
+from workers.cli.tables import fact_line
 
 Run = Callable[..., Result]
 
@@ -103,6 +104,15 @@ def test_people_read_a_screen(run: Run) -> None:
     assert "The gate of berth 0 jams." in output
     assert "1 document, 2 requests:" in output
     assert "empty in 1 record: document.metadata.severity" in output
+
+
+def test_lists_and_layers_of_readers_are_read_as_words(run: Run) -> None:
+    keys = "title: subject\n        tags: labels\n        acl: {field: groups}"
+    text = TICKETS.replace("title: subject", keys)
+    output = run("sources", "try", "desk", "--limit", "1", text=text).output
+    assert "  tags             a, b\n" in output
+    assert "  acl              group:agents\n" in output
+    assert fact_line([["group:a", "user:b"], ["group:c"]]) == "group:a, user:b and group:c"
 
 
 def test_what_came_before_an_error_is_shown_with_it(run: Run, desk: FakeTickets) -> None:
