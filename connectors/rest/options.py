@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from connectors.documents.options import HookOptions, ServiceOptions
 from connectors.rest.expressions import Expression, Span, Template, names_in, value_at, with_values
-from connectors.rest.presets import preset_names, with_preset
+from connectors.rest.presets import preset, preset_names, with_preset
 from connectors.sections import (
     ConfigSection,
     Expected,
@@ -379,15 +379,18 @@ class RestOptions(ServiceOptions):
         templates |= {"walk": self.walk, "children": children}
         if self.url_is_template:
             templates["document"] = {"url": self.document.url}
+        meanings = (preset(self.preset).get("values") or {}) if self.preset else {}
+        missing: dict[str, str] = {}
         for key, template in templates.items():
-            if unknown := sorted(names_in(template) - names_with_values):
-                names = ", ".join(f"values.{name}" for name in unknown)
-                filled = ", ".join(f"{{{name}}}" for name in sorted(PLACEHOLDERS))
-                yield Mismatch(
-                    key=key.rstrip("_"),
-                    expected="a value for each {name} in it",
-                    fix=f"give {names}; only {filled} have one of their own",
-                )
+            for name in sorted(names_in(template) - names_with_values):
+                missing.setdefault(name, key.rstrip("_"))
+        filled = ", ".join(f"{{{name}}}" for name in sorted(PLACEHOLDERS))
+        for name, key in missing.items():
+            if name in meanings:
+                yield Mismatch(key="values", expected=f"a value for {name}", fix=meanings[name])
+            else:
+                fix = f"give values.{name}; only {filled} have one of their own"
+                yield Mismatch(key=key, expected=f"a value for {{{name}}} in it", fix=fix)
 
     def _walk_mismatches(self) -> Iterator[Mismatch]:
         if unknown := sorted(self.walk.keys() - {"path", "params", "body", "records", "next"}):
