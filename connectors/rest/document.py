@@ -23,8 +23,9 @@ from pipeline.documents.plain_text import plain_key, plain_keys
 
 IDENTITIES = ("parent_id", "duplicate_of")
 """Metadata that are ids of other items, and so text."""
-_JAVA_OBJECT = re.compile(r"[\w.]+@[0-9a-f]+\[(?:.*,)?name=(.*?)(?:,\w+=.*)?\]", re.DOTALL)
-"""An object as Jira Data Center prints it, such as a sprint, and its name."""
+_JAVA_OBJECT = re.compile(r"[\w.]{1,200}@[0-9a-f]{1,16}\[")
+"""Beginning of an object as Jira Data Center prints it, such as a sprint."""
+_JAVA_NAME, _JAVA_MEMBER = re.compile(r"[\[,]name="), re.compile(r",\w{1,40}=|\]$")
 _FALSE = ("", "false", "0")
 
 
@@ -64,8 +65,9 @@ def identity_of(value: Any) -> str:
 
 def fact_of(value: Any) -> Any:
     """A value as metadata; of an object that was printed as text its name."""
-    match = _JAVA_OBJECT.fullmatch(value) if isinstance(value, str) else None
-    return match[1] if match else json_able(value)
+    if isinstance(value, str) and _JAVA_OBJECT.match(value) and (name := _JAVA_NAME.search(value)):
+        return _JAVA_MEMBER.split(value[name.end() :], maxsplit=1)[0]
+    return json_able(value)
 
 
 def holds(condition: Condition, record: Json) -> bool:

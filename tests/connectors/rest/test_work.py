@@ -12,10 +12,11 @@ from connectors import ProtectedSource
 from pipeline.documents import Document, Kind
 from pipeline.search.records import StoredDocument, outdated, repeats, validity_note
 from tests.connectors.azure_devops import world as boards
-from tests.connectors.rest.world import source_for
+from tests.connectors.rest.world import at, source_for
 from tests.connectors.worlds import SourceStore
 from tests.fakes.azure_devops import FakeAzureDevOps
 from tests.fakes.rest_service import FakeGitHub, FakeGitLab, FakeJira
+from tests.fakes.server import Fault
 
 MOMENT = "2025-03-04T10:00:00+00:00"
 DUPLICATES = {"name": "Duplicate", "inward": "is duplicated by", "outward": "duplicates"}
@@ -177,3 +178,16 @@ def test_a_duplicate_of_gitlab_names_its_master_in_the_same_project() -> None:
         assert duplicate_of("https://x.example/api/v4/projects/5/issues/4") == "4"
         assert duplicate_of("https://x.example/api/v4/projects/55/issues/4") is None
         assert duplicate_of(None) is None
+
+
+@pytest.mark.parametrize("repository", ["repositories/5", "repos/example/elsewhere"])
+def test_an_issue_that_was_transferred_or_deleted_is_gone(github: FakeGitHub, repository: str) -> None:
+    moved, deleted = github.add(), github.add()
+    for number, fault in (
+        (moved, Fault.redirect(f"{github.address}/{repository}/issues/9", code=301)),
+        (deleted, Fault.status(410, body='{"message": "This issue was deleted"}', content_type="application/json")),
+    ):  # fmt: skip
+        github.faults.next(fault, when=at(f"/repos/example/shop/issues/{number}"), times=None)
+    store = SourceStore()
+    store.take(source_for(github, preset="github", values={"repo": "example/shop"}).read([moved, deleted]))
+    assert (store.deleted, store.failed) == ([moved, deleted], [])
