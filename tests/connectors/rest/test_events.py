@@ -41,6 +41,8 @@ EVENTS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("redmine", {"type": "wiki_page.updated", "data": {"wiki_page": {"title": "Wiki"}}}, []),
     ("servicenow", {"ids": ["9d385017"]}, ["9d385017"]),
     ("zendesk", {"ids": ["35436"]}, ["35436"]),
+    ("gitea", {"action": "created", "issue": {"id": 904, "number": 4}, "is_pull": False}, ["4"]),
+    ("gitea", {"action": "opened", "number": 5, "pull_request": {"id": 9, "number": 5}}, ["5"]),
     ("bitbucket", {"pullrequest": {"id": 3}, "comment": {"id": 17}}, ["3"]),
 ]  # fmt: skip
 
