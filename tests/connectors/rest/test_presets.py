@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from connectors.azure_devops.options import AzureDevOpsOptions
+from connectors.confluence.options import ConfluenceOptions
+from connectors.documents.options import ServiceOptions
 from connectors.rest.options import RestOptions
 from connectors.rest.presets import preset, preset_names
 from tests.connectors.rest.recorded import FOLDER, recorded_source
@@ -89,3 +92,13 @@ def test_the_example_of_any_service_is_read_as_it_stands() -> None:
     assert isinstance(options, RestOptions)
     assert options.hinted_ids({"ticket": {"id": 17}}) == ["17"]
     assert [part.heading for part in options.document.text] == [None, "Resolution"]
+
+
+@pytest.mark.parametrize(
+    ("options", "file"), [(ConfluenceOptions, "confluence.md"), (AzureDevOpsOptions, "azure-devops.md")]
+)
+def test_pages_of_connectors_have_the_steps_that_the_command_shows(
+    options: type[ServiceOptions], file: str
+) -> None:
+    text = " ".join((FOLDER_OF_PAGES.parent / file).read_text(encoding="utf-8").split())
+    assert [step for step in options.hook_steps if step not in text] == []
