@@ -72,7 +72,7 @@ def mismatched(mismatches: Iterable[Mismatch], section: ConfigSection | None = N
     lines = []
     for m in mismatches:
         default = getattr(section, m.key, None)
-        actual = "nothing" if default is None else f"the default {default}"
+        actual = "nothing" if default is None or default == {} else f"the default {default}"
         error = refusal(m.expected, m.fix, actual)
         lines.append(InitErrorDetails(type=error, loc=(to_camel(m.key),), input=None))
     return ValidationError.from_exception_data("section", lines, hide_input=True)

@@ -53,7 +53,7 @@ def reference() -> str:
         _table(("variable", "keys"), [(f"`{name}`", ", ".join(keys)) for name, keys in variables.items()]),
         "## Keys\n",
         *_section(Configuration, ROOT),
-        f"### {ROOT}.sources\n\nA list; `type` decides which keys a source has.\n",
+        f"### {ROOT}.sources\n\nA list; `type` decides which keys a source has ([sources](sources/README.md)).\n",
     ]
     parts += _source_sections()
     parts += [

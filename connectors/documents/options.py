@@ -350,6 +350,11 @@ class ServiceOptions(SourceOptions):
     product: ClassVar[str]
     """The service's name in messages."""
 
+    @property
+    def event_steps(self) -> tuple[str, ...]:
+        """Steps that have the service of this section send its events."""
+        return self.hook_steps
+
     def hinted_ids(self, event: Json) -> list[str]:
         """External ids of the items that an event of the service names; empty if it names none."""
         return plain_ids(event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,6 +24,8 @@ from pipeline.errors.http_rules import RATE_LIMIT_SECONDS, http_date
 Place = str | int | None
 """Position of a page in its list, as the service or the count of pages has it; None is the first page."""
 MOST_CHILD_PAGES = 100
+MOST_NAMES = 10
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,30}")
 MISSING = (requests.codes.not_found, requests.codes.gone)
 
 
@@ -150,7 +153,8 @@ class RestClient:
         payload = json_value(response, product=self._options.product)
         records = value_at(request.records, payload)
         if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
-            raise self._bad_answer(f"an answer without a list of records at {request.records}")
+            content = f"an answer without a list of records at {request.records}"
+            raise self._bad_answer(f"{content} (it has {_shape(payload)})")
         paging = request.next
         total = value_at(paging.total, payload) if paging else None
         return ListPage(
@@ -176,10 +180,10 @@ class RestClient:
         if paging.cursor:
             following = value_at(paging.cursor, payload)
         else:
-            next_url = (
+            address = (
                 response.links.get("next", {}).get("url") if paging.link else value_at(paging.url, payload)
             )
-            following = self._relative(response, next_url) if next_url else None
+            following = self._relative(response, address) if address else None
         if following in (None, "", False):
             if more:
                 raise self._bad_answer("a list with a further page, but without its position")
@@ -237,6 +241,14 @@ class RestClient:
         return BadAnswer(
             f"{self._options.product} gave {content}", fix=f"check list.records and list.next; {LASTS}"
         )
+
+
+def _shape(payload: Any) -> str:
+    """What an answer is: the names of its members, as far as they are plain names, or that it is a list."""
+    if isinstance(payload, dict):
+        names = [name for name in payload if _PLAIN_NAME.fullmatch(name)][:MOST_NAMES]
+        return ", ".join(names) or "no members"
+    return "a list" if isinstance(payload, list) else "neither members nor a list"
 
 
 def _texts(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 from connectors.documents.decisions import Evidence, kind_and_facts
 from connectors.documents.headings import headings_of, nested
@@ -22,6 +23,9 @@ from pipeline.documents.plain_text import plain_key, plain_keys
 
 IDENTITIES = ("parent_id", "duplicate_of")
 """Metadata that are ids of other items, and so text."""
+_JAVA_OBJECT = re.compile(r"[\w.]{1,200}@[0-9a-f]{1,16}\[")
+"""Beginning of an object as Jira Data Center prints it, such as a sprint."""
+_JAVA_NAME, _JAVA_MEMBER = re.compile(r"[\[,]name="), re.compile(r",\w{1,40}=|\]$")
 _FALSE = ("", "false", "0")
 
 
@@ -51,6 +55,19 @@ class Item:
     record: Json
     """The record of the item's request, else of the list."""
     children: Sequence[tuple[Child, Sequence[Json]]] = field(default=())
+
+
+def identity_of(value: Any) -> str:
+    """Id of another item as text; of its address in the service the last part."""
+    text = scalar_text(value)
+    return urlsplit(text).path.rstrip("/").rpartition("/")[2] if text.startswith("http") else text
+
+
+def fact_of(value: Any) -> Any:
+    """A value as metadata; of an object that was printed as text its name."""
+    if isinstance(value, str) and _JAVA_OBJECT.match(value) and (name := _JAVA_NAME.search(value)):
+        return _JAVA_MEMBER.split(value[name.end() :], maxsplit=1)[0]
+    return json_able(value)
 
 
 def holds(condition: Condition, record: Json) -> bool:
@@ -111,6 +128,8 @@ class RecordReader:
         facts = self._facts(record)
         kind, decision_facts = self._kind(text, tags, status, facts)
         state = {"status": status} if status else {}
+        if options.changed and self.changed(record) is None:
+            options.observe("empty", "changed.field")
         source_path = url or f"{options.base_url}/{item.id}"
         return Document(
             external_id=item.id,
@@ -158,11 +177,11 @@ class RecordReader:
     def _facts(self, record: Json) -> Json:
         """Metadata: effort and times in the units that Step 4 reads, ids as text."""
         values = {
-            key: json_able(self._value(f"metadata.{key}", expression, record))
+            key: fact_of(self._value(f"metadata.{key}", expression, record))
             for key, expression in self._fields.metadata.items()
         }
         values = {key: value for key, value in values.items() if value not in (None, "", [], {})}
-        values |= {key: scalar_text(values[key]) for key in IDENTITIES if key in values}
+        values |= {key: identity_of(values[key]) for key in IDENTITIES if key in values}
         facts = {key: value for key, value in values.items() if plain_key(key) not in KEYS}
         return {**facts, **effort_facts(values), **course_facts(plain_keys(values))}
 

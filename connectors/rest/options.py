@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from connectors.documents.options import ServiceOptions
-from connectors.rest.expressions import Expression, Span, Template, names_in, with_values
-from connectors.rest.presets import preset_names, with_preset
+from connectors.documents.options import HookOptions, ServiceOptions
+from connectors.rest.expressions import Expression, Span, Template, names_in, value_at, with_values
+from connectors.rest.presets import preset, preset_names, with_preset
 from connectors.sections import (
     ConfigSection,
     Expected,
@@ -25,7 +25,8 @@ from connectors.sections import (
     mismatched,
     refuse,
 )
-from pipeline.documents import Kind
+from connectors.web.hooks import plain_ids, texts_of
+from pipeline.documents import Json, Kind
 
 FORMATS = ("markdown", "html", "adf", "plain")
 METHODS = ("GET", "POST")
@@ -42,6 +43,10 @@ def _values(value: Any) -> Any:
 def _parts(value: Any) -> Any:
     items = [value] if isinstance(value, str | dict) else value
     return [{"field": item} if isinstance(item, str) else item for item in as_list(items)]
+
+
+def _one_or_more(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
 
 
 def _condition(value: Any) -> Any:
@@ -93,10 +98,17 @@ class Paging(ConfigSection):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        chosen = [self.cursor, self.url, self.link or None, self.number, self.offset or None]
-        if sum(one is not None for one in chosen) != 1:
+        ways = {
+            "cursor": self.cursor, "url": self.url, "link": self.link or None, "number": self.number,
+            "offset": self.offset or None,
+        }  # fmt: skip
+        chosen = [key for key, value in ways.items() if value is not None]
+        if len(chosen) != 1:
             expected = "one of cursor, url, link, number and offset"
-            raise mismatched([Mismatch(key="cursor", expected=expected)], self)
+            fix = f"there are {' and '.join(chosen)}; null takes out that of a preset" if chosen else ""
+            raise mismatched(
+                [Mismatch(key=chosen[0] if chosen else "cursor", expected=expected, fix=fix)], self
+            )
         return self
 
     @property
@@ -135,6 +147,8 @@ class ItemRequest(Request):
 
     record: Expression = "@"
     """Expression for the record in the answer."""
+    gone: Expression | None = None
+    """Expression that is true for an answer which says that there is no such record, beside the status 404 and 410."""
     in_list: Flag = False
     """true: records of the list are whole, and only changed ones of the id walk are read one by one."""
 
@@ -247,6 +261,17 @@ class DocumentFields(ConfigSection):
     actual_hours, started_at, resolved_at and closed_at of work."""
 
 
+class RestHook(HookOptions):
+    """What proves the events that a service sends, and the items that they name (docs/webhooks.md)."""
+
+    ids: Annotated[
+        tuple[Expression, ...], BeforeValidator(_one_or_more), Expected("an expression or a list of them")
+    ] = ()
+    """Expressions for the ids, or lists of ids, of the items that an event is about. {"ids": [...]} is always read."""
+    steps: Annotated[tuple[Text, ...], Expected("a list of texts")] = ()
+    """What to do at the service, as `larder sources hooks` shows it."""
+
+
 class RestOptions(ServiceOptions):
     """Records of any REST service, or of a known one by its preset (docs/sources/rest.md).
 
@@ -275,6 +300,9 @@ class RestOptions(ServiceOptions):
         default_factory=dict
     )
     """Further headers of each request, such as the version of the API."""
+    hook: RestHook | None = None
+    """What changes is read as soon as the service tells of it; of a preset only the secret is to be given. Empty: no
+    events are taken."""
     list_: ListRequest = Field(alias="list")
     """List of all records, and of changed ones."""
     walk: Annotated[Mapping[str, Any], Expected("a mapping")] = Field(default_factory=dict)
@@ -336,13 +364,13 @@ class RestOptions(ServiceOptions):
 
     def _sign_in_mismatches(self) -> Iterator[Mismatch]:
         ways = ("bearer", "basic", "header", "query")
-        given = [way for way in ways if getattr(self, way) is not None]
-        for way in given[1:]:
-            yield Mismatch(key=way, expected=f"one of {', '.join(ways)}", fix=f"there is {given[0]} as well")
+        keys = [key for key in ways if getattr(self, key) is not None]
+        for key in keys[1:]:
+            yield Mismatch(key=key, expected=f"one of {', '.join(ways)}", fix=f"there is {keys[0]} as well")
 
     def _name_mismatches(self) -> Iterator[Mismatch]:
         """Placeholders without a value, and a text that is neither an address nor an expression."""
-        known = PLACEHOLDERS | self.values.keys()
+        names_with_values = PLACEHOLDERS | self.values.keys()
         children = [child.model_dump() for child in self.children]
         requests = {"list_": self.list_, "item": self.item}
         templates: dict[str, Any] = {
@@ -351,16 +379,33 @@ class RestOptions(ServiceOptions):
         templates |= {"walk": self.walk, "children": children}
         if self.url_is_template:
             templates["document"] = {"url": self.document.url}
+        meanings = (preset(self.preset).get("values") or {}) if self.preset else {}
+        missing: dict[str, str] = {}
         for key, template in templates.items():
-            if unknown := sorted(names_in(template) - known):
-                names = ", ".join(f"values.{name}" for name in unknown)
-                yield Mismatch(
-                    key=key.rstrip("_"), expected="a value for each {name} in it", fix=f"give {names}"
-                )
+            for name in sorted(names_in(template) - names_with_values):
+                missing.setdefault(name, key.rstrip("_"))
+        filled = ", ".join(f"{{{name}}}" for name in sorted(PLACEHOLDERS))
+        for name, key in missing.items():
+            if name in meanings:
+                yield Mismatch(key="values", expected=f"a value for {name}", fix=meanings[name])
+            else:
+                fix = f"give values.{name}; only {filled} have one of their own"
+                yield Mismatch(key=key, expected=f"a value for {{{name}}} in it", fix=fix)
 
     def _walk_mismatches(self) -> Iterator[Mismatch]:
         if unknown := sorted(self.walk.keys() - {"path", "params", "body", "records", "next"}):
             yield Mismatch(key="walk", expected="keys of list", fix=f"{', '.join(unknown)} is none of them")
+
+    def hinted_ids(self, event: Json) -> list[str]:
+        """Ids of the records that an event names."""
+        values = [value_at(expression, event) for expression in self.hook.ids] if self.hook else []
+        ids = [one for value in values for one in (value if isinstance(value, list) else [value])]
+        return texts_of([*plain_ids(event), *ids])
+
+    @property
+    def event_steps(self) -> tuple[str, ...]:
+        """Those of the preset, else those of any service."""
+        return (self.hook.steps if self.hook else ()) or self.hook_steps
 
     @property
     def place(self) -> str:
@@ -375,9 +420,9 @@ class RestOptions(ServiceOptions):
     @property
     def walk_list(self) -> ListRequest:
         """The list as the walk over all ids asks for it."""
-        own = self.list_.model_dump(by_alias=True)
+        keys = self.list_.model_dump(by_alias=True)
         return ListRequest.model_validate(
-            {**own, **self.walk, "params": {**own["params"], **self.walk.get("params", {})}}
+            {**keys, **self.walk, "params": {**keys["params"], **self.walk.get("params", {})}}
         )
 
     @property

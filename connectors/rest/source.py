@@ -240,10 +240,13 @@ class RestSource:
         """The record by the item's request; None if there is none."""
         request = self._options.item
         try:
-            record = value_at(request.record, self._client.record(request, item_id)) if request else None
+            answer = self._client.record(request, item_id) if request else None
         except RestMissing:
             return None
+        record = value_at(request.record, answer) if request else None
         if not isinstance(record, dict):
+            if request and value_at(request.gone, answer):
+                return None
             raise BadAnswer(
                 f"{self._options.product} gave an item without its record", fix=f"check item.record; {LASTS}"
             )
@@ -355,7 +358,7 @@ def findings(options: RestOptions, client: RestClient, reader: RecordReader) -> 
     subject = f"list at {options.base_url}"
     try:
         page = next(client.pages(options.walk_list, {}))
-    except (SourceDenied, RestMissing) as error:
+    except (SourceDenied, RestMissing, BadAnswer) as error:
         yield Finding(ok=False, subject=subject, detail=error.message, fix=error.fix)
         return
     detail = f"{plural(len(page.records), 'record')} in the first answer"
@@ -382,8 +385,15 @@ def findings(options: RestOptions, client: RestClient, reader: RecordReader) -> 
     if options.item and (item_id := reader.id_of(page.records[0])):
         subject, detail = "item", "a record can be read by its id"
         try:
-            client.record(options.item, item_id)
+            record = value_at(options.item.record, client.record(options.item, item_id))
         except (SourceDenied, RestMissing) as error:
             yield Finding(ok=False, subject=subject, detail=error.message, fix=error.fix)
-        else:
-            yield Finding(ok=True, subject=subject, detail=detail)
+            return
+        ok = isinstance(record, dict) and reader.id_of(record) == item_id
+        what = (
+            f"no record at {options.item.record}"
+            if not isinstance(record, dict)
+            else "a record with another id"
+        )
+        fix = "" if ok else "correct item.record, or the path"
+        yield Finding(ok=ok, subject=subject, detail=detail if ok else f"its answer has {what}", fix=fix)

@@ -14,8 +14,11 @@ from pipeline.documents import Json
 MOST_IDS = 1000
 """The most items that one event may name."""
 LONGEST_EVENT_ID = 200
-SIGNATURES = ("x-hub-signature-256", "x-hub-signature", "x-notion-signature", "linear-signature")
-"""Headers with the hexadecimal HMAC-SHA256 of the body: GitHub; Jira and Confluence; Notion; Linear."""
+SIGNATURES = (
+    "x-hub-signature-256", "x-hub-signature", "x-notion-signature", "linear-signature", "x-redmine-signature-256",
+)  # fmt: skip
+"""Headers with the hexadecimal HMAC-SHA256 of the body: GitHub; Jira, Confluence and Bitbucket; Notion; Linear;
+Redmine."""
 TOKENS = ("x-gitlab-token", "x-larder-token")
 """Headers with the secret itself."""
 EVENT_IDS = (
@@ -38,11 +41,11 @@ def is_proved(secret: str, headers: Mapping[str, str], body: bytes) -> bool:
             return hmac.compare_digest(f"sha256={digest}".encode(), _with_method(signature))
     if "webhook-signature" in headers:
         return _is_signed_by_standard(secret, headers, body)
-    tokens = [headers[name] for name in TOKENS if name in headers]
+    secrets = [headers[name] for name in TOKENS if name in headers]
     scheme, _, value = headers.get("authorization", "").partition(" ")
-    tokens += [value.strip()] if scheme.lower() == "bearer" else []
-    tokens += [_password(value)] if scheme.lower() == "basic" else []
-    return any(hmac.compare_digest(key, one.encode()) for one in tokens)
+    secrets += [value.strip()] if scheme.lower() == "bearer" else []
+    secrets += [_password(value)] if scheme.lower() == "basic" else []
+    return any(hmac.compare_digest(key, one.encode()) for one in secrets)
 
 
 def _with_method(signature: str) -> bytes:

@@ -387,8 +387,12 @@ def installed(
     clocks_move: bool = False,
     kept: Mapping[str, float] = KEPT,
     vectors: bool = False,
+    source: str = "",
 ) -> Iterator[Drill]:
-    """Servers, workers and people who ask, with nothing to do yet; with `vectors` Chroma is the active vector store."""
+    """Servers, workers and people who ask, with nothing to do yet.
+
+    With `vectors` Chroma is the active vector store; `source` is one more source, in the configuration's words.
+    """
     root = Path(tempfile.mkdtemp(prefix="larder-drill-"))
     outside = Path(tempfile.mkdtemp(prefix="larder-clock-"))
     outside.chmod(0o755)  # the server runs as somebody else
@@ -403,7 +407,9 @@ def installed(
             chroma.start()
             stack.callback(chroma.kill)
         beside = VECTORS.format(url=chroma.url) if chroma else ""
-        (root / "larder.yaml").write_text(CONFIG.format(lease=lease, vectors=beside, **times, **kept))
+        (root / "larder.yaml").write_text(
+            CONFIG.format(lease=lease, vectors=beside, **times, **kept) + source
+        )
         with environment(clocks["servers"].env if clocks else {}):
             fleet = Fleet.started(root, HERE / "drill_process.py")
         stack.callback(fleet.stop)
@@ -440,7 +446,7 @@ def installed(
         drill = Drill(fleet, store, broker, lease, pages, poison, clocks, askers, chroma=chroma)
         fleet.revive()
         end = time.monotonic() + 60
-        while len(drill.sql("select 1 from source")) < len(TENANTS):
+        while len(drill.sql("select 1 from source")) < len(TENANTS) + bool(source):
             assert time.monotonic() < end, "no worker has made the sources known"
             time.sleep(0.1)
         yield drill

@@ -16,9 +16,15 @@ import chromadb
 import numpy as np
 import pytest
 
+from pipeline.chunking.splitting import ChunkingOptions
+from pipeline.chunking.strategies import open_chunker
 from pipeline.search.stores.mirror import NOBODY
+from tests.connectors.rest.world import source_for
+from tests.connectors.worlds import SourceStore
 from tests.end_to_end.attacked import TENANTS, Drill, asking, installed, report
 from tests.end_to_end.faults import FAULTS, STORE_FAULTS
+from tests.fakes.rest_service import TOKEN, FakeJira
+from tests.fakes.server import Fault
 
 FULL = os.environ.get("LARDER_DRILL") == "10"
 QUICK = (
@@ -124,6 +130,95 @@ def damage_beside(drill: Drill) -> Counter[str]:
         besides=sum(str(NOBODY) not in key for key in held.keys() - wanted.keys()),
         stale=sum(not np.allclose(wanted[key], held[key], atol=HALF) for key in wanted.keys() & held.keys()),
     )
+
+
+BOARD = """
+    - name: board
+      type: rest
+      preset: jira
+      baseUrl: {address}
+      auth: {{bearer: {token}}}
+      values: {{jql: project = SHOP}}
+      tenant: red
+      autoIndex: false
+"""
+
+
+def chunks_of(board: FakeJira) -> dict[str, Counter[str]]:
+    """Chunks of what the service has, by the key of the issue."""
+    store, chunker = SourceStore(), open_chunker(ChunkingOptions(max_size=300, overlap=50))
+    store.sync(source_for(board, preset="jira", values={"jql": "project = SHOP"}))
+    return {
+        key: Counter(c.content for c in chunker.chunk(document)) for key, document in store.documents.items()
+    }
+
+
+def searchable(drill: Drill) -> dict[str, Counter[str]]:
+    """Chunks of issues that a search may find, by the key of the issue."""
+    rows = drill.sql("""
+        select d.external_id, c.content from chunk c join document d on d.id = c.document_id
+        join source s on s.id = d.source_id where s.name = 'board' and not d.hidden and not d.deleted""")
+    chunks: dict[str, Counter[str]] = {}
+    for key, content in rows:
+        chunks.setdefault(key, Counter())[content] += 1
+    return chunks
+
+
+def edit(board: FakeJira, drill: Drill, count: int) -> None:
+    """Edit, comment on, delete and add issues, have a sync look at them, and let the service stumble."""
+    keys = drill.chance.sample(sorted(board.records), count)
+    with board.lock:
+        for key in keys[2:]:
+            board.edit(key, f"What {key} says at {board.tick()}. " * 20)
+        board.comment(keys[1], f"A comment at {board.tick()}. " * 10)
+        last, new = board.add("New. " * 30), f"SHOP-{1000 + len(board.log)}"
+        board.records[new] = {**board.records.pop(last), "key": new}
+        del board.records[keys[0]]
+    board.faults.next(Fault.status(429, headers={"Retry-After": "1"}))
+    drill.sql("update source set next_sync_at = now() returning id")
+
+
+@pytest.mark.timeout(3600)
+def test_nothing_of_a_board_is_lost_doubled_or_stale_whatever_fails() -> None:
+    lease, issues, times = (10.0, 500, 3) if FULL else (1.0, 60, 1)
+    with FakeJira() as board:
+        for n in range(issues):
+            board.add(f"Text {n}. " * 40)
+        source = BOARD.format(address=board.address, token=TOKEN)
+        with installed(lease=lease, pages=20, poison=0, source=source) as drill:
+            plan = [name for name in QUICK for _ in range(times)]
+            drill.chance.shuffle(plan)
+            edit(board, drill, issues // 5)
+            board.faults.next(Fault.cut_body())
+            struck = Counter[str]()
+            for name in plan:
+                edit(board, drill, issues // 10)
+                end = time.monotonic() + 15
+                while not drill.pending and time.monotonic() < end:
+                    drill.tend()
+                    time.sleep(0.05)
+                struck[name] += drill.pending > 0
+                strike(drill, name)
+            drill.heal()
+            for _ in range(2):  # what is absent once is hidden, and gone if it is absent twice
+                assert drill.settled(300 if FULL else 90) is not None, drill.standing()
+                drill.sql("update source set next_sync_at = now(), next_walk_at = now() returning id")
+            assert drill.settled(300 if FULL else 90) is not None, drill.standing()
+            expected, actual = chunks_of(board), searchable(drill)
+            lost = {key: chunks - actual.get(key, Counter()) for key, chunks in expected.items()}
+            more = {key: chunks - expected.get(key, Counter()) for key, chunks in actual.items()}
+            values = {
+                "issues": len(expected),
+                "faults": dict(Counter(plan)),
+                "faults with work pending": struck.total(),
+                "lost": sum(map(Counter.total, lost.values())),
+                "doubled or stale": sum(map(Counter.total, more.values())),
+            }
+            report("drill_jira", values)
+            assert not any(lost.values())
+            assert not any(more.values())
+            assert drill.dead() == set()
+            assert struck.total() >= len(plan) / 2, "the faults must hit work"
 
 
 def strike(drill: Drill, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Small services of the usual kinds: tickets with every way of paging, Jira (Cloud and Data Center), and GitHub."""
+"""Small services: tickets with every way of paging, Jira (Cloud and Data Center), GitHub and GitLab."""
 
 from __future__ import annotations
 
@@ -151,6 +151,30 @@ class FakeGitHub(FakeRest):
         address = f"{self.address}{seen.path}?{query}&page={page + 1}"
         headers = {"Link": f'<{address}>; rel="next"'} if page * size < len(rows) else {}
         return Answer(json=rows[(page - 1) * size : page * size], headers=headers)
+
+
+class FakeGitLab(FakeRest):
+    """Issues of one project, without comments."""
+
+    def add(self, body: str = "Text.", **fields: Any) -> str:
+        number, at = str(len(self.records) + 1), self.tick()
+        self.records[number] = {
+            "id": 100 + int(number), "iid": int(number), "title": f"Issue {number}", "description": body, "state": "opened",
+            "web_url": f"https://gitlab.example/shop/-/issues/{number}", "author": {"name": "Ann"}, "user_notes_count": 0,
+            "confidential": False, "labels": [], "created_at": at, "updated_at": at, **fields,
+        }  # fmt: skip
+        return number
+
+    def edit(self, number: str, body: str) -> None:
+        self.records[number] |= {"updated_at": self.tick(), "description": body}
+
+    def routed(self, seen: Seen) -> Answer | None:
+        match = re.fullmatch(r"/projects/example(?:%2F|/)shop/issues(?:/(\d+))?", seen.path)
+        if match is None:
+            return None
+        if match[1]:
+            return Answer(json=self.records[match[1]]) if match[1] in self.records else None
+        return Answer(json=_since(list(self.records.values()), seen.first("updated_after")))
 
 
 def _paragraph(text: str) -> dict[str, Any]:

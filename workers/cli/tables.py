@@ -186,7 +186,7 @@ def tried_lines(answer: Json) -> list[Text | str]:
         screen.append(f"{one['title']}\n", style="bold")
         facts = {key: one[key] for key in ("external_id", "kind", "url", "created_at", "updated_at", "tags")}
         for key, value in {**facts, **one["metadata"]}.items():
-            screen.append(f"  {key:<16} {value}\n" if value else "")
+            screen.append(f"  {key:<16} {fact_line(value)}\n" if value else "")
         more = len(one["text"]) - FIRST_CHARACTERS
         end = f"\n... and {plural(more, 'character')} more" if more > 0 else ""
         screen.append(textwrap.indent(one["text"][:FIRST_CHARACTERS] + end, "    ") + "\n\n")
@@ -195,7 +195,19 @@ def tried_lines(answer: Json) -> list[Text | str]:
     lines += [f"empty in {plural(count, 'record')}: {key}" for key, count in answer["empty"].items()]
     lines += [f"left out: {reason}, {count}" for reason, count in answer["left_out"].items()]
     lines += [f"failed: {item_and_reason(one['item'], one['reason'])}" for one in answer["failed"]]
-    return [screen, *lines, *[f"error: {answer['error']}"] * bool(answer["error"])]
+    return [
+        *([screen] if answer["documents"] else []),
+        *lines,
+        *[f"error: {answer['error']}"] * bool(answer["error"]),
+    ]
+
+
+def fact_line(value: Any) -> str:
+    """A fact of a document on one line; layers of an ACL are joined by `and`."""
+    if not isinstance(value, list | tuple):
+        return str(value)
+    joint = " and " if any(isinstance(one, list | tuple) for one in value) else ", "
+    return joint.join(map(fact_line, value))
 
 
 def item_and_reason(item: str, reason: str) -> str:

@@ -33,7 +33,9 @@ def preset(name: str) -> Mapping[str, Any]:
 def with_preset(name: str, section: Mapping[str, Any]) -> dict[str, Any]:
     """A section with the keys of a preset where it has none of its own; mappings are merged, lists are replaced."""
     plain = {to_camel(str(key)).rstrip("_"): value for key, value in section.items()}
-    return merged(preset(name)["source"], plain)
+    # How events are read matters only where the section has a secret that proves them.
+    without_events = {} if plain.get("hook") else {"hook": None}
+    return merged(preset(name)["source"], {**plain, **without_events})
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -110,3 +111,33 @@ def test_a_section_has_its_own_keys_in_place_of_those_of_its_preset() -> None:
     assert changed.children == ()
     assert changed.document.metadata.keys() == given.document.metadata.keys() - {"milestone"}
     assert RestOptions.model_validate(given.model_dump(by_alias=True)) == given
+
+
+def test_a_wrong_path_within_an_answer_is_told_with_what_the_answer_has(desk: FakeTickets) -> None:
+    told = bad(source_for(desk, list={**TICKETS["list"], "records": "data.rows"}).check())
+    assert told == [
+        f"list at {desk.address}/api: the service gave an answer without a list of records at data.rows (it has data, meta)"
+    ]
+    for record, found in (("item", "no record at item"), ("{id: `9`}", "a record with another id")):
+        told = bad(source_for(desk, item={"path": "/tickets/{id}", "record": record}).check())
+        assert told == [f"item: its answer has {found}"]
+
+
+def test_names_that_may_be_texts_are_told_to_nobody(desk: FakeTickets) -> None:
+    body = json.dumps({"ann@quay.example": [], "my secret": [], "rows": []})
+    desk.faults.next(Fault.status(200, body=body, content_type="application/json"))
+    assert bad(source_for(desk).check())[0].endswith("at data.items (it has rows)")
+
+
+@pytest.mark.parametrize(
+    ("paging", "words"),
+    [
+        ({"cursor": "next", "link": True}, "there are cursor and link; null takes out that of a preset"),
+        ({"url": "next", "offset": True}, "there are url and offset"),
+        ({"param": "page"}, "one of cursor, url, link, number and offset"),
+    ],
+)
+def test_a_list_has_one_way_to_its_next_page(paging: dict[str, Any], words: str) -> None:
+    section = {"name": "x", "base_url": "https://x.example", "list": {"path": "/x", "next": paging}}
+    with pytest.raises(ValidationError, match=words):
+        RestOptions.model_validate(section)

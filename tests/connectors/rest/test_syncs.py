@@ -410,3 +410,20 @@ def test_an_answer_that_asks_to_come_later_in_its_body_is_waited_for(plain: Fake
         with pytest.raises(RateLimited) as caught:
             list(source_for(plain, busy="errors[?code=='RATELIMITED']").pages(None))
         assert caught.value.retry_after
+
+
+def test_an_answer_may_say_in_its_body_that_there_is_no_such_record(plain: FakeTickets) -> None:
+    number = plain.add()
+    item = {**TICKETS["item"], "gone": "errors[?type=='NOT_FOUND']"}
+
+    def store(answer: dict[str, Any]) -> SourceStore:
+        fault = Fault.status(200, body=json.dumps(answer), content_type="application/json")
+        plain.faults.next(fault, when=at(f"/api/tickets/{number}"), times=None)
+        result = SourceStore()
+        result.take(source_for(plain, item=item).read([number]))
+        plain.faults.clear()
+        return result
+
+    assert store({"ticket": None, "errors": [{"type": "NOT_FOUND"}]}).deleted == [number]
+    broken = store({"ticket": None, "errors": [{"type": "INTERNAL"}]})
+    assert (broken.deleted, [problem.external_id for problem in broken.failed]) == ([], [number])

@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
-from tests.fakes.rest_service import TOKEN, FakeTickets
+from tests.connectors.rest.recorded import FOLDER, Recorded
+from tests.connectors.rest.world import PAGING
+from tests.connectors.rest.world import TICKETS as TICKETS_SECTION
+from tests.fakes.rest_service import STYLES, TOKEN, FakeTickets, Style
 from tests.fakes.server import Fault
 from workers.cli.commands import app
+from workers.cli.tables import fact_line
 
 Run = Callable[..., Result]
 
@@ -105,6 +110,15 @@ def test_people_read_a_screen(run: Run) -> None:
     assert "empty in 1 record: document.metadata.severity" in output
 
 
+def test_lists_and_layers_of_readers_are_read_as_words(run: Run) -> None:
+    keys = "title: subject\n        tags: labels\n        acl: {field: groups}"
+    text = TICKETS.replace("title: subject", keys)
+    output = run("sources", "try", "desk", "--limit", "1", text=text).output
+    assert "  tags             a, b\n" in output
+    assert "  acl              group:agents\n" in output
+    assert fact_line([["group:a", "user:b"], ["group:c"]]) == "group:a, user:b and group:c"
+
+
 def test_what_came_before_an_error_is_shown_with_it(run: Run, desk: FakeTickets) -> None:
     desk.faults.next(
         Fault.status(401, body="{}", content_type="application/json"), when=lambda s: s.path.endswith("/2")
@@ -156,3 +170,47 @@ def test_a_wrong_key_is_told_with_its_line(run: Run, found: str, wrong: str, lin
     assert f"larder.yaml:{line}:" in told, told
     assert words in told
     assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_each_way_to_the_next_page(style: Style, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    with FakeTickets(style, most=10) as fake:
+        for n in range(23):
+            fake.add(f"Text {n}.")
+        section = {
+            **TICKETS_SECTION, "name": "desk", "type": "rest", "baseUrl": f"{fake.address}/api", "children": [],
+            "auth": {"header": {"name": "X-Key", "value": TOKEN}}, "list": {**TICKETS_SECTION["list"], "next": PAGING[style]},
+        }  # fmt: skip
+        Path("larder.yaml").write_text(yaml.safe_dump({"rag": {"sources": [section]}}), encoding="utf-8")
+        tried = answer(CliRunner().invoke(app, ["sources", "try", "desk", "--limit", "50", "--json"]))
+    assert (len(tried["documents"]), tried["error"]) == (23, "")
+    assert len([request for request in tried["requests"] if "/tickets?" in request]) == 3
+    assert TOKEN not in json.dumps(tried)
+
+
+def test_a_service_that_is_asked_by_a_body(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    case = json.loads((FOLDER / "github_discussions.json").read_text("utf-8"))
+    with Recorded(case["answers"]) as fake:
+        section = {
+            "name": "talk",
+            "type": "rest",
+            "baseUrl": fake.address,
+            "bearer": TOKEN,
+            **case["options"],
+        }
+        Path("larder.yaml").write_text(yaml.safe_dump({"rag": {"sources": [section]}}), encoding="utf-8")
+        tried = answer(CliRunner().invoke(app, ["sources", "try", "talk", "--json"]))
+        assert fake.unknown == []
+    assert [document["metadata"]["number"] for document in tried["documents"]] == [21, 22]
+    assert tried["requests"] == [f"POST {fake.address}/graphql"] * 2
+
+
+def test_a_value_that_a_preset_needs_is_asked_for_in_its_words(run: Run) -> None:
+    text = "rag:\n  sources:\n    - {name: issues, type: rest, preset: github}\n"
+    output = " ".join(run("config", "check", text=text).output.split())
+    assert (
+        "larder.yaml:3: sources[0].values: found nothing, expected a value for repo; Owner and name of"
+        in output
+    )

@@ -81,7 +81,7 @@ def setup(settings: Settings, name: str) -> Json:
         raise ConfigurationError(f"{name} takes no events", fix=fix)
     path = f"{settings.rag.api.root_path}{PATH}{name}"
     secret = secret_value(section.hook.secret)
-    return {"source": name, "path": path, "secret": secret, "steps": [*section.hook_steps]}
+    return {"source": name, "path": path, "secret": secret, "steps": [*section.event_steps]}
 
 
 def add_findings(checks: Sequence[Json], runtime: Callable[[], Runtime]) -> None:
