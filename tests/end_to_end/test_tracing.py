@@ -106,9 +106,10 @@ def test_one_trace_leads_from_the_command_to_the_rows(traced: Traced, until: Unt
     done = traced.site.larder("index", "notes", "more", "--json")
     assert done.code == 0, done.err
 
-    def told() -> bool:
+    def told() -> bool:  # by the process that answered the command as well
         spans = traced.trace_of(source="notes")
-        return indexed(spans) >= 2 and [span.name for span in spans].count("larder.sync") == 2
+        names = [span.name for span in spans]
+        return indexed(spans) >= 2 and names.count("larder.sync") == 2 and "larder index" in names
 
     assert until(told, 20)
     spans = traced.trace_of(source="notes")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
@@ -39,12 +40,18 @@ def interruptible() -> Iterator[None]:
     """Have what `handle_signals` handles raise KeyboardInterrupt meanwhile: there is something to put away."""
     handled = [one for one in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(one) is end_at_once]
     for sign in handled:
-        signal.signal(sign, signal.default_int_handler)
+        signal.signal(sign, _interrupt)
     try:
         yield
     finally:
         for sign in handled:
             signal.signal(sign, end_at_once)
+
+
+def _interrupt(_signal: int, _frame: object) -> NoReturn:
+    # A module that it meets half loaded is loaded again by what puts away, and SQLAlchemy warns of that.
+    warnings.simplefilter("ignore")
+    raise KeyboardInterrupt
 
 
 def _repeat_lost_interrupt(lost: Any) -> None:
