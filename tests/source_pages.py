@@ -161,7 +161,8 @@ def _requests(options: RestOptions) -> str:
         parts.append("one for each")
     parts += [_child(child) for child in options.children if child.path]
     daily = "" if options.changed is None else f"; one if nothing changed; N/{walk} for the daily walk"
-    return " and ".join(parts) + daily
+    event = "the list" if options.item is None else "two" if options.item.within else "one"
+    return f"{' and '.join(parts)}{daily}; {event} for each record that an event names"
 
 
 def _child(child: Child) -> str:

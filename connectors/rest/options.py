@@ -149,6 +149,9 @@ class ItemRequest(Request):
     """Expression for the record in the answer."""
     gone: Expression | None = None
     """Expression that is true for an answer which says that there is no such record, beside the status 404 and 410."""
+    within: ListRequest | None = None
+    """List that has the record {id} if it belongs to the source: asked for what an event or the walk names, where list
+    leaves out records that the account may read. Empty: any record of this request belongs to it."""
     in_list: Flag = False
     """true: records of the list are whole, and only changed ones of the id walk are read one by one."""
 

@@ -226,7 +226,7 @@ class RestSource:
         """Result of an id; None if there is no such record any more, or it has another id now."""
         request = self._options.item
         if request:
-            answers, errors = divider.fetch([item_id], lambda ids: self._item_record(ids[0]))
+            answers, errors = divider.fetch([item_id], lambda ids: self._own_record(ids[0]))
             if item_id in errors:
                 return culprit(item_id, errors[item_id])
             record = answers[0]
@@ -235,6 +235,16 @@ class RestSource:
         return self._result(
             Item(id=item_id, mark=self._reader.mark(record), record=record), divider, left_out, whole=True
         )
+
+    def _own_record(self, item_id: str) -> Json | None:
+        """The record by the item's request; None if there is none, or it does not belong to this source."""
+        record, request = self._item_record(item_id), self._options.item
+        within = request.within if request else None
+        # With another id it has left: the list is asked only about records that are there.
+        if record is None or within is None or self._reader.id_of(record) != item_id:
+            return record
+        listed = next(self._client.pages(within, {"id": item_id})).records
+        return record if any(self._reader.id_of(one) == item_id for one in listed) else None
 
     def _item_record(self, item_id: str) -> Json | None:
         """The record by the item's request; None if there is none."""

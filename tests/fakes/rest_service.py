@@ -251,6 +251,10 @@ class FakeJira(FakeRest):
             for key in keys
             if self.records[key]["fields"]["updated"] >= since.strftime("%Y-%m-%dT%H:%M:%SZ")
         ]
+        if key := re.search(r'AND key = "([^"]+)"', jql):
+            keys = [one for one in keys if one == key[1]]
+        if project := re.search(r"\(project = (\w+)\)", jql):
+            keys = [one for one in keys if one.startswith(f"{project[1]}-")]
         start = int(seen.first("nextPageToken", "t0")[1:]) if self.cloud else int(seen.first("startAt", "0"))
         issues = [self.shown(key) for key in keys[start : start + size]]
         if not self.cloud:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from connectors.rest.expressions import value_at
 from connectors.rest.options import RestOptions
 from connectors.rest.presets import preset, preset_names
 
@@ -83,3 +84,23 @@ def test_expressions_of_a_section_of_its_own() -> None:
     ]
     with pytest.raises(ValidationError, match=r"hook\.ids\.0"):
         options("github", ids=["tickets[.id"])
+
+
+def test_a_discussion_of_another_repository_is_none_and_a_fault_is_no_deletion() -> None:
+    values = {"owner": "example", "repo": "shop"}
+    section = {"name": "x", "preset": "github_discussions", "values": values, "baseUrl": "https://x.example"}
+    item = RestOptions.model_validate(section).item
+    assert item is not None
+    here = {"repository": {"id": "R_1"}, "node": {"id": "D_1", "repository": {"id": "R_1"}}}
+    elsewhere = {"repository": {"id": "R_1"}, "node": {"id": "D_2", "repository": {"id": "R_2"}}}
+    answers: list[tuple[dict[str, Any], bool, bool]] = [
+        ({"data": here}, True, False),
+        ({"data": elsewhere}, False, True),
+        ({"data": {**here, "node": None}, "errors": [{"type": "NOT_FOUND"}]}, False, True),
+        ({"data": {**here, "node": None}, "errors": [{"type": "INTERNAL"}]}, False, False),
+        ({"data": {**here, "repository": None}, "errors": [{"type": "FORBIDDEN"}]}, False, False),
+        ({"data": None, "errors": [{"type": "INTERNAL"}]}, False, False),
+    ]
+    for answer, is_there, is_gone in answers:
+        assert isinstance(value_at(item.record, answer), dict) is is_there, answer
+        assert bool(value_at(item.gone, answer)) is is_gone, answer

@@ -427,3 +427,22 @@ def test_an_answer_may_say_in_its_body_that_there_is_no_such_record(plain: FakeT
     assert store({"ticket": None, "errors": [{"type": "NOT_FOUND"}]}).deleted == [number]
     broken = store({"ticket": None, "errors": [{"type": "INTERNAL"}]})
     assert (broken.deleted, [problem.external_id for problem in broken.failed]) == ([], [number])
+
+
+def test_what_the_list_leaves_out_is_not_brought_in_by_its_id(plain: FakeTickets) -> None:
+    ours, theirs = plain.add(), plain.add()
+    within = {"path": "/tickets", "params": {"team": "ours", "id": "{id}"}, "records": "data.items"}
+    item = {**TICKETS["item"], "within": within}
+
+    def answered(seen: Seen) -> bool:
+        return seen.first("team") == "ours" and seen.first("id") == theirs
+
+    none = Fault.status(200, body='{"data": {"items": []}}', content_type="application/json")
+    plain.faults.next(none, when=answered, times=None)
+    store = SourceStore()
+    store.take(source_for(plain, item=item).read([ours, theirs, "99"]))
+    assert set(store.documents) == {ours}
+    assert set(store.deleted) == {theirs, "99"}
+    assert [seen.first("id") for seen in plain.log if seen.first("team")] == [ours, theirs], (
+        "of those that are there"
+    )
