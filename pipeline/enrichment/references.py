@@ -101,8 +101,9 @@ BY_WORDS: Mapping[Kind, Calibration] = {
 LIKELY_DUPLICATE, AHEAD = 0.85, 1.6
 """Least probability of a duplicate, and its least lead over the next item in log-odds, which tells more than the
 probability: on three trackers with known duplicates five of six such items are duplicates (docs/evaluation.md)."""
-TOGETHER = 3
-"""Most items that may be ahead of all others together: duplicates of one item are as close to it as each other."""
+TOGETHER, TOGETHER_AHEAD = 3, 2.0
+"""Most items that may be ahead of all others together, since duplicates of one item are as close as each other, and the
+least lead of two or three."""
 VERBATIM = 0.93
 """Cosine similarity from which any item is a duplicate: its text is nearly the same."""
 
@@ -209,7 +210,7 @@ def likely_duplicates(ranked: Sequence[LikelyDocument], title: str) -> list[Like
 
     Without vectors, and for models without judged pairs, only equal titles count.
     """
-    together = next((n for n, one in enumerate(ranked[:TOGETHER], 1) if _is_far_ahead(one)), 0)
+    together = next((n for n, one in enumerate(ranked[:TOGETHER], 1) if _is_far_ahead(n, one)), 0)
     return [
         one
         for place, one in enumerate(ranked)
@@ -223,8 +224,9 @@ def _same_title(one: LikelyDocument, title: str) -> bool:
     return bool(title) and single_line(one.hit.document.title).casefold() == title.casefold()
 
 
-def _is_far_ahead(one: LikelyDocument) -> bool:
-    return one.by == "meaning" and one.probability >= LIKELY_DUPLICATE and one.ahead >= AHEAD
+def _is_far_ahead(place: int, one: LikelyDocument) -> bool:
+    sure = one.by == "meaning" and one.probability >= LIKELY_DUPLICATE
+    return sure and one.ahead >= (AHEAD if place == 1 else TOGETHER_AHEAD)
 
 
 def _log_odds(probability: float) -> float:
