@@ -156,8 +156,12 @@ def main() -> int:
             seconds = fill(library, name, options)
             with library.database.control() as connection:
                 outbox.switch(connection, name)
-            product.retriever.stores = VectorStores(library.database, {name: options})
+            product.retriever.stores = beside = VectorStores(library.database, {name: options})
+            beside.get(name).near(
+                library.stock.questions[0].vector, K, Scope(collection="chunks-1")
+            )  # it loads
             row(name, measure(library, product), f"{seconds:.0f} s", fresh[name])
+            assert not beside.avoided, "pgvector answered in its place"
             with library.database.control() as connection:
                 outbox.switch(connection, "pgvector")
     return 0

@@ -235,6 +235,11 @@ def test_what_is_on_its_way_is_no_difference(here: Runtime, monkeypatch: pytest.
     monkeypatch.setattr(stores, "SETTLE_SECONDS", 0.0)
     carry(here)
     sql(here, "update document set hidden = true where external_id like '%1.md'")
+    held, scope = here.mirror("faiss").store, Scope(collection="chunks-1", tenant=here.settings.tenant_id)
+    with here.database.tenant(here.settings.tenant_id) as connection:
+        connection.execute(text("update document set kind = 'work' where external_id like '%2.md'"))
+        waiting = outbox.waiting_points(connection, "faiss")
+    held.delete(scope, sorted(waiting))
     assert stores.check(here, "faiss")["problems"] == []
     sql(here, "delete from vector_outbox")
     assert stores.check(here, "faiss")["problems"] != []
