@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -189,6 +190,27 @@ def test_a_refused_chunk_alone_is_given_up_and_may_be_tried_again(alone: Worksho
         assert outbox.retry_dead(connection, "memory") == 1
     beside.carry()
     assert beside.stored() == beside.expected()
+
+
+def test_a_batch_that_takes_longer_than_its_lease_is_nobody_elses(alone: Workshop) -> None:
+    """As while a service lets us wait: it would count as a crash each time, and be given up in the end."""
+    alone.admit(document("a", paragraphs(3)))
+    alone.index()
+    taken: list[int] = []
+
+    class Slow(MemoryStore):
+        def put(self, collection: str, points: Sequence[Point]) -> None:
+            if any(point.tenant == alone.tenant for point in points):
+                time.sleep(1.5)
+                with alone.database.tenant(alone.tenant) as connection:
+                    taken.append(len(outbox.claim(connection, alone.tenant, "memory", most=9, lease=1).turns))
+            super().put(collection, points)
+
+    beside = Mirrored(alone, Slow())
+    beside.mirror.lease = 0.6
+    beside.carry()
+    assert taken == [0]
+    assert beside.outbox() == []
 
 
 def test_a_chunk_that_kills_workers_travels_alone_and_is_given_up(beside: Mirrored) -> None:
