@@ -142,14 +142,21 @@ class Mirror:
             return None
         row, token = claimed
         try:
-            self._look_after(row)
+            with renewed(partial(self._renew_store, token), lease=self.lease):
+                self._look_after(row)
         except StoreError as error:
             self.pause(error)
             raise
         finally:
             with self.database.control() as connection:
-                outbox.release_store(connection, self.name, token)
+                held = outbox.release_store(connection, self.name, token)
+                if not held and row.status == "emptying":  # it may have emptied what another one has filled
+                    outbox.rebuild(connection, self.name)
         return row
+
+    def _renew_store(self, token: UUID) -> bool:
+        with self.database.control() as connection:
+            return outbox.renew_store(connection, self.name, token, lease=self.lease)
 
     def _look_after(self, row: StoreRow) -> None:
         if row.status == "emptying":
