@@ -47,6 +47,7 @@ WORKERS = {
     name: ["worker", name, "--concurrency", n]
     for name, n in {"control": "2", "ingest": "2", "embed": "2", "enrich": "1"}.items()
 }
+MIRROR = {"mirror": ["worker", "mirror", "--concurrency", "2"]}
 CONFIG = """
 rag:
   embedding: {{provider: hashing, cache: {{maxSize: {megabytes}}}}}
@@ -426,8 +427,8 @@ def installed(
         fleet = replace(
             fleet,
             env=fleet.env | {"DRILL_STALLS": str(root)},
-            env_of={name: moved | (far if name in FAR else {}) for name in WORKERS},
-            commands={**WORKERS, "beat": ["beat"]},
+            env_of={name: moved | (far if name in FAR else {}) for name in (*WORKERS, "mirror")},
+            commands={**WORKERS, **(MIRROR if chroma else {}), "beat": ["beat"]},
         )
         stack.callback(fleet.stop)
         askers: list[Asking] = []

@@ -30,7 +30,8 @@ def _worker(drill: Drill, *among: str) -> str:
 
 
 def kill_worker(drill: Drill) -> bool:
-    name = _worker(drill, "ingest", "embed", "embed", "ingest", "control", "enrich")
+    every = ("ingest", "embed", "embed", "ingest", "control", "enrich", "mirror", "mirror")
+    name = _worker(drill, *(one for one in every if one in drill.fleet.commands))
     lived = bool(drill.fleet.family(name))
     drill.fleet.kill(name)
     return lived

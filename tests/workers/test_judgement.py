@@ -58,12 +58,21 @@ def stores(provider: str = "chroma", **changes: Any) -> dict[str, Any]:
     from pipeline.search.stores.backlog import NOT_ADDED
 
     store = {**NOT_ADDED, "name": "chroma", "status": "ready", "active": True, "configured": True, **changes}
-    return {**calm(), "vector_stores": {"provider": provider, "answers": "chroma", "stores": [store]}}
+    document = {"provider": provider, "answers": "chroma", "stores": [store]}
+    return {
+        **calm(),
+        "workers": [{"name": "w", "queues": [*QUEUES, "mirror"], "age_seconds": 1.0}],
+        "vector_stores": document,
+    }
 
 
 ADVICE: dict[str, tuple[dict[str, Any], str]] = {
     "nothing": (calm(), ""),
     "a store that is well": (stores(outbox=3, oldest_unsent_seconds=1.0), ""),
+    "a store that nobody fills": (
+        {**stores(outbox=3), "workers": calm()["workers"]},
+        "3 changes wait for chroma and no worker serves mirror: larder up",
+    ),
     "a store that fails": (
         stores(failures=2, last_error="chroma answered 503"),
         "the vector store chroma fails: chroma answered 503: larder stores check chroma",

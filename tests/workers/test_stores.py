@@ -23,9 +23,10 @@ from workers.app import status, stores
 from workers.app.doctor import doctor
 from workers.app.ingestion import sync
 from workers.local import embedded
-from workers.processes import run as processes
+from workers.local.supervisor import Supervisor
 from workers.queue.celeryconfig import MIRROR
 from workers.runtime import Runtime
+from workers.settings import load
 
 CONFIG = """
 rag:
@@ -140,11 +141,23 @@ def test_a_store_that_cannot_be_opened_stops_nobody_and_is_left_alone_for_a_whil
     assert opened == [1]
 
 
-@pytest.mark.parametrize(("queue", "serves"), [("ingest", ["ingest", MIRROR]), ("embed", ["embed"])])
-def test_the_worker_of_ingest_serves_the_queue_where_a_store_is_configured(
-    here: Runtime, queue: str, serves: list[str]
-) -> None:
-    assert processes.queues_of(here, queue) == serves
+def test_workers_have_one_for_the_queue_where_a_store_is_configured(here: Runtime) -> None:
+    """Of its own: while a store is filled, its messages would take the place of those of the first load."""
+    every = Supervisor(settings=here.settings, addresses=here.addresses)
+    answering = Supervisor(settings=here.settings, addresses=here.addresses, queues=["control", "enrich"])
+    for boss, expected in ((every, True), (answering, False)):
+        boss.plan()
+        assert ("worker-mirror" in {child.name for child in boss.children}) is expected
+
+
+def test_a_store_that_a_reload_brings_gets_its_worker(tmp_path: Path) -> None:
+    (tmp_path / "larder.yaml").write_text("rag: {}\n", encoding="utf-8")
+    boss = Supervisor(settings=load(tmp_path / "larder.yaml", {}), addresses=runtimes.Addresses())
+    boss.plan()
+    before = [child.name for child in boss.children]
+    (tmp_path / "larder.yaml").write_text("rag: {provider: faiss}\n", encoding="utf-8")
+    boss.reload_settings()
+    assert {child.name for child in boss.children} - {*before} == {"worker-mirror"}
 
 
 def test_a_paused_store_is_not_asked_for_each_tenant(here: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,6 +248,11 @@ def test_what_is_on_its_way_is_no_difference(here: Runtime, monkeypatch: pytest.
     monkeypatch.setattr(stores, "SETTLE_SECONDS", 0.0)
     carry(here)
     sql(here, "update document set hidden = true where external_id like '%1.md'")
+    held, scope = here.mirror("faiss").store, Scope(collection="chunks-1", tenant=here.settings.tenant_id)
+    with here.database.tenant(here.settings.tenant_id) as connection:
+        connection.execute(text("update document set kind = 'work' where external_id like '%2.md'"))
+        waiting = outbox.waiting_points(connection, "faiss")
+    held.delete(scope, sorted(waiting))
     assert stores.check(here, "faiss")["problems"] == []
     sql(here, "delete from vector_outbox")
     assert stores.check(here, "faiss")["problems"] != []

@@ -260,16 +260,17 @@ def _log_as_configured(context: CommandContext) -> None:
 @command(answer_timeout=None, without={"as_json"})
 def worker(
     context: CommandContext,
-    queue: Annotated[str, Argument(help="control, ingest, embed or enrich.")],
+    queue: Annotated[str, Argument(help="control, ingest, embed, enrich or mirror.")],
     concurrency: Annotated[int | None, Option(min=1, help="Processes. [default: queue.concurrency]")] = None,
 ) -> None:
     """Run one worker in the foreground, for containers and the supervisor."""
     from workers.app import reindex
     from workers.processes import run as processes
-    from workers.queue.celeryconfig import QUEUES
+    from workers.queue.celeryconfig import MIRROR, QUEUES
 
-    if queue not in QUEUES:
-        raise ConfigurationError(f"there is no queue {queue!r}", fix=f"use one of {', '.join(QUEUES)}")
+    if queue not in (*QUEUES, MIRROR):
+        names = ", ".join((*QUEUES, MIRROR))
+        raise ConfigurationError(f"there is no queue {queue!r}", fix=f"use one of {names}")
     _log_as_configured(context)
     if notice := reindex.mismatch_notice(context.runtime):
         import structlog

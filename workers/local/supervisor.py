@@ -30,7 +30,7 @@ from workers.local.embedded.locating import uses_embedded
 from workers.local.local_socket import STARTED_AS, program_version, variables_digest
 from workers.monitoring import liveness, logs
 from workers.monitoring.liveness import process_start
-from workers.queue.celeryconfig import QUEUES
+from workers.queue.celeryconfig import MIRROR, QUEUES
 from workers.runtime import Addresses
 from workers.settings import Settings, load
 from workers.settings.environment import WITHHELD, lookup, unused_secrets
@@ -82,7 +82,7 @@ class Supervisor:
     flower_port: int | None = None
     api_port: int | None = None
     queues: Sequence[str] = QUEUES
-    """Queues whose workers are started."""
+    """Queues whose workers are started; with that of ingest goes the one of vector stores, if there are some."""
     lends: bool = False
     """True: workers and beat for the length of one command; servers and state are not its own."""
     fork: Callable[[Sequence[str], Mapping[str, str], Path], int] | None = None
@@ -117,7 +117,8 @@ class Supervisor:
 
     def _commands(self) -> dict[str, list[str]]:
         """Name of each process -> its command."""
-        arguments = {f"worker-{q}": ["worker", q] for q in self.queues} | {"beat": ["beat"]}
+        mirrors = [MIRROR] if self.settings.stores and "ingest" in self.queues else []
+        arguments = {f"worker-{q}": ["worker", q] for q in (*self.queues, *mirrors)} | {"beat": ["beat"]}
         if self.flower_port is not None:
             arguments["flower"] = ["flower", "--port", str(self.flower_port)]
         if self.api_port is not None:
@@ -213,6 +214,8 @@ class Supervisor:
             if child.process is not None and child.process.pid != child.ending_pid:
                 child.ending_pid = 0  # else it is ending already: told so twice, a worker drops what it is at
         self.outdated = list(self.children)
+        known = {child.name for child in self.children}
+        self.children += [Child(name, command) for name, command in commands.items() if name not in known]
         logs.write_line("the changed configuration is taken over: the processes restart")
 
     def _renew(self, ages: Mapping[str, float]) -> None:

@@ -50,11 +50,11 @@ from workers.processes.broker_outage import LedgerPoller
 from workers.processes.heartbeat import Heartbeat, Listening
 from workers.queue import broker
 from workers.queue.app import app, configure, install_transport
-from workers.queue.celeryconfig import MIRROR, QUEUES, ROUTES
+from workers.queue.celeryconfig import QUEUES, ROUTES
 from workers.runtime import Runtime
 from workers.settings.models import OAuthSettings
 
-PATIENT = {"ingest": 5, "embed": 10}
+PATIENT = {"ingest": 5, "embed": 10, "mirror": 5}
 """Queues that nobody waits for, and how nice their workers are: where cores are short, they leave them to Step 4 first,
 and what is embedded to what is cut, since that is found by its words at once."""
 BYTES_OF = {"hashing": 150e6, "minilm": 300e6, "transformers": 1200e6}
@@ -161,12 +161,6 @@ def _limit(name: str) -> list[float] | None:
     return None if words[0] == "max" else [float(number) for number in words]
 
 
-def queues_of(runtime: Runtime, queue: str) -> list[str]:
-    """Queues that the worker of one serves: that of ingest has the one of vector stores, too, if there is a store."""
-    names = [queue, MIRROR] if queue == "ingest" and runtime.settings.stores else [queue]
-    return [one for name in names for one in broker.consumed_queues(name, runtime.addresses.broker)]
-
-
 def run_worker(runtime: Runtime, queue: str, concurrency: int | None) -> None:
     """Serve one queue until a signal ends it."""
     refuse_shared_broker(runtime)
@@ -196,7 +190,7 @@ def run_worker(runtime: Runtime, queue: str, concurrency: int | None) -> None:
     app.steps["consumer"].add(Listening)
     # Started here and not by Celery's command line, which imports every plugin, Flower among them, into each worker.
     serving = app.Worker(
-        queues=queues_of(runtime, queue),
+        queues=broker.consumed_queues(queue, runtime.addresses.broker),
         concurrency=concurrency or _processes(runtime, queue),
         pool=Pool,
         hostname=host_format(default_nodename(f"worker-{queue}@%h")),

@@ -12,7 +12,7 @@ QUEUES = ("control", "ingest", "embed", "enrich")
 """Queues; each has its own worker, so that no kind of work waits for another."""
 
 MIRROR = "mirror"
-"""Queue of vector stores beside PostgreSQL; where one is configured, the worker of ingest serves it, too."""
+"""Queue of vector stores beside PostgreSQL; it has a worker where one is configured."""
 
 INDEXING = ("control", "ingest", "embed")
 """Queues needed for a sync."""

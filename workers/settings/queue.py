@@ -22,6 +22,8 @@ class ConcurrencySettings(ConfigSection):
     """Embedding; each process holds the model once. auto: one per core that memory allows, and one for a service."""
     enrich: Whole = Field(default=2, ge=1, le=256)
     """Answering Step 4; each process holds the model once."""
+    mirror: Whole = Field(default=1, ge=1, le=64)
+    """Carrying chunks over into vector stores beside PostgreSQL, where there are some."""
 
 
 class DeletionGuardSettings(ConfigSection):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 import numpy as np
@@ -11,6 +13,7 @@ from sqlalchemy import text
 
 from pipeline.database.engine import Database
 from pipeline.errors import LarderError, StoreError, StoreRejected, StoreUnavailable, pause_after
+from pipeline.ledger import renewed
 from pipeline.search.chunk_store import indexes
 from pipeline.search.stores import FloatVector, Point, Scope, VectorStore, outbox
 from pipeline.search.stores.outbox import ChunkKey, Claimed, StoreRow
@@ -48,6 +51,7 @@ class Mirror:
         Raises:
             StoreUnavailable: the store does not take it now; the rows are put back and the store is paused.
         """
+        begun = time.monotonic()
         with self.database.tenant(tenant) as connection:
             claimed = outbox.claim(connection, tenant, self.name, most=self.batch, lease=self.lease)
         if not claimed.turns:
@@ -58,11 +62,16 @@ class Mirror:
                 outbox.give_up(connection, claimed, keys, error="workers crashed with it")
             return len(keys)
         try:
-            self._carry(claimed, keys)
+            with renewed(partial(self._renew, claimed), lease=self.lease, since=begun):
+                self._carry(claimed, keys)
         except StoreUnavailable as error:
             self._pause(claimed, keys, error)
             raise
         return len(keys)
+
+    def _renew(self, claimed: Claimed) -> bool:
+        with self.database.tenant(claimed.tenant) as connection:
+            return outbox.renew(connection, claimed, lease=self.lease)
 
     def _carry(self, claimed: Claimed, keys: Sequence[ChunkKey]) -> None:
         """Carry chunks over; a batch that is refused is divided until the culprit is alone."""
@@ -133,14 +142,21 @@ class Mirror:
             return None
         row, token = claimed
         try:
-            self._look_after(row)
+            with renewed(partial(self._renew_store, token), lease=self.lease):
+                self._look_after(row)
         except StoreError as error:
             self.pause(error)
             raise
         finally:
             with self.database.control() as connection:
-                outbox.release_store(connection, self.name, token)
+                held = outbox.release_store(connection, self.name, token)
+                if not held and row.status == "emptying":  # it may have emptied what another one has filled
+                    outbox.rebuild(connection, self.name)
         return row
+
+    def _renew_store(self, token: UUID) -> bool:
+        with self.database.control() as connection:
+            return outbox.renew_store(connection, self.name, token, lease=self.lease)
 
     def _look_after(self, row: StoreRow) -> None:
         if row.status == "emptying":

@@ -307,10 +307,15 @@ def note(connection: Connection, tenant: UUID, store: str, keys: Sequence[ChunkK
 def put_back(
     connection: Connection, claimed: Claimed, keys: Sequence[ChunkKey], *, seconds: float, error: str
 ) -> None:
-    """Put rows back for a later attempt, since the store cannot be reached; that is no failed attempt."""
+    """Put rows back for a later attempt, since the store cannot be reached; that is no failed attempt.
+
+    Rows whose lease was lost are noted anew, as in `finish`: the store may have taken what it gave no answer to.
+    """
     also = f"{UNCOUNTED}, last_error = :error, due_at = now() + make_interval(secs => :seconds)"
     values = {"error": error, "seconds": seconds}
-    _give_back(connection, claimed.tenant, claimed.store, claimed.token, keys, also, values)
+    held = _give_back(connection, claimed.tenant, claimed.store, claimed.token, keys, also, values)
+    if lost := [key for key in keys if key not in held]:
+        note(connection, claimed.tenant, claimed.store, lost)
 
 
 def give_up(connection: Connection, claimed: Claimed, keys: Sequence[ChunkKey], *, error: str) -> None:
@@ -335,10 +340,13 @@ def _give_back(
     keys: Sequence[ChunkKey],
     assignments: str,
     values: Json | None = None,
-) -> None:
-    if keys:
-        parameters = {**_columns(keys), "tenant": tenant, "store": store, "token": token, **(values or {})}
-        connection.execute(_ROWS.give_back(assignments), parameters)
+) -> set[ChunkKey]:
+    """End the lease of rows; returns those that had it still."""
+    if not keys:
+        return set()
+    parameters = {**_columns(keys), "tenant": tenant, "store": store, "token": token, **(values or {})}
+    rows = connection.execute(_ROWS.give_back(assignments), parameters)
+    return {ChunkKey(row.index_id, row.document_id, row.ord) for row in rows}
 
 
 def _values(claimed: Claimed, keys: Sequence[ChunkKey]) -> Json:
@@ -376,6 +384,7 @@ def waiting_points(connection: Connection, store: str) -> set[str]:
 
 _STORE = Leased(table="vector_store", rows="name = :store", key="name", crashes=False)
 _CLAIM_STORE = _STORE.claim("due_at <= now()", returning=_COLUMNS)
+_RENEW_STORE = _STORE.renew()
 _RELEASE_STORE = _STORE.give_back("")
 
 
@@ -388,9 +397,15 @@ def claim_store(connection: Connection, store: str, *, lease: float) -> tuple[St
     return (StoreRow(**row), token) if row else None
 
 
-def release_store(connection: Connection, store: str, token: UUID) -> None:
-    """End the lease on a store."""
-    connection.execute(_RELEASE_STORE, {"store": store, "token": token})
+def renew_store(connection: Connection, store: str, token: UUID, *, lease: float) -> bool:
+    """Extend the lease on a store; False if it is lost."""
+    values = {"store": store, "token": token, "lease": lease}
+    return connection.execute(_RENEW_STORE, values).first() is not None
+
+
+def release_store(connection: Connection, store: str, token: UUID) -> bool:
+    """End the lease on a store; False if it was lost."""
+    return connection.execute(_RELEASE_STORE, {"store": store, "token": token}).first() is not None
 
 
 def record_emptied(connection: Connection, store: StoreRow) -> None:

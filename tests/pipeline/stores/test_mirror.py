@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -191,6 +192,27 @@ def test_a_refused_chunk_alone_is_given_up_and_may_be_tried_again(alone: Worksho
     assert beside.stored() == beside.expected()
 
 
+def test_a_batch_that_takes_longer_than_its_lease_is_nobody_elses(alone: Workshop) -> None:
+    """As while a service lets us wait: it would count as a crash each time, and be given up in the end."""
+    alone.admit(document("a", paragraphs(3)))
+    alone.index()
+    taken: list[int] = []
+
+    class Slow(MemoryStore):
+        def put(self, collection: str, points: Sequence[Point]) -> None:
+            if any(point.tenant == alone.tenant for point in points):
+                time.sleep(1.5)
+                with alone.database.tenant(alone.tenant) as connection:
+                    taken.append(len(outbox.claim(connection, alone.tenant, "memory", most=9, lease=1).turns))
+            super().put(collection, points)
+
+    beside = Mirrored(alone, Slow())
+    beside.mirror.lease = 0.6
+    beside.carry()
+    assert taken == [0]
+    assert beside.outbox() == []
+
+
 def test_a_chunk_that_kills_workers_travels_alone_and_is_given_up(beside: Mirrored) -> None:
     beside.carry()
     shop = beside.shop
@@ -287,6 +309,63 @@ def test_what_is_under_way_when_a_store_is_emptied_is_carried_again(beside: Mirr
         outbox.finish(connection, claimed, list(claimed.turns))
     beside.carry()
     assert beside.stored() == beside.expected()
+
+
+def test_who_empties_a_store_after_another_one_has_filled_it_has_it_filled_again(alone: Workshop) -> None:
+    """As a process that was frozen for longer than its lease."""
+    alone.admit(document("a", paragraphs(3)))
+    alone.index()
+    frozen: list[bool] = []
+
+    class Late(MemoryStore):
+        def delete(self, scope: Scope, ids: Sequence[str] | None = None) -> None:
+            if ids is None and not frozen:
+                frozen.append(True)
+                with alone.database.control() as connection:
+                    connection.execute(text("update vector_store set lease_until = now() - interval '1 s'"))
+                Mirrored.carry(second)
+                assert len(second.stored()) == 3
+            super().delete(scope, ids)
+
+    first = Mirrored(alone, Late())
+    second = Mirrored.__new__(Mirrored)
+    second.shop, second.store = alone, first.store
+    second.mirror = Mirror(alone.database, "memory", first.store)
+    first.carry()
+    assert first.stored() == first.expected()
+
+
+def test_what_a_late_carrier_may_have_written_is_carried_again(alone: Workshop) -> None:
+    """The store has taken a batch, its answer came too late, and meanwhile another one has carried the next state."""
+    alone.admit(document("a", paragraphs(1)))
+    alone.index()
+    late: list[bool] = []
+
+    class Late(MemoryStore):
+        def put(self, collection: str, points: Sequence[Point]) -> None:
+            if late or all(point.tenant == NOBODY for point in points):
+                super().put(collection, points)
+                return
+            late.append(True)
+            alone.set("a", "kind = 'work'")
+            alone.sql("update vector_outbox set lease_until = now() - interval '1 s'")
+            assert Mirror(alone.database, "memory", self).carry(alone.tenant) == 1
+            super().put(collection, points)
+            raise StoreUnavailable("its answer was lost")
+
+    beside = Mirrored(alone, Late())
+    for _ in range(2):
+        beside.mirror.look_after()
+    with pytest.raises(StoreUnavailable):
+        beside.mirror.carry(alone.tenant)
+    alone.sql("update vector_outbox set due_at = now()")
+    with alone.database.control() as connection:
+        connection.execute(text("update vector_store set due_at = now()"))
+    beside.carry()
+    (point,) = [
+        one for (tenant, _), one in beside.store.collections["chunks-1"].items() if tenant != str(NOBODY)
+    ]
+    assert point.kind == "work"
 
 
 def test_each_search_index_has_a_collection_which_goes_with_it(alone: Workshop) -> None:

@@ -20,7 +20,7 @@ from workers.app.ingestion.sync_now import START
 from workers.app.ingestion.temporary_workers import UNSERVED_SECONDS, served_queues
 from workers.monitoring.liveness import DEAF_SECONDS
 from workers.queue import broker
-from workers.queue.celeryconfig import INDEXING, QUEUES
+from workers.queue.celeryconfig import INDEXING, MIRROR, QUEUES
 
 LEAST_DISK_BYTES = 1_000_000_000
 """Free bytes below which PostgreSQL may stop at any moment."""
@@ -241,6 +241,10 @@ def _stores(status: Json) -> Iterator[Diagnosis]:
             detail = f"the vector store {s['name']} is configured no more, and its changes are still noted"
             fix = f"larder stores drop {s['name']}"
             yield warning(detail, f"larder stores switch pgvector, {fix}" if s["active"] else fix, check)
+        elif s["outbox"] and MIRROR not in served_queues(status["workers"]):
+            waits = plural(s["outbox"], "change waits", "changes wait")
+            detail = f"{waits} for {s['name']} and no worker serves {MIRROR}"
+            yield warning(detail, START, check)
         elif s["failures"]:
             yield warning(
                 f"the vector store {s['name']} fails: {s['last_error']}",
