@@ -172,18 +172,12 @@ class RestClient:
         if paging.more and not more:
             return None
         if paging.counts:
-            first = paging.number or 0
-            at = place if isinstance(place, int) else first
-            total = value_at(paging.total, payload)
-            is_end = paging.offset and isinstance(total, int) and at + count >= total
-            return None if is_end or not count else at + (count if paging.offset else 1)
-        if paging.cursor:
-            following = value_at(paging.cursor, payload)
-        else:
-            address = (
-                response.links.get("next", {}).get("url") if paging.link else value_at(paging.url, payload)
-            )
-            following = self._relative(response, address) if address else None
+            return _next_number(paging, value_at(paging.total, payload), place, count)
+        following = (
+            value_at(paging.cursor, payload)
+            if paging.cursor
+            else self._next_address(paging, payload, response)
+        )
         if following in (None, "", False):
             if more:
                 raise self._bad_answer("a list with a further page, but without its position")
@@ -191,6 +185,10 @@ class RestClient:
         if isinstance(following, bool) or not isinstance(following, str | int):
             raise self._bad_answer("a position of the next page that is neither text nor number")
         return following
+
+    def _next_address(self, paging: Paging, payload: Any, response: requests.Response) -> str | None:
+        address = response.links.get("next", {}).get("url") if paging.link else value_at(paging.url, payload)
+        return self._relative(response, address) if address else None
 
     def _relative(self, response: requests.Response, link: Any) -> str:
         """Path and query of an address from an answer, without our key; one of another server stays whole."""
@@ -208,8 +206,7 @@ class RestClient:
         """The answer to a request, with status 2xx."""
         if paging and (paging.url or paging.link) and isinstance(place, str):
             return self._checked(self._session.get(urljoin(f"{self._base}/", place)))
-        if paging and paging.counts and place is None:
-            place = paging.number or 0
+        place = _first_number(paging) if place is None else place
         values = {**self._options.values, **values, "next": place}
         params = filled_in(request.params, values)
         if paging and paging.param and place is not None:
@@ -241,6 +238,17 @@ class RestClient:
         return BadAnswer(
             f"{self._options.product} gave {content}", fix=f"check list.records and list.next; {LASTS}"
         )
+
+
+def _first_number(paging: Paging | None) -> int | None:
+    return paging.number or 0 if paging and paging.counts else None
+
+
+def _next_number(paging: Paging, total: Any, place: Place, count: int) -> int | None:
+    """Number or offset of the page behind one with `count` records; None at the end."""
+    at = place if isinstance(place, int) else paging.number or 0
+    is_end = paging.offset and isinstance(total, int) and at + count >= total
+    return None if is_end or not count else at + (count if paging.offset else 1)
 
 
 def _shape(payload: Any) -> str:

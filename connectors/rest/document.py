@@ -120,10 +120,8 @@ class RecordReader:
         tags = tags_of(self._value("tags", fields.tags, record) or ())
         text = clean_text("\n\n".join(self._sections(item)))
         url = self._url(item)
-        created, updated = (
-            parse_time(self._value(name, expression, record))
-            for name, expression in (("created", fields.created), ("updated", fields.updated))
-        )
+        created = parse_time(self._value("created", fields.created, record))
+        updated = parse_time(self._value("updated", fields.updated, record))
         status = scalar_text(self._value("status", fields.status, record))
         facts = self._facts(record)
         kind, decision_facts = self._kind(text, tags, status, facts)

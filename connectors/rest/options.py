@@ -374,17 +374,9 @@ class RestOptions(ServiceOptions):
     def _name_mismatches(self) -> Iterator[Mismatch]:
         """Placeholders without a value, and a text that is neither an address nor an expression."""
         names_with_values = PLACEHOLDERS | self.values.keys()
-        children = [child.model_dump() for child in self.children]
-        requests = {"list_": self.list_, "item": self.item}
-        templates: dict[str, Any] = {
-            key: request.model_dump() for key, request in requests.items() if request
-        }
-        templates |= {"walk": self.walk, "children": children}
-        if self.url_is_template:
-            templates["document"] = {"url": self.document.url}
         meanings = (preset(self.preset).get("values") or {}) if self.preset else {}
         missing: dict[str, str] = {}
-        for key, template in templates.items():
+        for key, template in self._templates().items():
             for name in sorted(names_in(template) - names_with_values):
                 missing.setdefault(name, key.rstrip("_"))
         filled = ", ".join(f"{{{name}}}" for name in sorted(PLACEHOLDERS))
@@ -394,6 +386,16 @@ class RestOptions(ServiceOptions):
             else:
                 fix = f"give values.{name}; only {filled} have one of their own"
                 yield Mismatch(key=key, expected=f"a value for {{{name}}} in it", fix=fix)
+
+    def _templates(self) -> dict[str, Any]:
+        """The sections that may have placeholders, by their key."""
+        requests = {"list_": self.list_, "item": self.item}
+        return {
+            **{key: request.model_dump() for key, request in requests.items() if request},
+            "walk": self.walk,
+            "children": [child.model_dump() for child in self.children],
+            "document": {"url": self.document.url} if self.url_is_template else {},
+        }
 
     def _walk_mismatches(self) -> Iterator[Mismatch]:
         if unknown := sorted(self.walk.keys() - {"path", "params", "body", "records", "next"}):

@@ -14,7 +14,7 @@ from connectors.rest.client import ListPage, Place, RestClient, RestMissing, Res
 from connectors.rest.cursor import Progress, RestCursor
 from connectors.rest.document import Item, RecordReader
 from connectors.rest.expressions import value_at
-from connectors.rest.options import RestOptions
+from connectors.rest.options import Child, ItemRequest, RestOptions
 from connectors.web.answers import LASTS, BadAnswer
 from connectors.web.division import Divider, culprit, due, may_be_item_fault, updated_retries
 from pipeline.documents import Cursor, Document, Finding, Json, Listing, Page, Problem
@@ -282,9 +282,11 @@ class RestSource:
 
     def _leaves(self, record: Json, left_out: Counter[str]) -> bool:
         """Whether a record is deleted or excluded, which is counted."""
+        if self._reader.is_deleted(record):
+            return True
         reason = self._reader.exclusion(record)
         left_out.update(filter(None, [reason]))
-        return bool(reason) or self._reader.is_deleted(record)
+        return bool(reason)
 
     def _completed(self, item: Item, *, whole: bool) -> Item | None:
         """The item with the record of its own request and its children; None if it is deleted meanwhile."""
@@ -293,37 +295,32 @@ class RestSource:
             record = self._item_record(item.id)
         if record is None:
             return None
-        children = []
-        for child in self._options.children:
-            inline, count = value_at(child.inline, record), value_at(child.count, record)
-            records = [one for one in inline if isinstance(one, dict)] if isinstance(inline, list) else []
-            is_short = count > len(records) if isinstance(count, int) else not isinstance(inline, list)
-            if child.path and is_short:
-                try:
-                    records = self._client.children(child, item.id)
-                except RestMissing:  # deleted since it was listed; the next walk finds it
-                    records = []
-            children.append((child, records))
+        children = [(child, self._children(child, item.id, record)) for child in self._options.children]
         return replace(item, record=record, children=tuple(children))
+
+    def _children(self, child: Child, item_id: str, record: Json) -> list[Json]:
+        """Records below this one, those within it if they are all."""
+        inline, count = value_at(child.inline, record), value_at(child.count, record)
+        records = [one for one in inline if isinstance(one, dict)] if isinstance(inline, list) else []
+        is_short = count > len(records) if isinstance(count, int) else not isinstance(inline, list)
+        if child.path and is_short:
+            try:
+                return self._client.children(child, item_id)
+            except RestMissing:  # deleted since it was listed; the next walk finds it
+                return []
+        return records
 
     # -- the id walk -----------------------------------------------------------------------------------
 
     def _piece(self, place: Place, count: int, restarts: int) -> Listing:
         """One piece of the id walk from a position on."""
         request, left_out = self._options.walk_list, Counter[str]()
-        ids, versions = set[str](), dict[str, str]()
+        versions = dict[str, str]()
         following, total, moved = place, None, False
         for number, page in enumerate(self._client.pages(request, {}, place)):
-            for record in page.records:
-                item_id = self._reader.id_of(record)
-                if not item_id or self._reader.is_deleted(record):
-                    continue
-                if reason := self._reader.exclusion(record):
-                    left_out[reason] += 1
-                    continue
-                moved |= item_id in ids
-                ids.add(item_id)
-                versions[item_id] = self._reader.mark(record)
+            marks = self._marks(page, left_out)
+            moved |= len(marks) != len({key for key, _ in marks} - versions.keys())
+            versions.update(marks)
             count += len(page.records)
             following, total = page.following, page.total
             if following is None or number + 1 >= PIECE:
@@ -331,7 +328,7 @@ class RestSource:
         is_short = following is None and total is not None and count < total
         gives_up = restarts > MOST_RESTARTS
         return Listing(
-            ids=frozenset(ids),
+            ids=frozenset(versions),
             complete=not (moved or is_short or gives_up),
             versions={} if self.walks_all else {key: mark for key, mark in versions.items() if mark},
             left_out=left_out,
@@ -339,6 +336,11 @@ class RestSource:
             if following is None or gives_up
             else {"place": following, "count": count, "restarts": restarts},
         )
+
+    def _marks(self, page: ListPage, left_out: Counter[str]) -> list[tuple[str, str]]:
+        """Id and fingerprint of each record that is a document; excluded ones are counted."""
+        records = [(key, one) for one in page.records if (key := self._reader.id_of(one))]
+        return [(key, self._reader.mark(one)) for key, one in records if not self._leaves(one, left_out)]
 
     def _listed_records(self, ids: Iterable[str]) -> dict[str, Json]:
         """Records with these ids out of the list, which is read as far as needed."""
@@ -378,32 +380,33 @@ def findings(options: RestOptions, client: RestClient, reader: RecordReader) -> 
     yield Finding(ok=bool(page.records), subject=subject, detail=detail, fix=fix)
     if not page.records:
         return
+    yield from _field_findings(options, reader, page.records)
+    if options.item and (item_id := reader.id_of(page.records[0])):
+        yield _item_finding(options.item, client, reader, item_id)
+
+
+def _field_findings(options: RestOptions, reader: RecordReader, records: Sequence[Json]) -> Iterator[Finding]:
+    """Whether all records have what finds them and their changes."""
     readings: dict[str, tuple[str, Callable[[Json], object]]] = {
         "document.id": (options.document.id, reader.id_of)
     }
     if options.changed:
         readings["changed.field"] = (options.changed.field, reader.changed)
     for key, (expression, reading) in readings.items():
-        count = sum(bool(reading(record)) for record in page.records)
-        detail = f"{expression} is in {count} of {plural(len(page.records), 'record')}"
-        fix = (
-            ""
-            if count == len(page.records)
-            else f"correct {key}: records without it are not read, or read late"
-        )
-        yield Finding(ok=count == len(page.records), subject=key, detail=detail, fix=fix)
-    if options.item and (item_id := reader.id_of(page.records[0])):
-        subject, detail = "item", "a record can be read by its id"
-        try:
-            record = value_at(options.item.record, client.record(options.item, item_id))
-        except (SourceDenied, RestMissing) as error:
-            yield Finding(ok=False, subject=subject, detail=error.message, fix=error.fix)
-            return
-        ok = isinstance(record, dict) and reader.id_of(record) == item_id
-        what = (
-            f"no record at {options.item.record}"
-            if not isinstance(record, dict)
-            else "a record with another id"
-        )
-        fix = "" if ok else "correct item.record, or the path"
-        yield Finding(ok=ok, subject=subject, detail=detail if ok else f"its answer has {what}", fix=fix)
+        count = sum(bool(reading(record)) for record in records)
+        detail = f"{expression} is in {count} of {plural(len(records), 'record')}"
+        fix = "" if count == len(records) else f"correct {key}: records without it are not read, or read late"
+        yield Finding(ok=not fix, subject=key, detail=detail, fix=fix)
+
+
+def _item_finding(request: ItemRequest, client: RestClient, reader: RecordReader, item_id: str) -> Finding:
+    """Whether a record can be read by its id."""
+    try:
+        record = value_at(request.record, client.record(request, item_id))
+    except (SourceDenied, RestMissing) as error:
+        return Finding(ok=False, subject="item", detail=error.message, fix=error.fix)
+    if isinstance(record, dict) and reader.id_of(record) == item_id:
+        return Finding(ok=True, subject="item", detail="a record can be read by its id", fix="")
+    content = "a record with another id" if isinstance(record, dict) else f"no record at {request.record}"
+    fix = "correct item.record, or the path"
+    return Finding(ok=False, subject="item", detail=f"its answer has {content}", fix=fix)

@@ -74,11 +74,11 @@ def _options(settings: EngineSettings, key: str) -> StoreOptions:
         raise ConfigurationError(
             "vector_store weaviate has no address", fix="write settings.rag.vector_url, http://host:8080"
         )
-    known = IMPLEMENTATIONS[kind]
-    if not re.fullmatch(known.name_pattern, settings.vector_index):
+    implementation = IMPLEMENTATIONS[kind]
+    if not re.fullmatch(implementation.name_pattern, settings.vector_index):
         raise ConfigurationError(
             f"settings.rag.vector_index is {settings.vector_index!r}",
-            fix=f"give a name that {kind} takes: {known.name_words}",
+            fix=f"give a name that {kind} takes: {implementation.name_words}",
         )
     return StoreOptions(
         kind,

@@ -32,7 +32,7 @@ from pipeline.ingest import work_in_progress
 from pipeline.ingest.text_embedding import TextEmbedder, Texts
 from pipeline.ingest.work_in_progress import Staged, attributed_error, cut, giving_back, write_each
 from pipeline.ledger import Item, Stage, embedding_use, search_indexes, work
-from pipeline.search.chunk_store import PgVectorStore, SearchIndex
+from pipeline.search.chunk_store import ChunkStore, SearchIndex
 from pipeline.search.records import Replacement
 
 logger = logging.getLogger(__name__)
@@ -253,7 +253,7 @@ class Indexer(TextEmbedder):
                 pipelines = {i: self.pipeline_of(claim.documents[i].source) for i in claimed_ids}
                 work_in_progress.record_pipeline(connection, pipelines)
             fresh = self._found_by_words(connection, index, claimed_ids)
-            store = PgVectorStore(connection, index, claim.tenant_id)
+            store = ChunkStore(connection, index, claim.tenant_id)
             words = [Replacement(document=claim.documents[i], chunks=pieces[i], vectors=None) for i in fresh]
             store.replace(words, newest=True)
             return work.advance(
@@ -383,7 +383,7 @@ class Indexer(TextEmbedder):
                 for i in ids
                 if i in claimed_ids
             ]
-            store = PgVectorStore(connection, index, claim.tenant_id)
+            store = ChunkStore(connection, index, claim.tenant_id)
             replaced = store.replace(batch, newest=self.beside is None)
             indexed = [
                 search_indexes.IndexedDocument(

@@ -105,7 +105,7 @@ _KEEP = text("""
       and (c.version, c.project_id) is distinct from (k.version, k.project)""")
 
 
-class PgVectorStore:
+class ChunkStore:
     """One tenant's chunks in one search index; the caller sets the tenant on `connection` and owns its transaction."""
 
     def __init__(self, connection: Connection, index: SearchIndex, tenant_id: UUID) -> None:

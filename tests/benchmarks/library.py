@@ -25,7 +25,7 @@ from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.embedding import Vectors
 from pipeline.ledger import document_id, project_id, search_indexes, source_id, sources, tenant_id
 from pipeline.search import term_statistics
-from pipeline.search.chunk_store import PgVectorStore, SearchIndex, open_index
+from pipeline.search.chunk_store import ChunkStore, SearchIndex, open_index
 from pipeline.search.records import Filter, Replacement, StoredDocument
 from tests.benchmarks.corpus import SYLLABLES
 from workers.local import embedded
@@ -199,7 +199,7 @@ class Library:
                             cast(:metadata as jsonb), '', :pipeline, :pipeline, 'done', 'done', :chunks, 1)"""),
                 rows,
             )
-            PgVectorStore(connection, self.index, self.tenant).replace(batch)
+            ChunkStore(connection, self.index, self.tenant).replace(batch)
             held = [
                 search_indexes.IndexedDocument(
                     document_id=r.document.id,

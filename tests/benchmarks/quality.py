@@ -44,7 +44,7 @@ from pipeline.search import (  # noqa: E402
     SearchRequest,
     term_statistics,
 )
-from pipeline.search.chunk_store import PgVectorStore, SearchIndex, open_index  # noqa: E402
+from pipeline.search.chunk_store import ChunkStore, SearchIndex, open_index  # noqa: E402
 from pipeline.search.records import Filter, Hit, Mode, Replacement, StoredDocument  # noqa: E402
 from tests.benchmarks import accepted  # noqa: E402
 from workers.app.evaluation.dataset import EvalDataset, read  # noqa: E402
@@ -175,7 +175,7 @@ def _store(
                     'done', 'done')"""),
         rows,
     )
-    PgVectorStore(connection, index, TENANT).replace(batch)
+    ChunkStore(connection, index, TENANT).replace(batch)
     held = [
         search_indexes.IndexedDocument(
             document_id=r.document.id, version=1, chunks=len(r.chunks), centroid=centroid(r.vectors)

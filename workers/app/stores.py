@@ -119,8 +119,8 @@ def status(runtime: Runtime, connection: Connection) -> Json:
     rows = {row["name"]: row for row in backlog.status_of(connection)}
     rows |= {name: backlog.NOT_ADDED | {"name": name} for name in configured if name not in rows}
     stores = [{**row, "configured": name in configured} for name, row in rows.items()]
-    asked = (s["name"] for s in stores if s["active"] and s["status"] == "ready" and s["configured"])
-    return {"provider": runtime.rag.provider, "answers": next(asked, PGVECTOR), "stores": stores}
+    active = (s["name"] for s in stores if s["active"] and s["status"] == "ready" and s["configured"])
+    return {"provider": runtime.rag.provider, "answers": next(active, PGVECTOR), "stores": stores}
 
 
 def listed(runtime: Runtime) -> Json:
@@ -248,15 +248,15 @@ def differences(runtime: Runtime, row: StoreRow) -> list[str]:
         return [problem]
     with runtime.database.control() as connection:
         index, names = active_index(connection), sources.tenant_names(connection)
-    found: list[str] = []
+    differing: list[str] = []
     for tenant in tenants(runtime):
         if index is None:
             break
         if _difference(runtime, row.name, index.id, tenant):
             time.sleep(SETTLE_SECONDS)
             if difference := _difference(runtime, row.name, index.id, tenant):
-                found.append(f"{names[tenant]}: {difference}")
-    return found
+                differing.append(f"{names[tenant]}: {difference}")
+    return differing
 
 
 def _difference(runtime: Runtime, name: str, index: int, tenant: UUID) -> str:
@@ -295,17 +295,17 @@ def check(runtime: Runtime, name: str, *, questions: int = QUESTIONS) -> Json:
 def check_all(runtime: Runtime) -> dict[str, list[str]]:
     """Differences of each store that is filled, by name; for the doctor."""
     rows = [row for row in _rows(runtime) if row.is_ready and row.name in runtime.settings.stores]
-    found = {}
+    differing = {}
     for row in rows:
         try:
-            found[row.name] = differences(runtime, row)
+            differing[row.name] = differences(runtime, row)
         except LarderError as error:
-            found[row.name] = [error.message]
-    return found
+            differing[row.name] = [error.message]
+    return differing
 
 
 def repair(runtime: Runtime) -> None:
     """Have every store that differs from PostgreSQL filled anew."""
-    for name, found in check_all(runtime).items():
-        if found:
+    for name, differing in check_all(runtime).items():
+        if differing:
             rebuild(runtime, name)

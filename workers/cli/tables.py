@@ -184,9 +184,7 @@ def tried_lines(answer: Json) -> list[Text | str]:
     screen = Text()
     for one in answer["documents"]:
         screen.append(f"{one['title']}\n", style="bold")
-        facts = {key: one[key] for key in ("external_id", "kind", "url", "created_at", "updated_at", "tags")}
-        for key, value in {**facts, **one["metadata"]}.items():
-            screen.append(f"  {key:<16} {fact_line(value)}\n" if value else "")
+        screen.append("".join(_fact_lines(one)))
         more = len(one["text"]) - FIRST_CHARACTERS
         end = f"\n... and {plural(more, 'character')} more" if more > 0 else ""
         screen.append(textwrap.indent(one["text"][:FIRST_CHARACTERS] + end, "    ") + "\n\n")
@@ -200,6 +198,13 @@ def tried_lines(answer: Json) -> list[Text | str]:
         *lines,
         *[f"error: {answer['error']}"] * bool(answer["error"]),
     ]
+
+
+def _fact_lines(document: Json) -> Iterator[str]:
+    facts = {key: document[key] for key in ("external_id", "kind", "url", "created_at", "updated_at", "tags")}
+    for key, value in {**facts, **document["metadata"]}.items():
+        if value:
+            yield f"  {key:<16} {fact_line(value)}\n"
 
 
 def fact_line(value: Any) -> str:

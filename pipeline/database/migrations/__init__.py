@@ -12,10 +12,7 @@ from sqlalchemy.engine import make_url
 from pipeline.database.engine import APP_ROLE, CONTROL_ROLE, KEEPALIVES, ServerTimeouts, driver_of
 from pipeline.errors import ConfigurationError
 
-STEPS = {
-    path.name[:3]: path
-    for path in sorted((Path(__file__).parent / "sql").rglob("*.sql"), key=lambda path: path.name)
-}
+STEPS = {path.name[:3]: path for path in sorted((Path(__file__).parent / "sql").glob("*.sql"))}
 """Revision -> SQL file that leads to it from the one before."""
 UNDOING = {path.name[:3]: path for path in (Path(__file__).parent / "down").glob("*.sql")}
 """Revision -> SQL file that leads back to the one before."""

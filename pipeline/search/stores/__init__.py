@@ -134,17 +134,17 @@ def open_store(options: StoreOptions) -> VectorStore:
         ConfigurationError: there is no such store, or its client is not installed.
         StoreUnavailable: it does not answer.
     """
-    known = IMPLEMENTATIONS.get(options.type)
-    if known is None:
+    implementation = IMPLEMENTATIONS.get(options.type)
+    if implementation is None:
         types = ", ".join(IMPLEMENTATIONS)
         raise ConfigurationError(f"there is no vector store {options.type!r}", fix=f"use one of {types}")
     try:
-        module = importlib.import_module(f"{__name__}.{known.module}")
+        module = importlib.import_module(f"{__name__}.{implementation.module}")
         opened: VectorStore = module.open_store(options)
     except ImportError as error:
-        if not known.package:
+        if not implementation.package:
             raise
-        message = f"the vector store {options.type} needs {known.package}, which is not installed"
+        message = f"the vector store {options.type} needs {implementation.package}, which is not installed"
         raise ConfigurationError(message, fix=f"install larder[{options.type}]") from error
     return opened
 

@@ -149,8 +149,10 @@ class Mirror:
             raise
         finally:
             with self.database.control() as connection:
-                held = outbox.release_store(connection, self.name, token)
-                if not held and row.status == "emptying":  # it may have emptied what another one has filled
+                is_released = outbox.release_store(connection, self.name, token)
+                if (
+                    not is_released and row.status == "emptying"
+                ):  # it may have emptied what another one has filled
                     outbox.rebuild(connection, self.name)
         return row
 

@@ -313,8 +313,8 @@ def put_back(
     """
     also = f"{UNCOUNTED}, last_error = :error, due_at = now() + make_interval(secs => :seconds)"
     values = {"error": error, "seconds": seconds}
-    held = _give_back(connection, claimed.tenant, claimed.store, claimed.token, keys, also, values)
-    if lost := [key for key in keys if key not in held]:
+    released = _give_back(connection, claimed.tenant, claimed.store, claimed.token, keys, also, values)
+    if lost := [key for key in keys if key not in released]:
         note(connection, claimed.tenant, claimed.store, lost)
 
 

@@ -75,9 +75,9 @@ class PineconeStore:
 
     def _listed(self) -> dict[int, Any]:
         """Dimensions -> index of ours; the one with the plain name first."""
-        own = re.compile(rf"{re.escape(self._options.collection)}(-\d+)?")
+        own_name = re.compile(rf"{re.escape(self._options.collection)}(-\d+)?")
         models = sorted(
-            (one for one in self._client.list_indexes() if own.fullmatch(one.name)),
+            (one for one in self._client.list_indexes() if own_name.fullmatch(one.name)),
             key=lambda one: len(one.name),
         )
         listed: dict[int, Any] = {}
@@ -112,8 +112,8 @@ class PineconeStore:
             if (index := self._index(dimensions)) is not None:
                 return index
             base = self._options.collection
-            taken = [one.name for one in self._client.list_indexes()]
-            name = f"{base}-{dimensions}" if base in taken else base
+            index_names = [one.name for one in self._client.list_indexes()]
+            name = f"{base}-{dimensions}" if base in index_names else base
             if not self._options.create:
                 message = f"Pinecone has no index {name} for vectors of {dimensions} dimensions"
                 raise StoreUnavailable(message, fix="create it, or set createIfNotExists: true")
@@ -229,7 +229,7 @@ class PineconeStore:
             places = [(index, self._namespace(scope.collection, scope.tenant))] * (index is not None)
         if self._dimensions.get(scope.collection) != len(vector):
             self._require_same(scope.collection, len(vector))
-        found: list[Neighbour] = []
+        neighbours: list[Neighbour] = []
         for index, namespace in places:
             with self._if_there():
                 answer = index.query(
@@ -241,8 +241,8 @@ class PineconeStore:
                     include_metadata=False,
                     timeout=seconds,
                 )
-                found += [Neighbour(unquote(one.id), float(one.score)) for one in answer.matches]
-        return sorted(found, key=lambda one: -one.similarity)[:n]
+                neighbours += [Neighbour(unquote(one.id), float(one.score)) for one in answer.matches]
+        return sorted(neighbours, key=lambda one: -one.similarity)[:n]
 
     def stats(self, scope: Scope, ids: Sequence[str] = ()) -> StoreStats:
         """See VectorStore."""

@@ -140,8 +140,10 @@ class QdrantStore:
                 return StoreStats(points=0)
             points = client.count(name, count_filter=_filter(scope), exact=True).count
             keys = [_key(scope.tenant, one) for one in ids]
-            found = client.retrieve(name, keys, with_payload=["id"]) if keys else []
-        return StoreStats(points=points, present=frozenset(str((one.payload or {})["id"]) for one in found))
+            points_there = client.retrieve(name, keys, with_payload=["id"]) if keys else []
+        return StoreStats(
+            points=points, present=frozenset(str((one.payload or {})["id"]) for one in points_there)
+        )
 
 
 def _key(tenant: object, id_: str) -> str:

@@ -121,14 +121,14 @@ class VectorStores:
         for name in order[:-1]:
             begun = self.clock()
             try:
-                found = search.candidates(self.get(name), vector)
+                candidates = search.candidates(self.get(name), vector)
             except LarderError as error:
                 self.avoid(name, error.message)
                 continue
             if self.clock() - begun > SLOW_SECONDS:
                 self.avoid(name, f"it took {self.clock() - begun:.1f} s")
-            if found is not None:
-                return VectorArm(shape=search.shape, values=_arrays(found), store=name)
+            if candidates is not None:
+                return VectorArm(shape=search.shape, values=_arrays(candidates), store=name)
             self.avoid(name, "it has nothing of this tenant")
         fits = snapshot.index.indexed_rows is not None or snapshot.chunks <= EXACT_FITS
         if fits or shape.vector == "all" or not shape.keywords:

@@ -13,7 +13,7 @@ from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.search import term_statistics
-from pipeline.search.chunk_store import PgVectorStore, open_index
+from pipeline.search.chunk_store import ChunkStore, open_index
 from pipeline.search.records import Replaced, Replacement, StoredDocument
 from tests.pipeline.stores.depot import Candidate, candidates, enter
 
@@ -23,7 +23,7 @@ NOWHERE = UUID(int=0xD)
 
 
 class InLedger:
-    """PgVectorStore joins documents and sources, so they are put into the ledger before their chunks.
+    """ChunkStore joins documents and sources, so they are put into the ledger before their chunks.
 
     Each call is a transaction of its own; the counts for BM25 are made anew after each write.
     """
@@ -49,7 +49,7 @@ class InLedger:
         with self.database.tenant(self.tenant) as connection:
             for replacement in placed:
                 enter(connection, self.tenant, replacement.document)
-            done = PgVectorStore(connection, self.index, self.tenant).replace(placed)
+            done = ChunkStore(connection, self.index, self.tenant).replace(placed)
             term_statistics.refresh(connection, self.tenant, self.index.id)
         return done
 

@@ -17,7 +17,7 @@ from pipeline.embedding import EmbedderLimits, Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.ledger import source_id, sources
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, cache, term_statistics
-from pipeline.search.chunk_store import PgVectorStore, SearchIndex, open_index
+from pipeline.search.chunk_store import ChunkStore, SearchIndex, open_index
 from pipeline.search.records import Filter, Mode, Replacement, StoredDocument
 
 DIMENSIONS = 32
@@ -103,7 +103,7 @@ class Depot:
         with self.database.tenant(self.tenant) as connection:
             for of, _ in stock:
                 enter(connection, self.tenant, of)
-            PgVectorStore(connection, self.index, self.tenant).replace(batch)
+            ChunkStore(connection, self.index, self.tenant).replace(batch)
 
     def count(self) -> None:
         """Make the statistics anew."""

@@ -235,36 +235,35 @@ def _indexes(status: Json) -> Iterator[Diagnosis]:
 
 def _stores(status: Json) -> Iterator[Diagnosis]:
     """Findings about vector stores beside PostgreSQL; searches go on without them."""
-    check, document = "vector stores", status["vector_stores"]
-    for s in document["stores"]:
-        if not s["configured"]:
-            detail = f"the vector store {s['name']} is configured no more, and its changes are still noted"
-            fix = f"larder stores drop {s['name']}"
-            yield warning(detail, f"larder stores switch pgvector, {fix}" if s["active"] else fix, check)
-        elif s["outbox"] and MIRROR not in served_queues(status["workers"]):
-            waits = plural(s["outbox"], "change waits", "changes wait")
-            detail = f"{waits} for {s['name']} and no worker serves {MIRROR}"
-            yield warning(detail, START, check)
-        elif s["failures"]:
-            yield warning(
-                f"the vector store {s['name']} fails: {s['last_error']}",
-                f"larder stores check {s['name']}",
-                check,
-            )
-        elif s["refused"]:
-            detail = (
-                f"the vector store {s['name']} refused {plural(s['refused'], 'chunk')}: {s['last_error']}"
-            )
-            yield warning(detail, f"larder stores rebuild {s['name']}", check)
+    document = status["vector_stores"]
+    is_served = MIRROR in served_queues(status["workers"])
+    for store in document["stores"]:
+        if finding := _store_finding(store, is_served=is_served):
+            yield warning(*finding, "vector stores")
     active = next((s["name"] for s in document["stores"] if s["active"]), "pgvector")
     provider = next((s for s in document["stores"] if s["name"] == document["provider"]), None)
-    added = [s for s in document["stores"] if s["status"] != "not added"]
-    if (
-        provider is not None
-        and active != provider["name"]
-        and added
-        and provider["status"] in {"ready", "not added"}
-    ):
-        step = "switch" if provider["status"] == "ready" else "add"
+    has_added = any(s["status"] != "not added" for s in document["stores"])
+    steps = {"ready": "switch", "not added": "add"}
+    if provider and provider["name"] != active and has_added and provider["status"] in steps:
         detail = f"searches ask {active}, and the configuration names {provider['name']}"
-        yield warning(detail, f"larder stores {step} {provider['name']}", check)
+        yield warning(
+            detail, f"larder stores {steps[provider['status']]} {provider['name']}", "vector stores"
+        )
+
+
+def _store_finding(store: Json, *, is_served: bool) -> tuple[str, str] | None:
+    """What is wrong with a store, and what to do; None if it is well."""
+    name = store["name"]
+    if not store["configured"]:
+        fix = f"larder stores drop {name}"
+        detail = f"the vector store {name} is configured no more, and its changes are still noted"
+        return detail, f"larder stores switch pgvector, {fix}" if store["active"] else fix
+    if store["outbox"] and not is_served:
+        waits = plural(store["outbox"], "change waits", "changes wait")
+        return f"{waits} for {name} and no worker serves {MIRROR}", START
+    if store["failures"]:
+        return f"the vector store {name} fails: {store['last_error']}", f"larder stores check {name}"
+    if store["refused"]:
+        detail = f"the vector store {name} refused {plural(store['refused'], 'chunk')}: {store['last_error']}"
+        return detail, f"larder stores rebuild {name}"
+    return None
