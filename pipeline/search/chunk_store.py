@@ -15,7 +15,7 @@ from sqlalchemy import Connection, TextClause, text
 from pipeline.database.engine import Transfer, transfer
 from pipeline.documents import language_of
 from pipeline.errors import StoreRejected
-from pipeline.search.records import Replaced, Replacement
+from pipeline.search.records import Quantization, Replaced, Replacement
 from pipeline.search.words import searchable_with_length
 
 
@@ -32,6 +32,8 @@ class SearchIndex:
     strategy: str = ""
     """Chunking strategy for the documents of all sources; empty: as each source is configured."""
     indexed_rows: int | None = None
+    quantization: Quantization = "halfvec"
+    """What its vector index holds of each vector: all numbers with 16 bits, or their signs."""
     keyword_built: bool = False
 
 

@@ -17,6 +17,7 @@ from pipeline.search.feedback import Marks
 from pipeline.search.question import Synonyms
 
 Mode = Literal["hybrid", "vector", "keyword"]
+Quantization = Literal["halfvec", "bit"]
 
 
 @dataclass(frozen=True, kw_only=True)

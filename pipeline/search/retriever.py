@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime
 from itertools import filterfalse
+from typing import Literal
 from uuid import UUID
 
 from pgvector import HalfVector
@@ -32,6 +33,7 @@ from pipeline.search.records import (
     Filter,
     Hit,
     Mode,
+    Quantization,
     RetrievalOptions,
     SearchRequest,
     SearchResults,
@@ -56,6 +58,7 @@ EF_SEARCH = (100, 1000)
 SPARSE = 250_000
 """Chunks of a tenant from which `ef_search` grows, up to MOST_TIMES, since recall is lower in large graphs."""
 MOST_TIMES = 4.0
+_SCANS: Mapping[Quantization, Literal["index", "bits"]] = {"halfvec": "index", "bit": "bits"}
 ANY = -2.0
 """A minimum similarity that every chunk reaches."""
 
@@ -231,7 +234,8 @@ class Retriever:
         if not request.trace:
             spared = max(query.k, self.rerank.candidates if query.reranks else 0) + SPARE
             top = max(1, query.k) if by_meaning else spared
-        ef_search = ef_search_for(o.candidates, snapshot.chunks)
+        spread = statement.BITS_OVERSAMPLED if shape.vector == "bits" else 1
+        ef_search = ef_search_for(o.candidates * spread, snapshot.chunks)
         while True:
             rows = self.database.fetch(
                 self.tenant,
@@ -266,7 +270,7 @@ class Retriever:
         return statement.Shape(
             number=snapshot.index.id,
             dimensions=snapshot.index.dimensions,
-            vector="" if query.vector is None else "all" if exact else "index",
+            vector="" if query.vector is None else "all" if exact else _SCANS[snapshot.index.quantization],
             keywords=query.mode != "vector",
             near=near,
             matching=o.candidates,

@@ -46,6 +46,9 @@ COVERED = 4.0
 SATURATION = 1.2
 """k1 of BM25; for titles the whole divisor, since their length does not matter."""
 
+BITS_OVERSAMPLED = 4
+"""Chunks taken from a vector index of bits for each that is wanted, and compared by their whole vectors."""
+
 ACTIVE = "(select i.id from search_index i where i.status = 'active')"
 
 
@@ -55,9 +58,10 @@ class Shape(NamedTuple):
     number: int
     """Number (id) of the search index."""
     dimensions: int
-    vector: Literal["", "all", "index", "given"]
-    """Kind of vector arm: none, a comparison of all chunks that pass the filter, an index scan, or a comparison of
-    the chunks that a vector store names (parameters `near_documents` and `near_ords`)."""
+    vector: Literal["", "all", "index", "bits", "given"]
+    """Kind of vector arm: none, a comparison of all chunks that pass the filter, an index scan, one of an index of bits
+    with a comparison of what it names, or a comparison of the chunks that a vector store names (parameters
+    `near_documents` and `near_ords`)."""
     keywords: bool
     """Whether there is a keyword arm."""
     near: int
@@ -245,11 +249,24 @@ def _distance(shape: Shape) -> str:
     return f"((c.embedding::halfvec({shape.dimensions})) <=> %(vector)s)"
 
 
+def _differing_bits(shape: Shape) -> str:
+    """SQL of the number of signs that differ: exactly the expression of a vector index of bits."""
+    n = shape.dimensions
+    question = f"binary_quantize(cast(%(vector)s as halfvec({n})))::bit({n})"
+    return f"((binary_quantize(c.embedding::halfvec({n}))::bit({n})) <~> {question})"
+
+
 def _near(shape: Shape) -> str:
     """SQL of the vector arm; `offset 0` prevents an index scan, so that each vector is compared once."""
     if shape.vector == "index":
         chunks = f"{_passing(shape, 'chunk')} and c.embedding is not null"
         return f"select c.ctid as place from {chunks} order by {_distance(shape)} limit {shape.near}"
+    if shape.vector == "bits":
+        chunks = f"{_passing(shape, 'chunk')} and c.embedding is not null"
+        return f"""
+            select x.place from (select c.ctid as place, {_distance(shape)} as distance from {chunks}
+                                 order by {_differing_bits(shape)} limit {shape.near * BITS_OVERSAMPLED}) x
+            order by x.distance limit {shape.near}"""
     if shape.vector == "given":
         place, chunks = "c.place", _passing(shape, _given(shape))
     else:

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, text
 from pipeline.database.engine import lift_statement_timeout
 from pipeline.ledger import search_indexes
 from pipeline.search.chunk_store import SearchIndex
+from pipeline.search.records import Quantization
 
 _COUNT = text("""
     with fresh as materialized (select word, ndoc from ts_stat(:query)),
@@ -65,7 +66,12 @@ def ensure(connection: Connection, tenant_id: UUID, index: int) -> None:
 
 
 def build_due(
-    connection: Connection, index: SearchIndex, *, exact_below: int, build_at: int
+    connection: Connection,
+    index: SearchIndex,
+    *,
+    exact_below: int,
+    build_at: int,
+    quantization: Quantization = "halfvec",
 ) -> tuple[bool, bool]:
     """Decide which deferred indexes (keyword, vector) should be built now; on the control role.
 
@@ -73,6 +79,7 @@ def build_due(
 
     Loading into HNSW is 4 times slower than building it afterwards, so both wait until the backlog is empty or
     there are `build_at` rows. Under `exact_below` rows an exact scan is as fast and more accurate.
+    A vector index with another `quantization` is built anew.
     """
     row = connection.execute(
         text("""
@@ -87,17 +94,24 @@ def build_due(
     by_words, by_vectors = (
         n > 0 and full and (beside or not row.busy or n >= build_at) for n in (row.words, row.vectors)
     )
-    vector = by_vectors and index.indexed_rows is None and row.vectors >= exact_below
+    is_built = index.indexed_rows is not None and index.quantization == quantization
+    vector = by_vectors and not is_built and row.vectors >= exact_below
     return by_words and not index.keyword_built, vector
 
 
-def build(connection: Connection, index: SearchIndex, *, keyword: bool, vector: bool) -> None:
+def build(
+    connection: Connection,
+    index: SearchIndex,
+    *,
+    keyword: bool,
+    vector: bool,
+    quantization: Quantization = "halfvec",
+) -> None:
     """Build deferred indexes; reads continue, writes to the partition wait. On the control role."""
     lift_statement_timeout(connection)
     if keyword:
         connection.execute(text("select build_keyword_index(:i)"), {"i": index.id})
     if vector:
         rows = connection.execute(text("select coalesce(sum(chunks), 0) from document_count where indexed"))
-        connection.execute(
-            text("select build_vector_index(:i, :n)"), {"i": index.id, "n": int(rows.scalar_one())}
-        )
+        values = {"i": index.id, "n": int(rows.scalar_one()), "q": quantization}
+        connection.execute(text("select build_vector_index(:i, :n, :q)"), values)

@@ -230,7 +230,8 @@ def switch(runtime: Runtime, to: Literal["building", "retired"] = "building", *,
     with runtime.database.control() as connection:
         chunks = search_indexes.progress(connection, new.id).chunks
         vector = new.indexed_rows is None and chunks >= runtime.rag.retrieval.exact_below
-        term_statistics.build(connection, new, keyword=not new.keyword_built, vector=vector)
+        wanted = {"keyword": not new.keyword_built, "vector": vector}
+        term_statistics.build(connection, new, **wanted, quantization=runtime.rag.retrieval.quantization)
     if not force:
         _catch_up(runtime, new)
     begun = time.monotonic()

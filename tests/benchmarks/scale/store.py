@@ -216,8 +216,8 @@ class Store:
         self.database.controller.dispose()
         for name, which in (("keyword index", "keyword"), ("vector index", "vector")):
             with self.measured() as took[name], self.database.control() as connection:
-                wanted = {"keyword": False, "vector": False, which: True}
-                term_statistics.build(connection, self.index, **wanted)
+                of_words = which == "keyword"
+                term_statistics.build(connection, self.index, keyword=of_words, vector=not of_words)
         with self.database.control() as connection:
             (self.index,) = indexes(connection)
         self.owner.execute("vacuum (analyze, parallel 0)")

@@ -18,7 +18,7 @@ from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.ledger import source_id, sources
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, cache, term_statistics
 from pipeline.search.chunk_store import ChunkStore, SearchIndex, open_index
-from pipeline.search.records import Filter, Mode, Replacement, StoredDocument
+from pipeline.search.records import Filter, Mode, Quantization, Replacement, StoredDocument
 
 DIMENSIONS = 32
 MODEL = f"hashing-{DIMENSIONS}"
@@ -110,10 +110,14 @@ class Depot:
         with self.database.tenant(self.tenant) as connection:
             term_statistics.refresh(connection, self.tenant, self.index.id)
 
-    def build(self, *, keyword: bool = True, vector: bool = True) -> None:
+    def build(
+        self, *, keyword: bool = True, vector: bool = True, quantization: Quantization = "halfvec"
+    ) -> None:
         """Build the search indexes."""
         with self.database.control() as connection:
-            term_statistics.build(connection, self.index, keyword=keyword, vector=vector)
+            term_statistics.build(
+                connection, self.index, keyword=keyword, vector=vector, quantization=quantization
+            )
 
     def sql(self, statement: str, **values: Any) -> list[Any]:
         """Rows of a statement run as the tenant."""

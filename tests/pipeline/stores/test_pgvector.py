@@ -12,7 +12,7 @@ from pipeline.documents import Chunk
 from pipeline.errors import StoreRejected
 from pipeline.search import statement, term_statistics
 from pipeline.search.chunk_store import active_index, indexes, open_index
-from pipeline.search.records import Filter
+from pipeline.search.records import Filter, Quantization
 from tests.pipeline.stores.depot import DIMENSIONS, Counting, Depot, candidates
 
 
@@ -100,10 +100,13 @@ def test_one_index_per_model_and_the_first_is_active(database: Database, tenant:
 def test_indexes_are_built_when_the_backlog_is_empty(database: Database, tenant: UUID) -> None:
     depot = Depot(database, tenant)
 
-    def due(**limits: int) -> tuple[bool, bool]:
+    def due(quantization: Quantization = "halfvec", **limits: int) -> tuple[bool, bool]:
         with database.control() as connection:
             return term_statistics.build_due(
-                connection, indexes(connection)[0], **{"exact_below": 5, "build_at": 100, **limits}
+                connection,
+                indexes(connection)[0],
+                **{"exact_below": 5, "build_at": 100, **limits},
+                quantization=quantization,
             )
 
     assert due() == (False, False), "nothing is there"
@@ -122,6 +125,7 @@ def test_indexes_are_built_when_the_backlog_is_empty(database: Database, tenant:
         (index,) = indexes(connection)
     assert index.keyword_built
     assert index.indexed_rows == 5
+    assert due("bit") == (False, True), "an index of bits is another one"
 
 
 def test_a_search_that_was_meant_for_another_index_finds_nothing(database: Database, tenant: UUID) -> None:

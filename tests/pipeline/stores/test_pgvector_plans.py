@@ -23,7 +23,13 @@ ROWS = 4000
 @pytest.fixture(scope="module")
 def full(shared_database: Database) -> Depot:
     """4,000 chunks with both indexes built; one in a hundred is of kind decision and of a project of its own."""
-    depot = Depot(shared_database)
+    depot = filled(shared_database)
+    depot.build()
+    return depot
+
+
+def filled(database: Database) -> Depot:
+    depot = Depot(database)
     chance = np.random.default_rng(3)
     vectors = unit(chance.normal(size=(ROWS, DIMENSIONS)).astype(np.float32))
     names = random.Random(3)
@@ -40,7 +46,6 @@ def full(shared_database: Database) -> Depot:
     depot.put_all(stock, vectors)
     depot.sql("update document set chunk_count = 4")
     depot.count()
-    depot.build()
     return depot
 
 
@@ -128,6 +133,34 @@ def test_the_index_finds_what_an_exact_search_finds(full: Depot) -> None:
         vector = np.asarray(row.embedding.to_list(), dtype=np.float32)
         (best,) = full.ask(vector=vector, keywords=False, candidates=1)
         assert (best.document.id, best.chunk.ord) == (row.document_id, row.ord)
+
+
+@pytest.mark.req("001-075")
+def test_an_index_of_bits_names_chunks_that_are_compared_by_their_vectors(
+    database: Database, question: Vectors
+) -> None:
+    depot = filled(database)
+    near: dict[str, Any] = {"vector": question, "keywords": False, "candidates": 100}
+    exact = depot.ask(**near, exact_below=ROWS + 1)
+    depot.build()
+    depot.build(keyword=False, quantization="bit")
+    definition = f"select indexdef from pg_indexes where indexname = 'chunk_{depot.index.id}_vector'"
+    assert "bit_hamming_ops" in depot.sql(definition)[0].indexdef
+    plan = depot.plan(vector=question, keywords=False, settings="enable_seqscan = off;enable_sort = off")
+    assert f"chunk_{depot.index.id}_vector" in plan
+    by_place = {
+        c.place: c.similarity for c in depot.ask(**{**near, "candidates": ROWS}, exact_below=ROWS + 1)
+    }
+    by_bits = depot.ask(**near)
+    assert len(by_bits) == 100
+    assert {c.place: c.similarity for c in by_bits} == {c.place: by_place[c.place] for c in by_bits}
+    assert len({c.place for c in exact[:5]} & {c.place for c in by_bits}) >= 4
+    rare = depot.ask(**near, filter=Filter(kinds=(Kind.DECISION,)))
+    assert len(rare) == 40
+    assert all(c.document.kind is Kind.DECISION for c in rare)
+    depot.build(keyword=False)
+    assert "halfvec_cosine_ops" in depot.sql(definition)[0].indexdef
+    assert depot.ask(**near)[0].place == exact[0].place
 
 
 @pytest.mark.parametrize("vector", [True, False])

@@ -137,7 +137,11 @@ def build_indexes(runtime: Runtime) -> None:
 def _due_builds(runtime: Runtime, connection: Connection, index: SearchIndex) -> tuple[bool, bool]:
     retrieval = runtime.rag.retrieval
     keyword, vector = term_statistics.build_due(
-        connection, index, exact_below=retrieval.exact_below, build_at=retrieval.build_at
+        connection,
+        index,
+        exact_below=retrieval.exact_below,
+        build_at=retrieval.build_at,
+        quantization=retrieval.quantization,
     )
     # A foreign store saves the memory of a vector index.
     return keyword, vector and not outbox.is_foreign(connection)
@@ -146,7 +150,7 @@ def _due_builds(runtime: Runtime, connection: Connection, index: SearchIndex) ->
 def _build(runtime: Runtime, index: SearchIndex, *, keyword: bool, vector: bool) -> None:
     def build(kind: Mapping[str, bool]) -> None:
         with runtime.database.control() as connection:
-            term_statistics.build(connection, index, **kind)
+            term_statistics.build(connection, index, **kind, quantization=runtime.rag.retrieval.quantization)
 
     # Beside each other, since each is made by one process of the server.
     with ThreadPoolExecutor() as pool:
