@@ -163,7 +163,7 @@ class RetrievalSettings(ConfigSection):
     exact_below: Whole = Field(default=10_000, ge=0)
     """Up to this many chunks every vector is compared."""
     quantization: Annotated[Literal["halfvec", "bit"], OneOf(("halfvec", "bit"))] = "halfvec"
-    """What the vector index of PostgreSQL holds: halfvec, or bit for a twentieth of the memory (docs/stores.md)."""
+    """What the vector index of PostgreSQL holds: halfvec, or bit for a third of the memory (docs/stores.md)."""
     keep_previous_days: Number = Field(default=7, ge=0)
     """Days a search index is kept up to date for a rollback after `larder reindex switch`."""
     rerank: RerankSettings = RerankSettings()

@@ -1,5 +1,5 @@
--- A vector index may hold one bit for each number: a twentieth of the memory, for searches that compare what it names
--- with the whole vectors afterwards.
+-- A vector index may hold one bit for each number: a third of the memory, since the graph remains, for searches that
+-- compare what it names with the whole vectors afterwards.
 alter table search_index
     add column quantization text not null default 'halfvec' check (quantization in ('halfvec', 'bit'));
 
