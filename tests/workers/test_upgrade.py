@@ -28,6 +28,7 @@ RECORDED: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "larder.vector.query": ([T, J], {}),
     "larder.stories.store": ([T, J], {}),
     "larder.stories.search": ([T, J], {}),
+    "larder.mirror": (["chroma"], {}),
     "larder.upkeep.statistics": ([], {"every": 300.0}),
     "larder.upkeep.build": ([], {}),
     "larder.upkeep.trim": ([], {"every": 3600.0}),
