@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import difflib
+import re
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.actions.collections import CollectionStore, MemoryCollections
-from pipeline.actions.opening import opened_collections
-from pipeline.database.vector_stores import FOREIGN_TYPES
+from pipeline.database.vector_stores import FOREIGN_TYPES, IMPLEMENTATIONS, StoreOptions
 from pipeline.documents.plain_text import json_type_name
 from pipeline.errors import ConfigurationError
+from pipeline.ledger import tenant_id
 
 if TYPE_CHECKING:
+    from pipeline.actions.indexed_collections import KeptCollections
     from pipeline.embedding import Embedder, EmbeddingOptions
     from pipeline.embedding.known_models import ProviderFacts
 
@@ -182,7 +185,7 @@ class EngineResources:
         with self._lock:
             if settings not in self._stores:
                 key = self._secret(f"{settings.vector_store.upper()}_API_KEY")
-                self._stores[settings] = opened_collections(settings, key, self._closing)
+                self._stores[settings] = _opened_collections(settings, key, self._closing)
             return self._stores[settings]
 
     def close(self) -> None:
@@ -228,3 +231,81 @@ def _require_key(options: EmbeddingOptions, facts: ProviderFacts | None) -> None
     if facts and facts.variable and not (options.api_key or options.base_url):
         fix = f"put {facts.variable} into the secrets of the engine; no variable of the environment is read"
         raise ConfigurationError(f"the API key of {facts.title} is missing", fix=fix)
+
+
+# Collections ---------------------------------------------------------------------------------------
+
+
+def _opened_collections(settings: EngineSettings, key: str, closing: ExitStack) -> CollectionStore:
+    """The collections of a tenant; `key` is that of the service, and `closing` gets what is to be closed.
+
+    Raises:
+        ConfigurationError: a setting, a secret or a package is missing or wrong.
+        StoreUnavailable: the store does not answer.
+    """
+    if settings.vector_store == "pgvector":
+        return _kept(settings, closing)
+    options = _options(settings, key)
+    try:
+        from pipeline.actions.indexed_collections import IndexedCollections
+        from pipeline.search.stores import open_store
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{error.name} is not installed, which {settings.vector_store} needs", fix="install it"
+        ) from error
+    index = open_store(options)
+    return IndexedCollections(_kept(settings, closing), index, tenant_id(settings.tenant))
+
+
+def _kept(settings: EngineSettings, closing: ExitStack) -> KeptCollections:
+    """Where texts and metadata lie: in PostgreSQL if its address is given, else in a file of the store's folder."""
+    if not settings.database_url and settings.vector_store != "pgvector":
+        from pipeline.actions.file_collections import FileCollections
+
+        return FileCollections(_folder(settings) / f"texts-{tenant_id(settings.tenant)}.db")
+    if not settings.database_url.startswith("postgresql"):
+        raise ConfigurationError(
+            f"vector_store {settings.vector_store} has no address of PostgreSQL",
+            fix="put LARDER_DATABASE_URL, postgresql://user:password@host/larder, into the secrets",
+        )
+    from pipeline.actions.pgvector_collections import open_collections
+    from pipeline.database.engine import Database
+
+    with ExitStack() as opening:
+        database = Database(settings.database_url)
+        opening.callback(database.close)
+        collections = open_collections(database, settings.tenant)
+        closing.push(opening.pop_all())
+    return collections
+
+
+def _folder(settings: EngineSettings) -> Path:
+    return Path(settings.chroma_path if settings.vector_store == "chroma" else settings.vector_path)
+
+
+def _options(settings: EngineSettings, key: str) -> StoreOptions:
+    kind = settings.vector_store
+    if kind == "pinecone" and not key:
+        raise ConfigurationError(
+            "the API key of Pinecone is missing", fix="put PINECONE_API_KEY into the secrets of the engine"
+        )
+    if kind == "weaviate" and not settings.vector_url:
+        raise ConfigurationError(
+            "vector_store weaviate has no address", fix="write settings.rag.vector_url, http://host:8080"
+        )
+    implementation = IMPLEMENTATIONS[kind]
+    if not re.fullmatch(implementation.name_pattern, settings.vector_index):
+        raise ConfigurationError(
+            f"settings.rag.vector_index is {settings.vector_index!r}",
+            fix=f"give a name that {kind} takes: {implementation.name_words}",
+        )
+    return StoreOptions(
+        kind,
+        path=_folder(settings) / kind,
+        url=settings.vector_url,
+        grpc_url=settings.vector_grpc_url,
+        api_key=key,
+        collection=settings.vector_index,
+        environment=settings.pinecone_environment,
+        timeout=30.0,
+    )
