@@ -43,6 +43,7 @@ from workers.app.enrichment.answers import (
     job_uuid,
     may_read,
 )
+from workers.app.enrichment.client_interface import KnowledgeClient
 from workers.app.enrichment.messaging import JobNotifications, JobPublisher
 from workers.app.enrichment.story_jobs import StoryMethods, audited
 from workers.app.search import request_of, search, search_as, to_json
@@ -62,7 +63,7 @@ AWAY_SECONDS = 10.0
 """Seconds for which `enrich`, unlike a look at a job by its id, waits for a database to come back."""
 
 
-class Client(StoryMethods):
+class Client(StoryMethods, KnowledgeClient):
     """Enrichments of one tenant's project; one object serves all threads of a process.
 
     It needs PostgreSQL. With the broker's address it tells the workers itself; without, or while the broker is away,
@@ -492,9 +493,3 @@ class Client(StoryMethods):
         if self._publisher is not None:
             self._publisher.close()
         self._database.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

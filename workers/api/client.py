@@ -28,6 +28,7 @@ from pipeline.errors import (
 )
 from pipeline.errors.http_rules import retry_after
 from workers.app.enrichment.answers import job_uuid
+from workers.app.enrichment.client_interface import KnowledgeClient
 from workers.app.enrichment.story_jobs import AcceptedStories, summary
 from workers.client import Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob
 from workers.runtime import Runtime
@@ -50,7 +51,7 @@ ERRORS: Mapping[int, type[LarderError]] = {
 }
 
 
-class HttpClient:
+class HttpClient(KnowledgeClient):
     """Searches, enrichments and uploads over HTTP; one object serves all threads of a process.
 
     Everything is asked again a few times where that may help: nothing that is asked twice is done twice.
@@ -255,12 +256,6 @@ class HttpClient:
     def close(self) -> None:
         """Give the connections back."""
         self._http.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class RAGService(Client):

@@ -19,12 +19,12 @@ from tests.pipeline.stories.storyteller import story
 from tests.workers.api.conftest import ACME, served
 from workers.api.client import HttpClient, RAGService
 from workers.app.enrichment import job, stories
+from workers.app.enrichment.client_interface import KnowledgeClient
 from workers.app.enrichment.story_jobs import SEARCH, STORE
 from workers.client import Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob
 from workers.runtime import Runtime
 from workers.settings import SettingsError
 
-Either = Client | HttpClient
 PBI = {"title": "Check mooring lines before each tide", "project": "berth"}
 ALL = frozenset({"read", "write"})
 WORK = {"larder.enrich": job.run, STORE: stories.run_store, SEARCH: stories.run_search}
@@ -33,8 +33,8 @@ WORK = {"larder.enrich": job.run, STORE: stories.run_store, SEARCH: stories.run_
 @pytest.fixture(params=["database", "http"])
 def client(
     request: pytest.FixtureRequest, parts: Runtime, address: str, token: Callable[..., str]
-) -> Iterator[Either]:
-    made: Either
+) -> Iterator[KnowledgeClient]:
+    made: KnowledgeClient
     if request.param == "database":
         where = parts.addresses
         made = Client(
@@ -67,7 +67,7 @@ def worker(parts: Runtime) -> Iterator[None]:
     thread.join()
 
 
-def test_both_search_alike(client: Either) -> None:
+def test_both_search_alike(client: KnowledgeClient) -> None:
     found = client.search("mooring lines", k=2, projects=["berth"], explain=True)
     assert (len(found["results"]), found["degradation_level"]) == (2, 0)
     assert all("acme berth" in one["content"] and one["explanation"] for one in found["results"])
@@ -78,7 +78,7 @@ def test_both_search_alike(client: Either) -> None:
 
 
 @pytest.mark.usefixtures("worker")
-def test_both_enrich_alike(client: Either) -> None:
+def test_both_enrich_alike(client: KnowledgeClient) -> None:
     assert client.enrich(PBI)["technical_docs"]
     asked = client.submit({"pbi": {**PBI, "id": f"PBI-{uuid4()}"}})
     assert client.result(asked, wait=20)["technical_docs"]
@@ -88,7 +88,7 @@ def test_both_enrich_alike(client: Either) -> None:
         client.submit({"pbi": {}})
 
 
-def test_both_say_that_there_is_no_answer_yet(client: Either) -> None:
+def test_both_say_that_there_is_no_answer_yet(client: KnowledgeClient) -> None:
     asked = client.submit({"pbi": {**PBI, "id": f"PBI-{uuid4()}"}})
     with pytest.raises(NoAnswerYet):
         client.result(asked)
@@ -97,7 +97,7 @@ def test_both_say_that_there_is_no_answer_yet(client: Either) -> None:
 
 
 @pytest.mark.req("002-011")
-def test_both_upload_and_mark_alike(client: Either) -> None:
+def test_both_upload_and_mark_alike(client: KnowledgeClient) -> None:
     name = f"{uuid4()}.md"
     taken = client.upload([(name, b"# Bollards\n\nPainted yellow."), ("a.exe", b"MZ")], project="berth")
     assert [one["external_id"] for one in taken["documents"]] == [name]
@@ -110,7 +110,7 @@ def test_both_upload_and_mark_alike(client: Either) -> None:
 
 @pytest.mark.usefixtures("worker")
 @pytest.mark.req("000-045", "000-046", "000-047")
-def test_both_store_count_and_find_stories_alike(client: Either, parts: Runtime) -> None:
+def test_both_store_count_and_find_stories_alike(client: KnowledgeClient, parts: Runtime) -> None:
     mark = uuid4().hex
     before = client.story_stats()["total_stories"]
     given = [{"title": "none"}, *(story(f"{mark} number {n}", source_agent="x") for n in range(101))]
@@ -139,7 +139,7 @@ def test_both_store_count_and_find_stories_alike(client: Either, parts: Runtime)
 
 
 @pytest.mark.req("000-047")
-def test_both_say_how_a_job_of_stories_ended(client: Either, parts: Runtime) -> None:
+def test_both_say_how_a_job_of_stories_ended(client: KnowledgeClient, parts: Runtime) -> None:
     accepted = client.store_stories([story(f"{uuid4()} is not there yet")])
     with pytest.raises(NoAnswerYet):
         client.stored_stories(accepted, wait=0.1)
@@ -208,7 +208,7 @@ WRONG_QUESTIONS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 
-def test_both_take_times_and_odd_letters_and_refuse_what_is_no_question(client: Either) -> None:
+def test_both_take_times_and_odd_letters_and_refuse_what_is_no_question(client: KnowledgeClient) -> None:
     now = datetime.now(UTC)
     found = client.search("mooring lines", since=now - timedelta(days=9000), until=now + timedelta(days=1))
     assert client.search("mooring lines")["results"] == found["results"] or not found["results"]
@@ -223,7 +223,7 @@ def test_both_take_times_and_odd_letters_and_refuse_what_is_no_question(client: 
     assert aliased == client.search("mooring lines", source_types=["documentation"])["results"]
 
 
-def test_both_refuse_what_is_no_job_or_has_no_time(client: Either) -> None:
+def test_both_refuse_what_is_no_job_or_has_no_time(client: KnowledgeClient) -> None:
     for wrong in ("nope", "../projects", ""):
         with pytest.raises(UnknownJob):
             client.result(wrong)
@@ -235,12 +235,12 @@ def test_both_refuse_what_is_no_job_or_has_no_time(client: Either) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"title": ""}, {"title": None}, {"text": ""}, {"kind": "poem"}, {"url": "ftp://x"}]
 )
-def test_both_refuse_a_document_that_is_none(client: Either, wrong: dict[str, Any]) -> None:
+def test_both_refuse_a_document_that_is_none(client: KnowledgeClient, wrong: dict[str, Any]) -> None:
     with pytest.raises(RequestRejected, match=rf"documents\.0\.{next(iter(wrong))}"):
         client.upload(documents=[{"title": "Bollard", "text": "Painted red.", **wrong}], project="berth")
 
 
-def test_both_say_what_cannot_be_marked(client: Either) -> None:
+def test_both_say_what_cannot_be_marked(client: KnowledgeClient) -> None:
     with pytest.raises(RequestRejected):
         client.feedback("how are lines checked", "public-0", "splendid")
     empty: tuple[dict[str, Any], ...] = ({"item": ""}, {"ref": ""}, {"item": 5})
@@ -257,7 +257,7 @@ def test_both_say_what_cannot_be_marked(client: Either) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"query": " "}, {"query": "a" * 10_001}, {"k": 0}, {"k": 101}, {"threshold": 2}]
 )
-def test_both_refuse_what_is_no_question_for_stories(client: Either, wrong: dict[str, Any]) -> None:
+def test_both_refuse_what_is_no_question_for_stories(client: KnowledgeClient, wrong: dict[str, Any]) -> None:
     with pytest.raises(RequestRejected):
         client.search_stories(**{"query": "reset a password", **wrong})
 
