@@ -182,7 +182,7 @@ def larder(documents: Path, *, again: bool) -> tuple[dict[str, Any], list[str]]:
 
     try:
         server = Server(root / ".larder")
-        run([*command, "up", "--detach", "--no-api", "--no-flower"], env, root)
+        run([*command, "up", "--detach", "--no-flower"], env, root)
         time.sleep(5)
         begun = sum(map(processor, servers()))
         found = loads(lambda: run([*command, "index"], env, root), documents, servers, again)
