@@ -141,7 +141,7 @@ class StoreHindered(StoreUnavailable):
 
 
 class StoreDamaged(StoreHindered):
-    """The database has an internal error or rows that cannot be read."""
+    """The database or a vector store has an internal error, or rows that cannot be read."""
 
 
 class DocumentDamaged(StoreError):

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.database.vector_stores import IMPLEMENTATIONS, StoreOptions
-from pipeline.errors import ConfigurationError, LarderError, StoreRejected, StoreUnavailable
+from pipeline.errors import ConfigurationError, LarderError, StoreDamaged, StoreRejected, StoreUnavailable
 from pipeline.errors.http_rules import clamped
 
 FloatVector = NDArray[np.float32]
@@ -183,14 +183,21 @@ def batches(points: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
 
 REJECTED_STATUS = frozenset({400, 413, 422})
 TOO_MANY_REQUESTS = 429
+REBUILD = "larder stores check; if it stays: larder stores rebuild"
 
 
 @contextmanager
-def translated(store: str, *, permanent: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+def translated(
+    store: str,
+    *,
+    permanent: tuple[type[BaseException], ...] = (),
+    damaged: tuple[type[BaseException], ...] = (),
+) -> Iterator[None]:
     """Errors of a client as ours. Their texts stay out, since they may quote requests and keys.
 
     Raises:
         StoreRejected: the store refuses a value: one of `permanent`, or a status such as 400.
+        StoreDamaged: the store has an internal error: one of `damaged`.
         StoreUnavailable: everything else.
     """
     try:
@@ -207,6 +214,8 @@ def translated(store: str, *, permanent: tuple[type[BaseException], ...] = ()) -
             raise StoreUnavailable(
                 f"{name}: it refuses the key", fix="correct its key", cause=error
             ) from None
+        if isinstance(error, damaged):
+            raise StoreDamaged(f"{name}: it has an internal error", fix=REBUILD, cause=error) from None
         pause = retry_after_of(error) if status == TOO_MANY_REQUESTS else None
         raise StoreUnavailable(name, fix="larder stores check", retry_after=pause, cause=error) from None
 

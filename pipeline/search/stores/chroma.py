@@ -51,7 +51,7 @@ class ChromaStore:
     @contextmanager
     def _opened(self, *, writes: bool = False) -> Iterator[Any]:
         """The client, alone in the folder if it writes."""
-        with translated("chroma", permanent=PERMANENT):
+        with translated("chroma", permanent=PERMANENT, damaged=(errors.InternalError,)):
             if self._folder is None:
                 yield self._client
                 return
@@ -135,7 +135,8 @@ class ChromaStore:
             if target is None:
                 return StoreStats(points=0)
             keys = [_key(scope.tenant, one) for one in ids]
-            present = target.get(ids=keys, include=[])["ids"] if keys else []
+            # With their vectors: rows alone are found in a server whose index has lost them.
+            present = target.get(ids=keys, include=["embeddings"])["ids"] if keys else []
             points = (
                 len(target.get(where=_where(scope), include=[])["ids"]) if scope.values else target.count()
             )

@@ -12,7 +12,14 @@ import numpy as np
 from sqlalchemy import text
 
 from pipeline.database.engine import Database
-from pipeline.errors import LarderError, StoreError, StoreRejected, StoreUnavailable, pause_after
+from pipeline.errors import (
+    LarderError,
+    StoreDamaged,
+    StoreError,
+    StoreRejected,
+    StoreUnavailable,
+    pause_after,
+)
 from pipeline.ledger import renewed
 from pipeline.search.chunk_store import indexes
 from pipeline.search.stores import FloatVector, Point, Scope, VectorStore, outbox
@@ -116,9 +123,22 @@ class Mirror:
                 self.store.put(collection, points)
 
     def _pause(self, claimed: Claimed, keys: Sequence[ChunkKey], error: StoreUnavailable) -> None:
+        if isinstance(error, StoreDamaged) and self._is_unreadable(claimed, keys):
+            with self.database.control() as connection:
+                outbox.rebuild(connection, self.name)
         seconds = self.pause(error)
         with self.database.tenant(claimed.tenant) as connection:
             outbox.put_back(connection, claimed, keys, seconds=seconds, error=error.message)
+
+    def _is_unreadable(self, claimed: Claimed, keys: Sequence[ChunkKey]) -> bool:
+        """Whether the store has an internal error where it reads the points of these chunks."""
+        try:
+            for index in {key.index_id for key in keys}:
+                scope = Scope(collection=collection_of(index), tenant=claimed.tenant)
+                self.store.stats(scope, [key.id for key in keys if key.index_id == index])
+        except StoreError as error:
+            return isinstance(error, StoreDamaged)
+        return False
 
     def pause(self, error: LarderError) -> float:
         """Pause the store after an error, longer after each further one; returns the seconds."""
@@ -168,7 +188,7 @@ class Mirror:
             return
         with self.database.control() as connection:
             outdated = connection.execute(_UNMARKED, {"store": self.name, "seconds": MARK_SECONDS}).first()
-        if outdated and (problem := self.problem(row)):
+        if outdated and (problem := self._lasting_problem(row)):
             with self.database.control() as connection:
                 outbox.rebuild(connection, self.name)
                 outbox.record_failure(connection, self.name, problem, seconds=0)
@@ -205,6 +225,19 @@ class Mirror:
         with self.database.control() as connection:
             outbox.record_mark(connection, row, position, sorted(existing))
             outbox.record_success(connection, self.name)
+
+    def _lasting_problem(self, row: StoreRow) -> str:
+        """As `problem`, and an internal error of the store right after another failure is one, too.
+
+        Raises:
+            StoreError: the store does not answer, or has an internal error for the first time.
+        """
+        try:
+            return self.problem(row)
+        except StoreDamaged as error:
+            if not row.failures:
+                raise
+            return error.message
 
     def problem(self, row: StoreRow) -> str:
         """Why the contents of the store are not those that were carried over; empty if they are.

@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import text
 
 from pipeline.database.engine import Database
-from pipeline.errors import StoreRejected, StoreUnavailable
+from pipeline.errors import StoreDamaged, StoreRejected, StoreUnavailable
 from pipeline.ledger import search_indexes
-from pipeline.search.stores import Point, Scope, backlog, outbox
+from pipeline.search.stores import FloatVector, Neighbour, Point, Scope, StoreStats, backlog, outbox
 from pipeline.search.stores.memory import MemoryStore
 from pipeline.search.stores.mirror import NOBODY, Mirror
 from tests.pipeline.shelf import Shelf
@@ -249,6 +249,12 @@ def age(beside: Mirrored, seconds: int = 60) -> None:
         connection.execute(text(f"update vector_store set marked_at = marked_at - interval '{seconds} s'"))
 
 
+def make_due(beside: Mirrored) -> None:
+    """End the pause of a store."""
+    with beside.shop.database.control() as connection:
+        connection.execute(text("update vector_store set due_at = now()"))
+
+
 def marks(beside: Mirrored) -> list[str]:
     return [id_ for tenant, id_ in beside.store.collections["chunks-1"] if tenant == str(NOBODY)]
 
@@ -277,6 +283,65 @@ def test_a_store_that_is_not_the_one_that_was_filled_is_noticed_and_rebuilt(
     beside.carry()
     assert beside.stored() == beside.expected()
     assert "x" not in beside.stored()
+
+
+class Unreadable(MemoryStore):
+    """Counts its points, but has an internal error where a point of a damaged collection is read or replaced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.damaged: set[str] = set()
+
+    def _read(self, collection: str) -> None:
+        if collection in self.damaged:
+            raise StoreDamaged("Error finding id")
+
+    def put(self, collection: str, points: Sequence[Point]) -> None:
+        self._read(collection)
+        super().put(collection, points)
+
+    def near(self, vector: FloatVector, n: int, scope: Scope) -> list[Neighbour]:
+        self._read(scope.collection)
+        return super().near(vector, n, scope)
+
+    def stats(self, scope: Scope, ids: Sequence[str] = ()) -> StoreStats:
+        if ids:
+            self._read(scope.collection)
+        return super().stats(scope, ids)
+
+    def delete(self, scope: Scope, ids: Sequence[str] | None = None) -> None:
+        super().delete(scope, ids)
+        if ids is None:
+            self.damaged.discard(scope.collection)
+
+
+@pytest.mark.parametrize("met_by", ["the mark", "a chunk"])
+def test_a_store_that_cannot_read_its_points_is_emptied_and_filled_anew(alone: Workshop, met_by: str) -> None:
+    alone.admit(document("a", paragraphs(3)))
+    alone.index()
+    store = Unreadable()
+    beside = Mirrored(alone, store)
+    beside.carry()
+    store.damaged = {"chunks-1"}
+    assert store.stats(beside.scope()).points == len(beside.expected())
+    if met_by == "a chunk":
+        alone.set("a", "kind = 'work'")
+        with pytest.raises(StoreDamaged):
+            beside.mirror.carry(alone.tenant)
+    else:
+        age(beside)
+        with pytest.raises(StoreDamaged):
+            beside.mirror.look_after()
+        assert beside.row.status == "ready", "one error may be a chance"
+        make_due(beside)
+        beside.mirror.look_after()
+    row = beside.row
+    assert (row.status, row.last_error) == ("emptying", "Error finding id")
+    make_due(beside)
+    alone.sql("update vector_outbox set due_at = now()")
+    beside.carry()
+    assert (beside.row.status, beside.row.failures) == ("ready", 0)
+    assert beside.stored() == beside.expected()
 
 
 def test_a_store_that_is_emptied_after_its_first_mark_is_noticed_before_the_second(beside: Mirrored) -> None:
