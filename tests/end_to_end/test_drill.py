@@ -15,6 +15,7 @@ from typing import Any
 import chromadb
 import numpy as np
 import pytest
+from chromadb.errors import InternalError
 
 from pipeline.chunking.splitting import ChunkingOptions
 from pipeline.chunking.strategies import open_chunker
@@ -84,6 +85,7 @@ def test_nothing_is_lost_doubled_or_stale_whatever_fails(vectors: bool) -> None:
         done = drill.settled(300 if FULL else 60)
         assert done is not None, drill.standing()
         lost = drill.damage()
+        refused = repaired_reads(drill) if vectors else ""
         beside = damage_beside(drill) if vectors else Counter[str]()
         versions = max(drill.versions.values())
         values = {
@@ -97,6 +99,7 @@ def test_nothing_is_lost_doubled_or_stale_whatever_fails(vectors: bool) -> None:
             "ended by force after being told to": sum(drill.forced.values()),
             "met the full disk": drill.seen_full,
             "damage": dict(lost),
+            "reads refused until the doctor's repair": refused or "none",
             "damage of the vector store": dict(beside),
             "seconds from the last fault to done": round(done, 1),
             "two leases": 2 * lease,
@@ -111,8 +114,8 @@ def test_nothing_is_lost_doubled_or_stale_whatever_fails(vectors: bool) -> None:
         assert not FULL or (done <= 2 * lease and versions >= 3)
 
 
-def damage_beside(drill: Drill) -> Counter[str]:
-    """Chunks that Chroma has lost, has besides, or has with another vector than PostgreSQL."""
+def points_of_chroma(drill: Drill) -> dict[str, Any]:
+    """Collection and id of each point of Chroma -> its vector."""
     assert drill.chroma is not None
     client = chromadb.HttpClient("127.0.0.1", drill.chroma.port)
     held: dict[str, Any] = {}
@@ -121,6 +124,23 @@ def damage_beside(drill: Drill) -> Counter[str]:
         held |= {
             f"{collection.name} {key}": v for key, v in zip(points["ids"], points["embeddings"], strict=True)
         }
+    return held
+
+
+def repaired_reads(drill: Drill) -> str:
+    """Have the product repair a Chroma that refuses to read its points; returns the error, empty if there is none."""
+    try:
+        points_of_chroma(drill)
+    except InternalError as error:
+        repair = drill.fleet.larder("doctor", "--repair")
+        assert drill.settled(300 if FULL else 60) is not None, (repair.stdout, drill.standing())
+        return str(error)
+    return ""
+
+
+def damage_beside(drill: Drill) -> Counter[str]:
+    """Chunks that Chroma has lost, has besides, or has with another vector than PostgreSQL."""
+    held = points_of_chroma(drill)
     rows = drill.sql("""
         select format('drill-chunks-%s %s %s:%s', c.index_id, c.tenant_id, c.document_id, c.ord), c.embedding::text
         from chunk c join document d on d.id = c.document_id where not d.hidden and not d.deleted""")
