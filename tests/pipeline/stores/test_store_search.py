@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
@@ -196,6 +197,9 @@ def test_a_switch_is_one_update_that_running_searches_notice(filled: Mirrored) -
 
 # --- a store that lies ---
 
+EXAMPLES = int(os.environ.get("LARDER_CASES", "250"))
+"""Searches of a store that lies."""
+
 
 class Liar(MemoryStore):
     """Answers with whatever it was told, whoever asks."""
@@ -259,7 +263,7 @@ def world(shared_database: Database) -> World:
     return World(shared_database)
 
 
-@settings(max_examples=250)
+@settings(max_examples=EXAMPLES)
 @given(data=st.data(), mode=st.sampled_from(["vector", "hybrid"]), dedupe=st.booleans())
 def test_a_store_that_lies_shows_nothing_stale_foreign_or_restricted(
     world: World, data: st.DataObject, mode: str, dedupe: bool
