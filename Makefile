@@ -110,7 +110,8 @@ drills: $(VENV)/.dev   ## Slow, gone, deaf and frozen parts by the real clocks: 
 		tests/end_to_end/test_frozen.py tests/end_to_end/test_deaf.py tests/end_to_end/test_stalled.py
 	@$(BIN)/python -m pytest -q --timeout 600 -m drill tests/end_to_end/test_services.py
 	@LARDER_CASES=750 $(BIN)/python -m pytest -q --timeout 1800 tests/workers/api/test_isolation.py \
-		tests/workers/api/test_description.py tests/pipeline/stories/test_story_store.py
+		tests/workers/api/test_description.py tests/pipeline/stories/test_story_store.py \
+		tests/pipeline/stores/test_store_search.py
 	@LARDER_FUZZ=300 $(BIN)/python -m pytest -q --timeout 600 tests/connectors/test_fuzz.py
 
 rabbitmq: $(VENV)/.dev   ## A real RabbitMQ as the broker, killed, frozen and wiped: four minutes

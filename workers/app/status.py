@@ -305,8 +305,6 @@ def sources_of(runtime: Runtime, caller: Caller) -> list[Json]:
 
 
 NAMED_PROBLEMS = ("failed", "skipped", "noted")
-COUNTED_PROBLEMS = (*NAMED_PROBLEMS, "excluded")
-"""Counts of a source for which there is a list of reasons."""
 
 
 def problems_of(runtime: Runtime, caller: Caller) -> dict[UUID, Json]:
