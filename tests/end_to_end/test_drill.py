@@ -118,13 +118,13 @@ def points_of_chroma(drill: Drill) -> dict[str, Any]:
     """Collection and id of each point of Chroma -> its vector."""
     assert drill.chroma is not None
     client = chromadb.HttpClient("127.0.0.1", drill.chroma.port)
-    held: dict[str, Any] = {}
+    vectors: dict[str, Any] = {}
     for collection in client.list_collections():
         points: Any = collection.get(include=["embeddings"])
-        held |= {
+        vectors |= {
             f"{collection.name} {key}": v for key, v in zip(points["ids"], points["embeddings"], strict=True)
         }
-    return held
+    return vectors
 
 
 def repaired_reads(drill: Drill) -> str:
