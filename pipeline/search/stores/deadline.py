@@ -14,12 +14,13 @@ SEARCH_SECONDS = 2.0
 """Most seconds that a search waits for a service."""
 
 
-def within(seconds: float, store: str, read: Callable[[], T]) -> T:
-    """What `read` returns, if it does so in time; its thread is left to its end, so it must change nothing.
+def within(timeout: float, store: str, read: Callable[[], T]) -> T:
+    """What `read` returns within `timeout` seconds, SEARCH_SECONDS at most; its thread goes on, so it must not write.
 
     Raises:
         StoreUnavailable: it takes longer.
     """
+    seconds = min(SEARCH_SECONDS, timeout)
     returned: list[T] = []
     raised: list[BaseException] = []
 

@@ -172,8 +172,7 @@ class WeaviateStore:
             ]
 
         with self._translated():
-            seconds = min(SEARCH_SECONDS, self._options.timeout)
-            return within(seconds, "weaviate", lambda: self._if_there(name, search, []))
+            return within(self._options.timeout, "weaviate", lambda: self._if_there(name, search, []))
 
     def stats(self, scope: Scope, ids: Sequence[str] = ()) -> StoreStats:
         """See VectorStore."""
