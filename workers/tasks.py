@@ -13,13 +13,12 @@ from pipeline.search.chunk_store import indexes
 from workers import remote_actions, runtime
 from workers.app import reindex, stores
 from workers.app.enrichment import job as enriching
-from workers.app.enrichment import stories
 from workers.app.ingestion import maintenance, steps
 from workers.app.ingestion import pump as pumping
 from workers.app.ingestion import sync as syncing
 from workers.monitoring import metrics, tracing
 from workers.queue import dispatch
-from workers.queue.app import ASK, app
+from workers.queue.app import app
 
 
 @app.task(name="larder.sync")  # type: ignore[untyped-decorator]
@@ -119,46 +118,20 @@ def mirror(store: str, **_later: object) -> None:
         dispatch.send("larder.mirror", store)
 
 
-@app.task(name="larder.enrich")  # type: ignore[untyped-decorator]
-def enrich(tenant: str, job: str, **_later: object) -> None:
-    """Answer one request of Step 4."""
-    enriching.run(runtime.current(), UUID(tenant), UUID(job))
+def answer(self: Any, tenant: object = None, job: object = None, /, *_more: object, **request: Any) -> None:
+    """Do the job that a message names by its ids, or the one that it asks for."""
+    ids = [one for one in (tenant, job, *_more) if one is not None]
+    remote_actions.receive(runtime.current(), self.name, self.request.id, ids, request)
 
 
-@app.task(name=ASK, bind=True)  # type: ignore[untyped-decorator]
-def ask(self: Any, /, *what: object, **kwargs: Any) -> None:
-    """Answer a Celery app without this package, which finds the answer as the result of its message."""
-    remote_actions.store_answer(runtime.current(), self.request.id, what, kwargs)
+for _task in enriching.WORK:
+    app.task(answer, name=_task, bind=True)
 
 
-@app.task(name="larder.embedding.create")  # type: ignore[untyped-decorator]
-def embedding_create(tenant: str, job: str, **_later: object) -> None:
-    """Make the vectors that a remote call asks for."""
-    enriching.run_action(runtime.current(), UUID(tenant), UUID(job), "embedding_create")
-
-
-@app.task(name="larder.vector.store")  # type: ignore[untyped-decorator]
-def vector_store(tenant: str, job: str, **_later: object) -> None:
-    """Put the texts of a remote call into a collection."""
-    enriching.run_action(runtime.current(), UUID(tenant), UUID(job), "vector_store")
-
-
-@app.task(name="larder.vector.query")  # type: ignore[untyped-decorator]
-def vector_query(tenant: str, job: str, **_later: object) -> None:
-    """Answer a remote call's query of a collection."""
-    enriching.run_action(runtime.current(), UUID(tenant), UUID(job), "vector_query")
-
-
-@app.task(name="larder.stories.store")  # type: ignore[untyped-decorator]
-def stories_store(tenant: str, job: str, **_later: object) -> None:
-    """Embed and store the user stories of a job."""
-    stories.run_store(runtime.current(), UUID(tenant), UUID(job))
-
-
-@app.task(name="larder.stories.search")  # type: ignore[untyped-decorator]
-def stories_search(tenant: str, job: str, **_later: object) -> None:
-    """Find the user stories that a job asks for."""
-    stories.run_search(runtime.current(), UUID(tenant), UUID(job))
+@app.task(name=remote_actions.ASK, bind=True)  # type: ignore[untyped-decorator]
+def ask(self: Any, /, *what: object, **request: Any) -> None:
+    """Do the job that a message of an app of the release before asks for."""
+    remote_actions.receive(runtime.current(), self.name, self.request.id, what, request)
 
 
 @app.task(name="larder.upkeep.statistics", soft_time_limit=780, time_limit=840)  # type: ignore[untyped-decorator]

@@ -15,9 +15,9 @@ broker = os.environ["LARDER_BROKER_URL"]
 app = Celery("pipeline", broker=broker, backend=broker)
 
 
-def ask(what: str, **given: Any) -> str:
-    """Ask for `enrich` or an action with JSON of at most 8 MB; the id by which any process finds the answer."""
-    return str(app.send_task("larder.ask", args=[what], kwargs=given, queue="enrich", priority=0).id)
+def ask(task: str, **request: Any) -> str:
+    """Send a task with JSON of at most 8 MB as its request; the id by which any process finds the answer."""
+    return str(app.send_task(task, kwargs=request, queue="enrich", priority=0).id)
 
 
 def answer(ident: str, seconds: float = 120) -> Any:
@@ -30,12 +30,14 @@ def answer(ident: str, seconds: float = 120) -> Any:
 
 if __name__ == "__main__":
     asked = ask(
-        "enrich",
+        "larder.enrich",
         pbi={"id": "NEW-1", "title": "Warn of shallow water at the bar"},
         scores={"overall": 7},
     )
-    answer(ask("vector.store", texts=["The pilot waits for the tide."], ids=["tide"], collection="rules"))
-    near = answer(ask("vector.query", query="when does the pilot wait", collection="rules", k=1))
+    answer(
+        ask("larder.vector.store", texts=["The pilot waits for the tide."], ids=["tide"], collection="rules")
+    )
+    near = answer(ask("larder.vector.query", query="when does the pilot wait", collection="rules", k=1))
     print("rule:", near["results"][0]["text"])
     for work in answer(asked)["similar_work"]:
         print("similar:", work["ref"], work["title"])

@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.actions.actions import Actions
 from pipeline.actions.engine import EngineResources, enabled
 
-__all__ = ["NAMES", "Actions", "register_actions", "unregister_actions"]
+__all__ = ["NAMES", "TASKS", "Actions", "register_actions", "unregister_actions"]
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "embedding_create": ("embedding.create", "embedding_create", "actions.embedding_create"),
@@ -16,6 +16,9 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "vector_query": ("vector.query", "vector_query", "actions.vector_query"),
 }
 """Method of `Actions` -> the names it is registered under: the one to use, then its aliases."""
+
+TASKS: Mapping[str, str] = {f"larder.{names[0]}": method for method, names in NAMES.items()}
+"""Task of a job -> the method of `Actions` that does it."""
 
 
 def register_actions(registry: MutableMapping[str, Callable[..., Any]], engine: object) -> Actions:

@@ -261,7 +261,7 @@ def test_a_celery_app_without_this_package_is_answered(fleet: Fleet) -> None:
         "similar: PBI-7 Warn of shallow water at the bar",
     ]
     log = (fleet.root / "enrich.log").read_text()
-    assert "larder.ask" in log
+    assert "larder.vector.query" in log
     assert "pilot" not in log
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
+from tests.pipeline.stories.storyteller import story
 from workers import runtime
 from workers.app.enrichment import job as enriching
 from workers.client import Client, NoAnswerYet
@@ -70,6 +71,21 @@ def test_it_answers_while_the_broker_is_away_and_only_then(
         line.close()
         assert client.job(second).crash_count == 0
     assert not line._thread.is_alive()
+
+
+def test_jobs_of_every_task_are_done_by_their_own_work(
+    parts: Runtime, proxy: TcpProxy, addresses: Addresses
+) -> None:
+    proxy.cut()
+    line = LedgerPoller(parts, look=0.1)
+    line.start()
+    with Client(addresses.app) as client:
+        stored = client.ask("larder.vector.store", {"texts": ["Wait for the tide."], "ids": ["a"]})
+        assert client.result(stored, wait=20) == {"stored": 1, "collection": "default", "ids": ["a"]}
+        hits = client.result(client.ask("larder.vector.query", {"query": "tide"}), wait=20)["results"]
+        assert [hit["id"] for hit in hits] == ["a"]
+        assert client.stored_stories(client.store_stories([story("see tides")]), wait=20)["stored"] == 1
+    line.close()
 
 
 def test_a_database_that_is_away_as_well_is_waited_for(

@@ -22,6 +22,7 @@ from workers.app.search import retriever
 from workers.monitoring import logs
 from workers.processes import run
 from workers.queue import broker
+from workers.queue.app import app
 
 PROGRAM = """
 import logging, structlog
@@ -203,8 +204,9 @@ class TestIds:
             (tasks.sync, ["t", "s", 3], {"tenant": "t", "source": "s", "run": 3}),
             (tasks.chunk, ["t", [["d", 1]]], {"tenant": "t", "document": "d"}),
             (tasks.embed, ["t", [["d", 1], ["e", 1]]], {"tenant": "t", "documents": 2}),
-            (tasks.enrich, ["t", "j"], {"tenant": "t", "job": "j"}),
-            (tasks.enrich, [{"a": 1}, ["j"], 3], {}),
+            (app.tasks["larder.enrich"], ["t", "j"], {"tenant": "t", "job": "j"}),
+            (app.tasks["larder.enrich"], [{"a": 1}, ["j"], 3], {}),
+            (tasks.ask, ["vector.query", "a text"], {"what": "vector.query"}),
         ],
     )
     def test_a_task_tells_what_it_is_about(self, of: Any, args: Any, told: Any) -> None:
@@ -214,7 +216,7 @@ class TestIds:
         with structlog.contextvars.bound_contextvars(request="r-1"):
             header = broker.request_header()
         assert broker.request_header() == {}
-        found = logs.ids_of(task(tasks.enrich, **header), "1", ["t", "j"])
+        found = logs.ids_of(task(app.tasks["larder.enrich"], **header), "1", ["t", "j"])
         assert found["request"] == "r-1"
 
     def test_they_stand_in_all_lines_of_a_task_and_in_none_after_it(
@@ -225,7 +227,7 @@ class TestIds:
         monkeypatch.setattr(root, "handlers", list(root.handlers))
         monkeypatch.setattr(root, "level", root.level)
         logs.configure("info")
-        one = task(tasks.enrich)
+        one = task(app.tasks["larder.enrich"])
         run._task_begins("1", one, ["t", "j"])
         logging.getLogger("a.library").warning("within")
         run._task_ended("1", one)

@@ -21,14 +21,14 @@ from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.ledger import jobs
 from tests.conftest import Addresses
 from workers import runtime
-from workers.app.enrichment.job import WorkerParts, run_action
+from workers.app.enrichment.job import WorkerParts, run
 from workers.app.ingestion import pump
 from workers.client import Client
 from workers.local import embedded
 from workers.queue.app import Request, app
 from workers.queue.broker import lists_of
 from workers.queue.celeryconfig import ROUTES
-from workers.remote_actions import MOST_BYTES, RemoteActions, register_remote_actions
+from workers.remote_actions import MOST_BYTES, RemoteActions, receive, register_remote_actions
 from workers.runtime import Runtime
 
 TEXTS = ["the pilot waits for the tide", "two bollards hold the vessel"]
@@ -67,7 +67,7 @@ def registry(client: Client, parts: Runtime, broker: redis.Redis) -> Iterator[Re
             if broker.exists(URGENT, *LATER):
                 task, tenant, job, _ = message(broker)
                 for _ in range(2):
-                    run_action(parts, tenant, job, METHODS[task])
+                    receive(parts, task, "1", [str(tenant), str(job)], {})
 
     worker = threading.Thread(target=serve)
     worker.start()
@@ -160,7 +160,7 @@ def test_the_pump_sends_a_lost_message_to_the_right_task(
         job = deaf.ask("larder.vector.query", {"query": "tide"})
         pump.pump_once(parts)
         assert message(broker)[:3] == ("larder.vector.query", deaf.tenant, job)
-        run_action(parts, deaf.tenant, job, "vector_query")
+        run(parts, deaf.tenant, job)
         assert deaf.result(job)["results"] == []
 
 
@@ -211,17 +211,23 @@ def answering(parts: Runtime, *, apps: bool) -> Runtime:
     return made
 
 
-@pytest.fixture
-def asking(parts: Runtime, broker: redis.Redis) -> Callable[..., Any]:
-    """Sends a message as an app without this package does, and does with it what a worker does; its answer."""
+@pytest.fixture(params=["task", "larder.ask"])
+def asking(parts: Runtime, broker: redis.Redis, request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Sends a message as an app without this package does, and does with it what a worker does; its answer.
+
+    An app of the release before sends `larder.ask`, and names the task in the first of `args`.
+    """
     runtime.use(answering(parts, apps=True))
     app.loader.import_default_modules()
     own: Any = Celery(broker=parts.addresses.broker)
 
     def ask(*args: Any, task_id: str | None = None, **given: Any) -> Any:
-        sent = own.send_task("larder.ask", args=args, kwargs=given, queue="asked", task_id=task_id)
+        task = "larder.ask"
+        if request.param == "task" and args and ROUTES.get(f"larder.{args[0]}") == "enrich":
+            task, args = f"larder.{args[0]}", args[1:]
+        sent = own.send_task(task, args=args, kwargs=given, queue="asked", task_id=task_id)
         body = json.loads(base64.b64decode(json.loads(bytes(broker.rpop("asked")))["body"]))  # type: ignore[arg-type]
-        app.tasks["larder.ask"].apply(args=body[0], kwargs=body[1], task_id=sent.id, throw=True)
+        app.tasks[task].apply(args=body[0], kwargs=body[1], task_id=sent.id, throw=True)
         return json.loads(bytes(broker.get(f"celery-task-meta-{sent.id}")))["result"]  # type: ignore[arg-type]
 
     return ask
@@ -265,13 +271,15 @@ def test_a_message_cannot_ask_for_more_than_its_tenant_shows_to_all(
         ((), {}, "larder.ask does not know 'None' (ask for one of enrich, embedding.create,"),
         (({},), {}, "larder.ask does not know '{}'"),
         (("larder.sync",), {}, "larder.ask does not know 'larder.sync'"),
+        (("sync",), {}, "larder.ask does not know 'sync'"),
+        (("stories.search",), {"query": "x"}, "stories.search"),
         (("enrich",), {}, "pbi"),
         (("enrich",), {"pbi": 7}, "pbi"),
         (("enrich",), {"pbi": {"title": "x"}, "project": {"a": 1}}, "project"),
         (("vector.query",), {"k": 1}, "query"),
         (("vector.store",), {"texts": {"self": 1}, "self": 1, "state": 2}, "texts"),
-        (("enrich", "more"), {"pbi": {"title": "x"}}, "args has 2 members and not one"),
-        (("vector.query", 5), {"query": "x"}, "args has 2 members and not one"),
+        (("enrich", "more"), {"pbi": {"title": "x"}}, "args has 1 member too many"),
+        (("vector.query", 5), {"query": "x"}, "args has 1 member too many"),
         (("enrich",), {"pbi": {"title": "x"}, "projct": "a"}, "enrich does not take projct"),
         (("vector.query",), {"query": "x", "top_k": 3}, "vector.query does not take top_k"),
         (("vector.store",), {"texts": ["x"], "txts": ["y"]}, "vector.store does not take txts"),
@@ -314,6 +322,15 @@ def test_neither_logs_nor_flower_see_what_an_app_asks(parts: Runtime) -> None:
     }
     made = Request(message, app=app, headers=head)
     assert "tide" not in repr(made.info())
+    for task in ("larder.enrich", "larder.vector.query"):
+        for texts in ("('tide',)", "()", "('tide', '7')"):
+            made = Request(message, app=app, headers={**head, "task": task, "argsrepr": texts})
+            assert "tide" not in repr(made.info())
+        for ids in (repr((str(UUID(int=1)), str(UUID(int=2)))), repr([str(UUID(int=1)), str(UUID(int=2))])):
+            made = Request(
+                message, app=app, headers={**head, "task": task, "argsrepr": ids, "kwargsrepr": "{}"}
+            )
+            assert made.info()["args"] == ids
 
 
 def test_every_task_has_a_method_and_a_queue() -> None:

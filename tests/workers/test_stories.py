@@ -24,6 +24,7 @@ from tests.workers.installed import installed, without_messages
 from workers.app import operations
 from workers.app.doctor.doctor import examine
 from workers.app.enrichment import stories as exports
+from workers.app.enrichment.job import run
 from workers.app.enrichment.stories import (
     StoryQuery,
     connect,
@@ -31,8 +32,6 @@ from workers.app.enrichment.stories import (
     find,
     memory_of,
     rows_of,
-    run_search,
-    run_store,
     search,
 )
 from workers.app.enrichment.story_jobs import MOST_STORIES
@@ -60,7 +59,7 @@ def client(addresses: Addresses, broker: redis.Redis) -> Iterator[Client]:
 
 def work(parts: Runtime, client: Client, accepted: Any) -> None:
     for job in accepted.jobs:
-        run_store(parts, client.tenant, job)
+        run(parts, client.tenant, job)
 
 
 def count(parts: Runtime) -> int:
@@ -204,7 +203,7 @@ def test_somebody_who_waits_is_told_after_three_tries(
     fake.faults.next(Fault.status(503), times=None)
     job = client.ask("larder.stories.search", {"query": "x"}, deadline=60)
     for _ in range(3):
-        run_search(gemini, client.tenant, job)
+        run(gemini, client.tenant, job)
         omniscient.execute("update enrichment_job set due_at = now()")
     with pytest.raises(EnrichmentFailed, match="Gemini answers 503"):
         client.result(job)
@@ -281,7 +280,7 @@ def test_a_client_finds_stories_by_the_workers_model(
             client.search_stories("reset a password", wait=0.01, **how)
         ((job,),) = omniscient.execute("select id from enrichment_job where state = 'queued'").fetchall()
         omniscient.execute("update enrichment_job set deadline = null")
-        run_search(parts, client.tenant, job)
+        run(parts, client.tenant, job)
         return [one["user_story_text"] for one in client.result(job)["stories"]]
 
     assert asked(threshold=0.1)[0] == "reset a password"

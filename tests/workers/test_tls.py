@@ -23,7 +23,7 @@ from workers.local import embedded
 from workers.local.embedded.locating import ping
 from workers.queue import broker
 from workers.queue.celeryconfig import celery_settings
-from workers.remote_actions import store_answer
+from workers.remote_actions import receive
 from workers.runtime import Runtime
 from workers.settings.queue import QueueSettings
 
@@ -103,7 +103,7 @@ def test_an_app_without_this_package_is_answered_and_its_spelling_is_read(
     """Celery wants `ssl_cert_reqs` in its address, and knows both spellings; one address serves app and workers."""
     valkey = f"{parts.addresses.broker}{option}"
     made = Runtime(parts.settings, replace(parts.addresses, broker=valkey))
-    store_answer(made, "asked", ["enrich"], {"pbi": {"title": "Tides"}})
+    receive(made, "larder.enrich", "asked", [], {"pbi": {"title": "Tides"}})
     with broker.client_of(valkey) as client:
         assert "rag.queue.answerApps" in client.get("celery-task-meta-asked").decode()
         client.delete("celery-task-meta-asked")

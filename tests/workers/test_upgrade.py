@@ -6,13 +6,15 @@ import inspect
 import itertools
 import re
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
 from pipeline.database.migrations import STEPS
 from workers import tasks
+from workers.app.enrichment.job import WORK
 from workers.queue.app import app
+from workers.remote_actions import stored_job
 
 T, J = str(uuid4()), str(uuid4())
 RECORDED: dict[str, tuple[list[Any], dict[str, Any]]] = {
@@ -23,6 +25,7 @@ RECORDED: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "larder.upsert": ([T, [[J, 3]]], {}),
     "larder.fill": ([T, 1, [[J, 3]]], {}),
     "larder.enrich": ([T, J], {}),
+    "larder.ask": (["vector.query"], {"query": "tide"}),
     "larder.embedding.create": ([T, J], {}),
     "larder.vector.store": ([T, J], {}),
     "larder.vector.query": ([T, J], {}),
@@ -46,8 +49,16 @@ def test_messages_of_the_release_before_and_after_are_taken(name: str) -> None:
 
 
 def test_every_task_is_recorded() -> None:
-    ours = {name for name in app.tasks if name.startswith("larder.")} - {"larder.ask"}
+    ours = {name for name in app.tasks if name.startswith("larder.")}
     assert ours == set(RECORDED)
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_messages_of_jobs_name_tenant_and_id(name: str) -> None:
+    arguments, _ = RECORDED[name]
+    assert stored_job(arguments) == (UUID(T), UUID(J))
+    for other in ([], [T], [J, T, J], ["vector.query"], [T, "tide"], [None, None], [[T], {}]):
+        assert stored_job(other) is None
 
 
 def test_items_may_say_more_one_day() -> None:

@@ -139,7 +139,9 @@ def printable(_logger: object, _method: str, event: EventDict) -> EventDict:
 def ids_of(task: Any, task_id: str, args: Sequence[Any]) -> dict[str, object]:
     """Ids of a task's subject, by the names of its function's arguments; of several documents their number."""
     ids: dict[str, object] = {"task": task.name, "task_id": task_id}
-    for name, value in zip(inspect.signature(task.run).parameters, args, strict=False):
+    parameters = inspect.signature(task.run).parameters.values()
+    names = [one.name for one in parameters if one.kind is not one.VAR_KEYWORD]
+    for name, value in zip(names, args, strict=False):
         if name == "items" and isinstance(value, list):
             ids |= {"documents": len(value)} if len(value) != 1 else {"document": str(value[0][0])}
         elif isinstance(value, int | str) and not name.startswith("_"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import wraps
@@ -20,7 +21,7 @@ from kombu.exceptions import InconsistencyError
 from kombu.transport import pyamqp, redis, virtual
 
 from workers.queue.broker import AWAY, MAX_QUARANTINED, QUARANTINE_KEY, QUARANTINE_LIST
-from workers.queue.celeryconfig import celery_settings
+from workers.queue.celeryconfig import ROUTES, celery_settings
 from workers.settings.queue import QueueSettings
 
 app: Any = Celery("larder", include=["workers.tasks"])
@@ -129,8 +130,8 @@ def guarded_consume(consume: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
-ASK = "larder.ask"
-"""Task name for Celery apps without this package."""
+_IDS = re.compile(r"[(\[]'[0-9a-f-]{36}', '[0-9a-f-]{36}'[)\]]")
+"""Arguments of a message that names a stored job."""
 
 
 class Request(CeleryRequest):  # type: ignore[misc]
@@ -144,7 +145,9 @@ class Request(CeleryRequest):  # type: ignore[misc]
             raise InvalidTaskError("invalid time limits")
         if not isinstance(self.id, str):
             raise InvalidTaskError("invalid id")
-        if self._type == ASK:  # its arguments are texts, which neither logs nor Flower may show
+        # A message of an app carries texts, which neither logs nor Flower may show.
+        arguments = str(getattr(self, "_argsrepr", ""))
+        if ROUTES.get(self._type) == "enrich" and not _IDS.fullmatch(arguments):
             self._argsrepr = self._kwargsrepr = ""
 
     def info(self, **_options: object) -> Any:

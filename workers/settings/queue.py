@@ -90,8 +90,8 @@ class QueueSettings(ConfigSection):
     reconcile_hours: Number = Field(default=24, gt=0)
     """Hours between full walks through a source's ids; of files, after which a sync reads them all, changed or not."""
     answer_apps: Flag = False
-    """Answer `larder.ask` of Celery apps that lack this package: whoever can write to the broker then asks as the
-    tenant of this file, and answers lie in the broker for an hour."""
+    """Answer tasks that carry their request, of Celery apps that lack this package: whoever can write to the broker
+    then asks as the tenant of this file, and answers lie in the broker for an hour."""
 
     @property
     def resend_after(self) -> float:

@@ -18,16 +18,14 @@ from pipeline.errors import Forbidden, NotFound, RateLimited, RequestRejected, S
 from tests.pipeline.stories.storyteller import story
 from tests.workers.api.conftest import ACME, served
 from workers.api.client import HttpClient, RAGService
-from workers.app.enrichment import job, stories
+from workers.app.enrichment import job
 from workers.app.enrichment.client_interface import KnowledgeClient
-from workers.app.enrichment.story_jobs import SEARCH, STORE
 from workers.client import Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob
 from workers.runtime import Runtime
 from workers.settings import SettingsError
 
 PBI = {"title": "Check mooring lines before each tide", "project": "berth"}
 ALL = frozenset({"read", "write"})
-WORK = {"larder.enrich": job.run, STORE: stories.run_store, SEARCH: stories.run_search}
 
 
 @pytest.fixture(params=["database", "http"])
@@ -53,12 +51,10 @@ def worker(parts: Runtime) -> Iterator[None]:
     def serve() -> None:
         while not over.wait(0.05):
             with parts.database.tenant(ACME.tenant) as connection:
-                waiting = connection.execute(
-                    text("select id, task from enrichment_job where state = 'queued'")
-                )
-                jobs = waiting.all()
-            for one, task in jobs:
-                WORK[task](parts, ACME.tenant, one)
+                waiting = connection.execute(text("select id from enrichment_job where state = 'queued'"))
+                jobs = waiting.scalars().all()
+            for one in jobs:
+                job.run(parts, ACME.tenant, one)
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -146,7 +142,7 @@ def test_both_say_how_a_job_of_stories_ended(client: KnowledgeClient, parts: Run
     off = Runtime(
         replace(parts.settings, rag=parts.rag.model_copy(update={"enabled": False})), parts.addresses
     )
-    stories.run_store(off, ACME.tenant, accepted.jobs[0])
+    job.run(off, ACME.tenant, accepted.jobs[0])
     off.database.close()
     with pytest.raises(EnrichmentFailed, match="switched off"):
         client.stored_stories(accepted)

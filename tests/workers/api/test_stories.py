@@ -12,7 +12,8 @@ from fastapi.testclient import TestClient
 
 from pipeline.ledger import tenant_id
 from tests.pipeline.stories.storyteller import story
-from workers.app.enrichment.stories import memory_of, run_store
+from workers.app.enrichment.job import run
+from workers.app.enrichment.stories import memory_of
 from workers.runtime import Runtime
 
 WRITER = frozenset({"read", "write"})
@@ -41,7 +42,7 @@ def worker(parts: Runtime) -> Iterator[None]:
                 with parts.database.tenant(tenant) as connection:
                     jobs: list[UUID] = [row.id for row in connection.exec_driver_sql(waiting)]
                 for job in jobs:
-                    run_store(parts, tenant, job)
+                    run(parts, tenant, job)
 
     thread = threading.Thread(target=serve)
     thread.start()

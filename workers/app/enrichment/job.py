@@ -1,11 +1,11 @@
-"""One job of Step 4 or of an action, from claim to answer, and what a process needs before its first."""
+"""One job of any task, from claim to answer, and what a process needs before its first."""
 
 from __future__ import annotations
 
 import logging
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -14,6 +14,7 @@ from uuid import UUID
 
 from celery.exceptions import SoftTimeLimitExceeded
 
+from pipeline.actions import TASKS, Actions
 from pipeline.database.engine import Database
 from pipeline.documents import Json
 from pipeline.embedding import Embedder
@@ -29,6 +30,8 @@ from pipeline.enrichment.degradation import (
 from pipeline.errors import ConfigurationError, LarderError, LeaseLost, SearchError, pause_after
 from pipeline.ledger import SHARED, jobs, project_id, renewed, visible_projects
 from pipeline.search import SearchRequest
+from workers.app.enrichment import stories
+from workers.app.enrichment.story_jobs import SEARCH, STORE
 from workers.app.ingestion import steps
 from workers.monitoring import metrics, tracing
 from workers.queue import dispatch
@@ -45,7 +48,7 @@ Enrich = Callable[[Json], Json]
 
 
 def run(runtime: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None) -> None:
-    """Answer a job, if it still waits for one; never raises for the job's own sake.
+    """Do a job by the entry of its task in `WORK`, if it still waits; never raises for the job's own sake.
 
     A database that is away in the middle leaves the claim to run out: the pump then sends the job again.
     """
@@ -69,7 +72,8 @@ def _answer(
     try:
         renew = partial(_renew, runtime.database, tenant, claimed, lease)
         with renewed(renew, lease=lease, since=begun):
-            result = (enrich or enricher(runtime, tenant, claimed.project_id))(claimed.request)
+            work = partial(WORK[claimed.task], runtime, tenant, claimed)
+            result = enrich(claimed.request) if enrich else work()
         level = result.get("degradation_level")
         with runtime.database.tenant(tenant) as connection:
             jobs.finish(connection, claimed, result, level)
@@ -268,12 +272,20 @@ class WorkerParts:
         """The connections are the worker's and stay open."""
 
 
-def run_action(runtime: Runtime, tenant: UUID, job_id: UUID, method: str) -> None:
-    """Answer the remote call of an action, if it still waits for that; never raises for the call's own sake."""
-    from pipeline.actions import Actions
+def _enrich(runtime: Runtime, tenant: UUID, claimed: jobs.ClaimedJob) -> Json:
+    return enricher(runtime, tenant, claimed.project_id)(claimed.request)
 
-    def act(arguments: Json) -> Json:
-        answer: Json = getattr(Actions(WorkerParts(runtime, tenant)), method)({}, **arguments)
-        return answer
 
-    run(runtime, tenant, job_id, act)
+def _act(runtime: Runtime, tenant: UUID, claimed: jobs.ClaimedJob) -> Json:
+    action = getattr(Actions(WorkerParts(runtime, tenant)), TASKS[claimed.task])
+    answer: Json = action({}, **claimed.request)
+    return answer
+
+
+WORK: Mapping[str, Callable[[Runtime, UUID, jobs.ClaimedJob], Json]] = {
+    jobs.ENRICH: _enrich,
+    **dict.fromkeys(TASKS, _act),
+    STORE: stories.store_job,
+    SEARCH: stories.search_job,
+}
+"""Task of a job -> the function that does it."""

@@ -19,6 +19,7 @@ from pipeline.embedding.calls import embed_query_checked
 from pipeline.embedding.known_models import model_of, vector_key
 from pipeline.errors import ConfigurationError, DocumentRejected, RequestRejected
 from pipeline.ledger import audit
+from pipeline.ledger.jobs import ClaimedJob
 from pipeline.search.records import MEASURED_THRESHOLDS
 from pipeline.stories import StoryMemory, StoryOptions, memory, use
 from pipeline.stories.examples import retrieve_similar_examples, store_stories
@@ -30,7 +31,6 @@ from pipeline.stories.store import (
     story_stats,
 )
 from pipeline.stories.story import Story
-from workers.app.enrichment.job import run
 from workers.app.enrichment.story_jobs import BATCH
 from workers.local.embedded.locating import open_runtime
 from workers.runtime import Runtime, current_user
@@ -152,33 +152,24 @@ def delete(stories: StoryMemory, source: str) -> int:
     return deleted
 
 
-def run_store(runtime: Runtime, tenant: UUID, job_id: UUID) -> None:
-    """Do a job of `story_jobs.requests_of`; done twice it stores once."""
-
-    def store(request: Json) -> Json:
-        stories = memory_of(runtime, tenant)
-        if not stories.options.enabled:
-            raise ConfigurationError("Larder is switched off", fix="set rag.enabled to true")
-        raw_stories = request["stories"]
-        if raw_stories is None:
-            with stories.connected() as connection:
-                raw_stories = stories_of_other_models(connection, stories, most=BATCH)
-        done = store_stories(stories, [Story.read(one) for one in raw_stories])
-        numbers = request.get("numbers") or range(1, len(raw_stories) + 1)
-        refused = [(numbers[number - 1], why) for number, why in done.refused]
-        return {"stored": done.stored, "skipped": done.skipped, "refused": refused}
-
-    run(runtime, tenant, job_id, store)
+def store_job(runtime: Runtime, tenant: UUID, job: ClaimedJob) -> Json:
+    """Answer of a job of `story_jobs.requests_of`; done twice it stores once."""
+    stories, raw_stories = memory_of(runtime, tenant), job.request["stories"]
+    if not stories.options.enabled:
+        raise ConfigurationError("Larder is switched off", fix="set rag.enabled to true")
+    if raw_stories is None:
+        with stories.connected() as connection:
+            raw_stories = stories_of_other_models(connection, stories, most=BATCH)
+    done = store_stories(stories, [Story.read(one) for one in raw_stories])
+    numbers = job.request.get("numbers") or range(1, len(raw_stories) + 1)
+    refused = [(numbers[number - 1], why) for number, why in done.refused]
+    return {"stored": done.stored, "skipped": done.skipped, "refused": refused}
 
 
-def run_search(runtime: Runtime, tenant: UUID, job_id: UUID) -> None:
-    """Do a job that asks a `StoryQuery`; `by` is who asks."""
-
-    def answer(request: Json) -> Json:
-        query = {name: request[name] for name in request if name != "by"}
-        return {"stories": search(runtime, tenant, StoryQuery(**query), by=request.get("by", ""))}
-
-    run(runtime, tenant, job_id, answer)
+def search_job(runtime: Runtime, tenant: UUID, job: ClaimedJob) -> Json:
+    """Answer of a job that asks a `StoryQuery`; `by` is who asks."""
+    query = {name: job.request[name] for name in job.request if name != "by"}
+    return {"stories": search(runtime, tenant, StoryQuery(**query), by=job.request.get("by", ""))}
 
 
 # Exports of earlier stories ------------------------------------------------------------------------
