@@ -108,7 +108,7 @@ class EnrichmentRequest:
             "tags": f.tags,
             "since": f.since and f.since.isoformat(),
             "until": f.until and f.until.isoformat(),
-            "metadata": f.metadata,
+            "metadata": dict(f.metadata),
         }
         rights = {"security_levels": f.security_levels, "readers": f.readers}
         plain = {
@@ -237,7 +237,7 @@ def _filter(value: Any) -> Filter:
         tags=_texts(keys.get("tags"), "filters.tags"),
         since=_moment(keys.get("since") or days.get("start"), "filters.since"),
         until=_moment(keys.get("until") or days.get("end"), "filters.until", end=True),
-        metadata=_mapping(keys.get("metadata") or {}, "filters.metadata"),
+        metadata=tuple(_mapping(keys.get("metadata") or {}, "filters.metadata").items()),
         security_levels=_texts_or_all(keys.get("securitylevels"), "filters.security_levels"),
         readers=_texts_or_all(keys.get("readers"), "filters.readers"),
     )

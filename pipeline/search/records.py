@@ -73,15 +73,14 @@ class Filter:
     since: datetime | None = None
     until: datetime | None = None
     """Range of `updated_at`, else of `created_at`; `until` is exclusive."""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: tuple[tuple[str, Any], ...] = ()
+    """Key and JSON value: the document's value, or one member of its list, is equal or is written the same."""
     projects: tuple[UUID, ...] | All = ALL
     """Projects, one of which the document belongs to."""
     exclude: tuple[UUID, ...] = ()
     """Documents to leave out, such as the backlog item itself."""
     sources: tuple[str, ...] = ()
     """Names of configured sources, one of which the document comes from."""
-    texts: tuple[tuple[str, str], ...] = ()
-    """Metadata as people write it: key, and a text that is the value or one value of a list."""
     only: tuple[UUID, ...] | All = ALL
     """Documents that may be found, and no others."""
     security_levels: tuple[str, ...] | All = ALL

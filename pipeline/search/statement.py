@@ -17,7 +17,7 @@ import json
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-from pipeline.ledger import ALL
+from pipeline.ledger import ALL, storable
 from pipeline.search.feedback import OF_DOCUMENT
 from pipeline.search.records import Filter
 
@@ -186,14 +186,17 @@ CONDITIONS = {
     "tags": "d.tags @> cast(%(tags)s as text[])",
     "since": "coalesce(d.updated_at, d.created_at) >= %(since)s",
     "until": "coalesce(d.updated_at, d.created_at) < %(until)s",
-    # Equal, not contained: {"path": "x"} is not {"path": "x", "more": 1}.
-    "metadata": """not exists (select from jsonb_each(cast(%(metadata)s as jsonb)) m
-                   where d.metadata -> m.key is distinct from m.value)""",
+    # As text, so that 3 and "3" are the same, and as JSON, so that 3 and 3.0 are. A list is itself and each member.
+    "metadata": """not exists (
+        select from jsonb_array_elements(cast(%(metadata)s as jsonb)) m
+        cross join lateral (select d.metadata -> (m.value ->> 0) as value) h
+        where h.value is null or not exists (
+            select from jsonb_array_elements(
+                jsonb_build_array(h.value) || case jsonb_typeof(h.value) when 'array' then h.value else '[]' end) e
+            where e.value = m.value -> 1 or e.value #>> '{}' = m.value ->> 1))""",
     # The document's project, which changes with its source at once; the chunks' when they are next written.
     "projects": "d.project_id = any(%(projects)s)",
     "exclude": "not c.document_id = any(%(exclude)s)",
-    "texts": """not exists (select from unnest(cast(%(keys)s as text[]), cast(%(texts)s as text[])) m(key, value)
-                where (d.metadata ->> m.key = m.value or jsonb_exists(d.metadata -> m.key, m.value)) is not true)""",
     "only": "d.id = any(%(only)s)",
     # The level of the indexed text and, while a version of another level is being indexed, that one too.
     "security_levels": """d.security_level = any(%(security_levels)s)
@@ -234,10 +237,8 @@ def values_of(query_filter: Filter, names: tuple[str, ...]) -> dict[str, Any]:
     for name, value in values.items():
         if isinstance(value, tuple):
             values[name] = [str(v) if isinstance(v, str) else v for v in value]
-    if "texts" in values:
-        values["keys"], values["texts"] = (list(part) for part in zip(*values["texts"], strict=True))
     if "metadata" in values:
-        values["metadata"] = json.dumps(dict(query_filter.metadata), default=str)
+        values["metadata"] = json.dumps(storable(query_filter.metadata), default=str)
     return values
 
 

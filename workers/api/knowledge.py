@@ -101,7 +101,11 @@ class SearchBody(RequestBody):
     sources: tuple[str, ...] = ()
     since: Moment | None = None
     until: Moment | None = None
-    metadata: dict[str, Any] = Field(default={})
+    metadata: dict[str, Any] = Field(
+        default={},
+        description="All of these: the document's value, or one member of its list, is equal or is written the same "
+        "(3 and `3`).",
+    )
     explain: StrictBool = False
 
 

@@ -239,7 +239,7 @@ def request_of(
             sources=_words("sources", sources),
             since=since,
             until=until,
-            metadata=metadata or {},
+            metadata=tuple((metadata or {}).items()),
         )
         words = storable(text, nul="\ufffd")
         return SearchRequest(text=words, k=k, mode=mode_of(mode), filter=condition, explain=explain)

@@ -32,6 +32,10 @@ _PROJECT = (
     "Only documents of this project; more by commas or repeated. "
     "Without it all projects of the tenant are searched."
 )
+_METADATA = (
+    "The document has it; repeated: all of them. "
+    "VALUE is text, a number, true, false or null; n=3 finds the number 3 and the text 3."
+)
 _COUNT = "How many. [default: retrieval.topK, at most maxTopK]"
 _SINCE = "Changed then or later: 2025-01-31, an RFC 3339 time, 7d, 12h."
 Words = list[str] | None
@@ -51,7 +55,7 @@ class SearchOptions:
     project: Annotated[Words, Option(help=_PROJECT)] = None
     since: Annotated[str | None, Option(help=_SINCE)] = None
     until: Annotated[str | None, Option(help="Changed before; a day given here counts whole.")] = None
-    metadata: Annotated[Words, Option(metavar="KEY=VALUE", help="Repeated: all of them.")] = None
+    metadata: Annotated[Words, Option(metavar="KEY=VALUE", help=_METADATA)] = None
     security_level: Annotated[Words, Option(help="Only documents of this level; may be repeated.")] = None
     exclude: Annotated[Words, Option(metavar="ID", help="Leave this document out; may be repeated.")] = None
 

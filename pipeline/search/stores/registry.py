@@ -34,7 +34,7 @@ GROWTH = 4
 """Factor of the candidates of the next question, if too few were left."""
 EXACT_FITS = 200_000
 """Chunks of a tenant up to which PostgreSQL compares all vectors while no store answers and it has no vector index."""
-PRECISE = {"tags", "metadata", "texts", "only", "sources"}
+PRECISE = {"tags", "metadata", "only", "sources"}
 """Conditions that no store applies: if few chunks meet one, PostgreSQL compares these better than a store does."""
 WORDS = "words"
 """Name of the keyword arm, where it answered alone since no vector arm could."""

@@ -91,7 +91,7 @@ def test_few_chunks_are_compared_one_by_one(full: Depot, question: Vectors) -> N
 
 @pytest.mark.req("001-032")
 def test_filters_stand_in_the_sql_of_both_arms(full: Depot, question: Vectors) -> None:
-    condition = Filter(kinds=(Kind.DECISION,), tags=("x",), metadata={"a": 1}, sources=("notes",))
+    condition = Filter(kinds=(Kind.DECISION,), tags=("x",), metadata=(("a", 1),), sources=("notes",))
     counting = Counting(full.database)
     candidates(counting, full.tenant, "word7", vector=question, filter=condition, exact_below=0)
     sent, _ = counting.sent[-1]
@@ -104,7 +104,7 @@ def test_filters_stand_in_the_sql_of_both_arms(full: Depot, question: Vectors) -
         for part in (
             "d.kind = any",
             "d.tags @>",
-            "jsonb_each",
+            "d.metadata -> (m.value",
             "d.source_id in",
             "not d.hidden",
             "not d.deleted",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -96,7 +97,7 @@ def filter_of(runtime: Runtime, options: Json) -> Filter:
         projects=tuple(sorted({project_id(tenant, name) for name in names})) if names else ALL,
         since=since,
         until=until,
-        texts=_each("--metadata", options["metadata"], _pair),
+        metadata=_each("--metadata", options["metadata"], _pair),
         security_levels=_each("--security-level", options["security_level"], str) or ALL,
         exclude=_each("--exclude", options["exclude"], _id),
     )
@@ -145,11 +146,25 @@ def _id(word: str) -> UUID:
         raise ValueError(f"{word!r} is no id of a document") from None
 
 
-def _pair(word: str) -> tuple[str, str]:
+def _pair(word: str) -> tuple[str, object]:
     key, mark, value = word.partition("=")
     if not mark or not key.strip():
         raise ValueError(f"{word!r} is not of the form KEY=VALUE, such as team=search")
-    return key.strip(), value
+    return key.strip(), _scalar(value)
+
+
+def _scalar(text: str) -> object:
+    """The JSON scalar that `text` is; itself if it is none, or a number that JSON writes otherwise (1.10, 1e5)."""
+    try:
+        value = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        return text
+    is_plain = isinstance(value, str) or (not isinstance(value, dict | list) and json.dumps(value) == text)
+    return value if is_plain else text
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(name)
 
 
 _AGO = re.compile(r"(\d{1,6})\s*([smhdw])")
