@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from html import unescape
-from typing import Any
+from typing import Any, NoReturn
 from unicodedata import normalize
 
 _BREAKS = re.compile("[\x0b\x0c\r\x1c-\x1f\x85\u2028\u2029]")
@@ -133,3 +134,17 @@ def is_same_title(one: str, other: str) -> bool:
     return one == other or (
         shared >= NEARLY_SAME * total > 0 and not any(map(str.isdecimal, words ^ other_words))
     )
+
+
+def json_scalar(text: str) -> object:
+    """The JSON scalar that `text` is; itself if it is none, or a number that JSON writes otherwise (1.10, 1e5)."""
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return text
+    is_plain = isinstance(value, str) or (not isinstance(value, dict | list) and json.dumps(value) == text)
+    return value if is_plain else text
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)

@@ -89,6 +89,7 @@ CONDITIONS: list[tuple[str, Any, Found]] = [
     ("done", False, {"other"}),
     ("list", "a", {"number", "text"}),
     ("list", 3, {"number"}),
+    ("list", "3", {"number"}),
     ("list", "b", set()),
     ("place", "a", set()),
     ("hash", "1e5", {"empty"}),

@@ -104,7 +104,7 @@ def test_filters_stand_in_the_sql_of_both_arms(full: Depot, question: Vectors) -
         for part in (
             "d.kind = any",
             "d.tags @>",
-            "d.metadata -> (m.value",
+            "d.metadata -> m.key",
             "d.source_id in",
             "not d.hidden",
             "not d.deleted",

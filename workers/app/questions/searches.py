@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from pipeline.documents import Json, Kind, SourceType
+from pipeline.documents.plain_text import json_scalar
 from pipeline.enrichment.text import passage
 from pipeline.errors import ConfigurationError
 from pipeline.ledger import ALL, project_id, sources
@@ -150,21 +150,7 @@ def _pair(word: str) -> tuple[str, object]:
     key, mark, value = word.partition("=")
     if not mark or not key.strip():
         raise ValueError(f"{word!r} is not of the form KEY=VALUE, such as team=search")
-    return key.strip(), _scalar(value)
-
-
-def _scalar(text: str) -> object:
-    """The JSON scalar that `text` is; itself if it is none, or a number that JSON writes otherwise (1.10, 1e5)."""
-    try:
-        value = json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError):
-        return text
-    is_plain = isinstance(value, str) or (not isinstance(value, dict | list) and json.dumps(value) == text)
-    return value if is_plain else text
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(name)
+    return key.strip(), json_scalar(value)
 
 
 _AGO = re.compile(r"(\d{1,6})\s*([smhdw])")
