@@ -249,9 +249,7 @@ def _write(
     # Chunks that were found by their words alone have the security level and ACL of the replaced text.
     if replaced := [row["id"] for row in rows if row["version"] > 1]:
         connection.execute(_WORDS_GO, {"ids": replaced})
-    for table in ("document_body", "chunk_stage"):
-        statement = text(f"delete from {table} where document_id = any(cast(:ids as uuid[]))")
-        connection.execute(statement, {"ids": ids})
+    _delete_texts(connection, ids)
     bodies = (
         (i, target.tenant_id, version, storable(document.text))
         for i, (document, version) in zip(ids, changed, strict=True)
@@ -302,11 +300,18 @@ def remove(connection: Connection, ids: Sequence[UUID]) -> int:
         returning id""")
     removed = [row.id for row in connection.execute(statement, {"ids": list(ids)})]
     search_indexes.forget(connection, removed)
-    for table in ("chunk", "chunk_stage", "document_body"):
-        connection.execute(text(f"delete from {table} where document_id = any(:ids)"), {"ids": removed})
+    connection.execute(text("delete from chunk where document_id = any(:ids)"), {"ids": removed})
+    _delete_texts(connection, removed)
     runs.settle_items(connection, removed, "superseded")
     resolve_letters(connection, removed, "document deleted")
     return len(removed)
+
+
+def _delete_texts(connection: Connection, ids: Sequence[UUID]) -> None:
+    """Delete what lies in the ledger of documents that are on their way into the index."""
+    for table in ("chunk_stage", "document_body"):
+        statement = text(f"delete from {table} where document_id = any(cast(:ids as uuid[]))")
+        connection.execute(statement, {"ids": list(ids)})
 
 
 OUTDATED = 2000

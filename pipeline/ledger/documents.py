@@ -224,9 +224,7 @@ def move(connection: Connection, old: UUID, new: UUID) -> tuple[int, int]:
                 select from feedback g where g.document_id = t.stays and g.query_hash = f.query_hash)"""),
         twin_ids,
     )
-    search_indexes.forget(connection, twin_ids["goes"])
-    for table, key in (("chunk", "document_id"), ("document", "id")):
-        connection.execute(text(f"delete from {table} where {key} = any(cast(:goes as uuid[]))"), twin_ids)
+    _delete(connection, twin_ids["goes"])
     moved = connection.execute(
         text("""
             update document set source_id = :new, project_id = (select project_id from source where id = :new)
@@ -263,15 +261,24 @@ def clear(connection: Connection, source: UUID | None) -> tuple[int, int]:
     connection.execute(statement, {"s": source})
     statement = text(f"select id, deleted from document where {_OF_SOURCE} order by id for update")
     removed = connection.execute(statement, {"s": source}).all()
-    values = {"s": source, "ids": [row.id for row in removed]}
-    search_indexes.forget(connection, [row.id for row in removed])
-    chunks = connection.execute(text("delete from chunk where document_id = any(:ids)"), values).rowcount
-    connection.execute(text("delete from document where id = any(:ids)"), values)
+    chunks = _delete(connection, [row.id for row in removed])
     statement = text(f"""
         update sync_run set state = 'failed', finished_at = now(), error = 'cleared'
         where finished_at is null and {_OF_SOURCE}""")
-    connection.execute(statement, values)
+    connection.execute(statement, {"s": source})
     living = sum(not row.deleted for row in removed)
     if source is None:
         connection.execute(text("delete from embedding_cache"))
     return living, chunks
+
+
+def _delete(connection: Connection, ids: Sequence[UUID]) -> int:
+    """Delete documents, which are locked, with their rows in all tables; returns the number of their chunks."""
+    values = {"ids": list(ids)}
+    search_indexes.forget(connection, ids)
+    # Chunks have no foreign key; rows of all other tables go with their document.
+    chunks = connection.execute(
+        text("delete from chunk where document_id = any(cast(:ids as uuid[]))"), values
+    ).rowcount
+    connection.execute(text("delete from document where id = any(cast(:ids as uuid[]))"), values)
+    return chunks

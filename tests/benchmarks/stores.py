@@ -70,9 +70,7 @@ def rebuilt(library: Library, quantization: Quantization) -> float:
 
 def fill(library: Library, name: str, options: StoreOptions) -> float:
     """Seconds in which a store is filled from PostgreSQL by one worker."""
-    for table in outbox.TABLES:
-        with library.database.control() as connection:
-            outbox.note_changes(connection, table, on=True)
+    outbox.note_changes(library.database, on=True)
     with library.database.control() as connection:
         outbox.register(connection, name, preferred=False)
     begun, mirror = time.perf_counter(), Mirror(library.database, name, open_store(options))

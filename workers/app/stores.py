@@ -150,9 +150,7 @@ def add(runtime: Runtime, name: str, *, preferred: bool = False) -> Json:
     """
     _require(runtime, name)
     runtime.mirror(name).store.stats(Scope(collection=collection_of(0)))  # it answers
-    for table in outbox.TABLES:
-        with runtime.database.control() as connection:
-            outbox.note_changes(connection, table, on=True)
+    outbox.note_changes(runtime.database, on=True)
     with runtime.database.control(runtime.settings.tenant_id) as connection:
         added = outbox.register(connection, name, preferred=preferred)
     if added:
@@ -197,9 +195,8 @@ def drop(runtime: Runtime, name: str) -> Json:
         raise ConfigurationError(message, fix="set rag.provider to another one, then larder reload")
     with runtime.database.control() as connection:
         last = outbox.drop(connection, name)
-    for table in reversed(outbox.TABLES if last else ()):
-        with runtime.database.control() as connection:
-            outbox.note_changes(connection, table, on=False)
+    if last:
+        outbox.note_changes(runtime.database, on=False)
     emptied = False
     if name in runtime.settings.stores:
         with suppress(LarderError):

@@ -16,6 +16,7 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, text
 
+from pipeline.database.engine import Database
 from pipeline.documents import Json
 from pipeline.errors import NotFound
 from pipeline.ledger.leases import UNCOUNTED, Leased
@@ -75,17 +76,18 @@ def register(connection: Connection, name: str, *, preferred: bool) -> bool:
     return connection.execute(statement, {"name": name, "preferred": preferred}).first() is not None
 
 
-TABLES = ("chunk", "document")
-"""Tables whose triggers fill the outbox, each to be changed in a transaction of its own."""
+def note_changes(database: Database, *, on: bool) -> None:
+    """Have changes of chunks and documents noted in the outbox, or no longer. Waits for writers that are under way.
 
-
-def note_changes(connection: Connection, table: str, *, on: bool) -> None:
-    """Have changes of a table noted in the outbox, or no longer. Waits for writers that are under way.
+    Each table is a transaction of its own, since writers lock documents before chunks.
 
     Raises:
         StoreUnavailable: they take too long.
     """
-    connection.execute(text("select note_vectors_from(:table, :on)"), {"table": table, "on": on})
+    statement = text("select note_vectors_from(:table, :on)")
+    for table in ("chunk", "document") if on else ("document", "chunk"):
+        with database.control() as connection:
+            connection.execute(statement, {"table": table, "on": on})
 
 
 def switch(connection: Connection, name: str) -> str:

@@ -13,9 +13,7 @@ from tests.pipeline.workshop import Workshop
 
 def set_up(shop: Workshop, name: str = "memory", *, preferred: bool = True) -> None:
     """Register a store, as `larder stores add` does."""
-    for table in outbox.TABLES:
-        with shop.database.control() as connection:
-            outbox.note_changes(connection, table, on=True)
+    outbox.note_changes(shop.database, on=True)
     with shop.database.control() as connection:
         assert outbox.register(connection, name, preferred=preferred)
 
