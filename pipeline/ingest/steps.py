@@ -29,6 +29,7 @@ from pipeline.errors import (
     TextRejected,
 )
 from pipeline.ingest import work_in_progress
+from pipeline.ingest.pipeline_version import record_chunkers
 from pipeline.ingest.text_embedding import TextEmbedder, Texts
 from pipeline.ingest.work_in_progress import Staged, attributed_error, cut, giving_back, write_each
 from pipeline.ledger import Item, Stage, embedding_use, search_indexes, work
@@ -102,7 +103,7 @@ class Indexer(TextEmbedder):
     """The strategy of the index that was active when this object was made."""
     decide: Decide
     pipeline_of: Callable[[str], str] | None = None
-    """The chunking part of `pipeline_version` that this process makes for a source, by its name."""
+    """The version of the chunker that this process has for a source, by its name."""
     crashes: int = work.MOST_CRASHES
     """Crashes after which a document is not claimed any more."""
 
@@ -250,8 +251,8 @@ class Indexer(TextEmbedder):
             staged = {i: pieces[i] for i in claimed_ids}
             work_in_progress.stage_chunks(connection, claim.tenant_id, staged, versions)
             if self.pipeline_of:
-                pipelines = {i: self.pipeline_of(claim.documents[i].source) for i in claimed_ids}
-                work_in_progress.record_pipeline(connection, pipelines)
+                chunkers = {i: self.pipeline_of(claim.documents[i].source) for i in claimed_ids}
+                record_chunkers(connection, chunkers)
             fresh = self._found_by_words(connection, index, claimed_ids)
             store = ChunkStore(connection, index, claim.tenant_id)
             words = [Replacement(document=claim.documents[i], chunks=pieces[i], vectors=None) for i in fresh]

@@ -14,6 +14,7 @@ from pipeline.database.engine import Database, commit_soon
 from pipeline.documents import Cursor, Listing, Page, Source
 from pipeline.errors import LarderError, SourceUnavailable
 from pipeline.ingest import hints
+from pipeline.ingest.pipeline_version import PipelineVersion
 from pipeline.ledger import admission, runs, sources
 
 LONG_CALL = 5.0
@@ -101,7 +102,8 @@ class Syncer:
         read_hinted: Callable[[], bool],
     ) -> bool:
         """Read the source on from where its run is; False if the slice ends before the source does."""
-        another = row.pipeline_version.split("|")[0] != target.pipeline_version.split("|")[0]
+        version_before, version = map(PipelineVersion.parse, (row.pipeline_version, target.pipeline_version))
+        another = version_before.extractor != version.extractor
         unread = None if run.force or another else self._skip_unchanged(source, target, run, row)
         # Begins at the cursor of this run, else at that of the source, else at the start.
         anew = run.force or another or source.walks_all

@@ -168,18 +168,6 @@ def stage_chunks(
     transfer(connection, _STAGE, rows)
 
 
-def record_pipeline(connection: Connection, pipelines: Mapping[UUID, str]) -> None:
-    """Store the chunking part of the pipeline version of claimed documents, if it differs from that at admission.
-
-    Two processes may have two configurations for a while. The next sync queues these documents anew.
-    """
-    statement = text("""
-        update document d set pipeline_version = split_part(pipeline_version, '|', 1) || '|' || m.pipeline
-        from unnest(cast(:ids as uuid[]), cast(:pipelines as text[])) as m(id, pipeline)
-        where d.id = m.id and pipeline_version <> split_part(pipeline_version, '|', 1) || '|' || m.pipeline""")
-    connection.execute(statement, {"ids": list(pipelines), "pipelines": list(pipelines.values())})
-
-
 def staged_hashes(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, list[bytes]]:
     """The hash of every staged chunk, per document."""
     hashes: dict[UUID, list[bytes]] = {i: [] for i in ids}

@@ -14,6 +14,7 @@ from pipeline.chunking.strategies import Chunker, open_chunker
 from pipeline.documents import SourceType
 from pipeline.embedding.known_models import PROVIDER_FACTS
 from pipeline.errors import LarderError, pause_after
+from pipeline.ingest.pipeline_version import PipelineVersion
 from pipeline.ingest.steps import Decision, Indexer
 from pipeline.ingest.sync import Syncer
 from pipeline.ledger import Item, Limits, Stage, admission, jobs, runs
@@ -115,11 +116,8 @@ def chunkers(runtime: Runtime, strategy: str = "") -> Callable[[str, SourceType 
 
 
 def pipeline_version(runtime: Runtime, source: SourceSettings, extractor: str) -> str:
-    """Version of extractor and chunker, which make a document's chunks; another one means to index it again.
-
-    The model is that of the search index: another one is a matter of `larder reindex`.
-    """
-    return f"{extractor}|{chunkers(runtime)(source.name, None).version}"
+    """Version of extractor and chunker, which make a document's chunks; another one means to index it again."""
+    return str(PipelineVersion(extractor, chunkers(runtime)(source.name, None).version))
 
 
 def decide(queue: QueueSettings, error: LarderError, attempts: int) -> Decision:
