@@ -17,7 +17,6 @@ from uuid import UUID
 
 from pipeline.documents import Document, Page, SourceType, language_metadata
 from pipeline.errors import IndexingError
-from pipeline.ingest.pipeline_version import PipelineVersion
 from pipeline.ledger import Item, admission, document_id, documents, project_id, runs, source_id, sources
 from workers.app.evaluation.dataset import EvalDataset
 from workers.app.evaluation.measures import DEPTH
@@ -199,9 +198,7 @@ def _admit(runtime: Runtime, name: str, project: str, members: Sequence[Document
             tenant_id=tenant,
             source_id=source,
             run_id=run,
-            pipeline_version=str(
-                PipelineVersion("judged-1", steps.chunkers(runtime)(SOURCE, SourceType.TEXT).version)
-            ),
+            pipeline_version=steps.pipeline_version(runtime, "judged-1", SOURCE, SourceType.TEXT),
         )
         for start in range(0, len(stemmed), PAGE):
             page = Page(cursor={"next": start}, documents=tuple(stemmed[start : start + PAGE]))

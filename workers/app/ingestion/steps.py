@@ -22,7 +22,7 @@ from pipeline.search.chunk_store import SearchIndex, active_index, open_index
 from workers.monitoring import metrics, tracing
 from workers.queue import dispatch
 from workers.runtime import Runtime
-from workers.settings import Configuration, SourceSettings
+from workers.settings import Configuration
 from workers.settings.queue import QueueSettings
 
 INSTANT = ("hashing",)
@@ -115,9 +115,9 @@ def chunkers(runtime: Runtime, strategy: str = "") -> Callable[[str, SourceType 
     return chunker
 
 
-def pipeline_version(runtime: Runtime, source: SourceSettings, extractor: str) -> str:
+def pipeline_version(runtime: Runtime, extractor: str, source: str, kind: SourceType | None = None) -> str:
     """Version of extractor and chunker, which make a document's chunks; another one means to index it again."""
-    return str(PipelineVersion(extractor, chunkers(runtime)(source.name, None).version))
+    return str(PipelineVersion(extractor, chunkers(runtime)(source, kind).version))
 
 
 def decide(queue: QueueSettings, error: LarderError, attempts: int) -> Decision:

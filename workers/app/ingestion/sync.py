@@ -215,7 +215,7 @@ def admission_of(
         tenant_id=one.tenant_id,
         source_id=one.id,
         run_id=run,
-        pipeline_version=steps.pipeline_version(runtime, one.settings, source.extractor),
+        pipeline_version=steps.pipeline_version(runtime, source.extractor, one.settings.name),
         force=force,
         keyring=runtime.keyring,
     )

@@ -31,7 +31,6 @@ from pipeline.access import Caller
 from pipeline.documents import LEVEL, Document, Json, Kind, Page, Problem, SourceType
 from pipeline.documents.plain_text import is_same_title
 from pipeline.errors import DocumentRejected, LarderError, NotFound, RequestRejected, StoreUnavailable
-from pipeline.ingest.pipeline_version import PipelineVersion
 from pipeline.ledger import admission, audit, document_id, project_id, runs, source_id, sources, storable
 from pipeline.search import statement
 from workers.app.ingestion import steps
@@ -111,9 +110,7 @@ def upload(
             tenant_id=caller.tenant,
             source_id=upload_source,
             run_id=run,
-            pipeline_version=str(
-                PipelineVersion("upload-1", steps.chunkers(runtime)(sources.UPLOADED, None).version)
-            ),
+            pipeline_version=steps.pipeline_version(runtime, "upload-1", sources.UPLOADED),
             keyring=runtime.keyring,
         )
         page = Page(cursor={}, documents=tuple(accepted.values()), failed=tuple(rejected))
