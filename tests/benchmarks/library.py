@@ -39,6 +39,8 @@ CHUNKS_PER_DOCUMENT = 4
 CHUNK_WORDS = 130
 BATCH = 250
 """Documents a transaction."""
+BUILD_MEMORY = 1_600
+"""Bytes for each chunk while its vector index is built: docs/scale.md has 1,483."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,10 @@ class Library:
         loaded = time.perf_counter()
         with self.database.tenant(self.tenant) as connection:
             term_statistics.refresh(connection, self.tenant, self.index.id)
+        with self.superuser() as owner:
+            megabytes = max(256, self.stock.chunks * BUILD_MEMORY // 10**6)
+            owner.execute(f"alter role larder_control set maintenance_work_mem = '{megabytes}MB'")
+        self.database.controller.dispose()
         with self.database.control() as connection:
             term_statistics.build(connection, self.index, keyword=True, vector=True)
         with self.superuser() as owner:
@@ -244,10 +250,11 @@ class Library:
         """The `k` nearest chunks of each question that a filter lets through, by comparing all."""
         passing = np.array([_passes(d, condition or Filter()) for d in self.documents])
         rows = np.flatnonzero(np.repeat(passing, CHUNKS_PER_DOCUMENT))
+        vectors = self.stock.vectors[rows]
         found = []
         for question in questions:
             asked = question.vector.astype(np.float16).astype(np.float32)
-            best = rows[np.argsort(-(self.stock.vectors[rows] @ asked), kind="stable")[:k]]
+            best = rows[np.argsort(-(vectors @ asked), kind="stable")[:k]]
             found.append([(self.ids[n // CHUNKS_PER_DOCUMENT], int(n % CHUNKS_PER_DOCUMENT)) for n in best])
         return found
 
