@@ -65,7 +65,8 @@ class Stock:
     reason, as those of a model are. Random vectors would all be equally far apart, and no index finds anything then.
     """
 
-    def __init__(self, chunks: int, questions: int, seed: int = 5) -> None:
+    def __init__(self, chunks: int, questions: int, seed: int = 5, *, words: int = CHUNK_WORDS) -> None:
+        self.chunk_words = words
         self.chance = np.random.default_rng(seed)
         self.documents = max(1, chunks // CHUNKS_PER_DOCUMENT)
         self.chunks = self.documents * CHUNKS_PER_DOCUMENT
@@ -111,7 +112,7 @@ class Stock:
         at = int(self.chance.integers(self.chunks))
         # Of length 1, as a model gives it; a half of it is a little longer or shorter.
         vector = unit(self._embed(self.latent[at : at + 1] + 0.3 * self.chance.normal(size=(1, LATENT))))[0]
-        length = int(self.chance.integers(4, 10)) if self.chance.random() < 0.75 else CHUNK_WORDS
+        length = int(self.chance.integers(4, 10)) if self.chance.random() < 0.75 else self.chunk_words
         return Question(self.pick(int(self.topic_of[at // CHUNKS_PER_DOCUMENT]), length), vector)
 
 
@@ -190,7 +191,7 @@ class Library:
             document, vectors = self.documents[n], self.stock.vectors[n * size : (n + 1) * size]
             topic = int(self.stock.topic_of[n])
             chunks = [
-                Chunk(ord=o, content=self.stock.pick(topic, CHUNK_WORDS), context=document.title)
+                Chunk(ord=o, content=self.stock.pick(topic, self.stock.chunk_words), context=document.title)
                 for o in range(size)
             ]
             batch.append(Replacement(document=document, chunks=chunks, vectors=vectors))

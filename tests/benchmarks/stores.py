@@ -36,7 +36,7 @@ from pipeline.search.stores import Scope, VectorStore, open_store, outbox
 from pipeline.search.stores.mirror import Mirror, collection_of
 from pipeline.search.stores.registry import SLOW_SECONDS, VectorStores
 from tests.benchmarks.bare import K
-from tests.benchmarks.library import Library, Question, Stock, installed
+from tests.benchmarks.library import CHUNK_WORDS, Library, Question, Stock, installed
 from tests.benchmarks.search_bench import Product, recall, timed
 from tests.fakes.vector_servers import server_of
 from workers.local.embedded.locating import open_runtime
@@ -189,12 +189,13 @@ def seconds_until_found(root: Path, number: int, runtime: Runtime, points: Vecto
 def compare_pgvector(library: Library, comparison: Comparison) -> None:
     """Print the rows of pgvector."""
     retriever = comparison.product.retriever
-    retriever.options = RetrievalOptions(exact_below=10**9)
-    row("pgvector, exact", comparison.cells())
     retriever.options = RetrievalOptions(exact_below=0)
     for quantization in QUANTIZATIONS:
         name = f"pgvector, HNSW of {quantization}, {megabytes(library, quantization):.0f} MB"
         row(name, comparison.cells(), fresh="0 s")
+    retriever.options = RetrievalOptions(exact_below=10**9)
+    row("pgvector, exact", comparison.cells())
+    retriever.options = RetrievalOptions(exact_below=0)
 
 
 def compare_store(library: Library, comparison: Comparison, options: StoreOptions) -> tuple[str, list[str]]:
@@ -219,6 +220,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--chunks", type=int, default=20_000)
     parser.add_argument("--questions", type=int, default=60)
+    parser.add_argument("--words", type=int, default=CHUNK_WORDS, help="of a chunk; fewer are loaded sooner")
     parser.add_argument("--stores", default="faiss,chroma,qdrant")
     parser.add_argument("--fresh", type=int, default=20, help="changes for the time until one is findable")
     args = parser.parse_args()
@@ -227,7 +229,7 @@ def main() -> int:
     heads = ("store", *(f"{share} away" if share != "all" else "no filter" for share in FILTERS))
     print(f"| {' | '.join(heads)} | filled in | findable after (p95) |")
     print("|" + "---|" * (len(heads) + 2))
-    with installed(Stock(args.chunks, args.questions)) as library:
+    with installed(Stock(args.chunks, args.questions, words=args.words)) as library:
         narrow(library)
         questions = library.stock.questions
         nearest = {share: library.exact(questions, K, condition) for share, condition in FILTERS.items()}
