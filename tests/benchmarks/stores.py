@@ -125,6 +125,10 @@ rag:
 """
 
 
+MOST_FAILURES = 10
+"""Searches that may fail or be slow until a store is taken for too slow."""
+
+
 def type_of(name: str) -> str:
     """Type of a store, whose name may end with the way it runs."""
     return name.removesuffix("-server")
@@ -198,18 +202,32 @@ def compare_pgvector(library: Library, comparison: Comparison) -> None:
     retriever.options = RetrievalOptions(exact_below=0)
 
 
+class Stores(VectorStores):
+    """Vector stores of which a slow one is asked again at once, until it was slow too often."""
+
+    failures = 0
+
+    def avoid(self, name: str, why: str) -> None:
+        """See VectorStores."""
+        self.failures += 1
+        if self.failures > MOST_FAILURES:
+            super().avoid(name, why)
+
+
 def compare_store(library: Library, comparison: Comparison, options: StoreOptions) -> tuple[str, list[str]]:
     """Fill a store and search it; returns the seconds to fill it, and cells."""
     seconds = fill(library, options)
     with library.database.control() as connection:
         outbox.switch(connection, options.type)
-    stores = VectorStores(library.database, {options.type: options})
+    stores = Stores(library.database, {options.type: options})
     comparison.product.retriever.stores = stores
     # The first search loads what there is, and may take longer than one is given.
     stores.get(options.type).near(comparison.questions[0].vector, K, Scope(collection=collection_of(1)))
     cells = comparison.cells()
-    if stores._avoided:
+    if stores.failures > MOST_FAILURES:
         cells = [f"over {SLOW_SECONDS:.0f} s, pgvector answers"] * len(FILTERS)
+    elif stores.failures:
+        cells[-1] += f"; {stores.failures} of all searches over {SLOW_SECONDS:.0f} s"
     with library.database.control() as connection:
         outbox.switch(connection, "pgvector")
         outbox.drop(connection, options.type)
