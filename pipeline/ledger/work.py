@@ -217,7 +217,6 @@ _ADVANCE = ACTIVE.leased.give_back(
 )
 _CUT = ACTIVE.leased.give_back(
     f"""{_NEXT_STAGE},
-        indexed_version = indexed_version,  -- answers that were kept from before no longer hold
         chunk_count = coalesce(cast(cast(:chunks as jsonb) ->> cast(id as text) as integer), chunk_count)"""
 )
 _BACK_TO_STAGE = ACTIVE.leased.give_back(f"stage = :stage, {UNCOUNTED}, enqueued_at = null")
@@ -229,14 +228,25 @@ _FINISH = ACTIVE.leased.give_back(
                       where r.document_id = document.id)""",
     condition="(indexed_version is null or indexed_version < desired_version)",
 )
-# If the index is the one that is read, cached answers no longer hold, nor does the number of chunks.
+# If the index is the one that is read by now, the number of chunks no longer holds.
 _FILLED = text("""
-    update document d set indexed_version = d.indexed_version,
-           chunk_count = case when x.version = d.indexed_version then x.chunk_count else d.chunk_count end
+    update document d
+    set chunk_count = case when x.version = d.indexed_version then x.chunk_count else d.chunk_count end
     from index_document x where x.tenant_id = d.tenant_id and x.index_id = :index and x.document_id = d.id
       and d.id in (select id from document where id = any(:ids)
                    and exists (select from search_index where id = :index and status = 'active')
                    order by id for no key update)""")
+_RENEW_STAMP = text("""
+    insert into change_stamp (tenant_id, slot) values (:tenant, pg_backend_pid() % 64)
+    on conflict (tenant_id, slot) do update set stamp = gen_random_uuid()""")
+
+
+def invalidate_answers(connection: Connection, tenant_id: UUID) -> None:
+    """Have a tenant's cached answers forgotten once this transaction is committed.
+
+    A trigger does so for a change of a document's own columns; this is for chunks that became searchable without one.
+    """
+    connection.execute(_RENEW_STAMP, {"tenant": tenant_id})
 
 
 def advance(
@@ -253,6 +263,7 @@ def advance(
     values = claimed.parameters(ids, stage=stage)
     if chunks:
         values["chunks"] = json.dumps({str(i): n for i, n in chunks.items()})
+        invalidate_answers(connection, claimed.tenant_id)
     return claimed.items(list(connection.execute(_CUT if chunks else _ADVANCE, values).scalars()))
 
 
@@ -286,7 +297,8 @@ def finish(connection: Connection, claimed: Claim, results: Sequence[IndexedDocu
     ids = [result.document_id for result in results]
     if claimed.index is not None:
         resolve_letters(connection, ids, "indexed", index=claimed.index)
-        connection.execute(_FILLED, {"ids": ids, "index": claimed.index})
+        if connection.execute(_FILLED, {"ids": ids, "index": claimed.index}).rowcount:
+            invalidate_answers(connection, claimed.tenant_id)
         return len(ids)
     names = ("document_id", "version", "chunks", "written", "unchanged")
     rows = {r.document_id: {name: getattr(r, name) for name in names} for r in results}

@@ -39,6 +39,8 @@ CHUNKS_PER_DOCUMENT = 4
 CHUNK_WORDS = 130
 BATCH = 250
 """Documents a transaction."""
+BUILD_MEMORY = 1_600
+"""Bytes for each chunk while its vector index is built: docs/scale.md has 1,483."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,8 @@ class Stock:
     reason, as those of a model are. Random vectors would all be equally far apart, and no index finds anything then.
     """
 
-    def __init__(self, chunks: int, questions: int, seed: int = 5) -> None:
+    def __init__(self, chunks: int, questions: int, seed: int = 5, *, words: int = CHUNK_WORDS) -> None:
+        self.chunk_words = words
         self.chance = np.random.default_rng(seed)
         self.documents = max(1, chunks // CHUNKS_PER_DOCUMENT)
         self.chunks = self.documents * CHUNKS_PER_DOCUMENT
@@ -109,7 +112,7 @@ class Stock:
         at = int(self.chance.integers(self.chunks))
         # Of length 1, as a model gives it; a half of it is a little longer or shorter.
         vector = unit(self._embed(self.latent[at : at + 1] + 0.3 * self.chance.normal(size=(1, LATENT))))[0]
-        length = int(self.chance.integers(4, 10)) if self.chance.random() < 0.75 else CHUNK_WORDS
+        length = int(self.chance.integers(4, 10)) if self.chance.random() < 0.75 else self.chunk_words
         return Question(self.pick(int(self.topic_of[at // CHUNKS_PER_DOCUMENT]), length), vector)
 
 
@@ -167,6 +170,10 @@ class Library:
         loaded = time.perf_counter()
         with self.database.tenant(self.tenant) as connection:
             term_statistics.refresh(connection, self.tenant, self.index.id)
+        with self.superuser() as owner:
+            megabytes = max(256, self.stock.chunks * BUILD_MEMORY // 10**6)
+            owner.execute(f"alter role larder_control set maintenance_work_mem = '{megabytes}MB'")
+        self.database.controller.dispose()
         with self.database.control() as connection:
             term_statistics.build(connection, self.index, keyword=True, vector=True)
         with self.superuser() as owner:
@@ -184,7 +191,7 @@ class Library:
             document, vectors = self.documents[n], self.stock.vectors[n * size : (n + 1) * size]
             topic = int(self.stock.topic_of[n])
             chunks = [
-                Chunk(ord=o, content=self.stock.pick(topic, CHUNK_WORDS), context=document.title)
+                Chunk(ord=o, content=self.stock.pick(topic, self.stock.chunk_words), context=document.title)
                 for o in range(size)
             ]
             batch.append(Replacement(document=document, chunks=chunks, vectors=vectors))
@@ -244,10 +251,11 @@ class Library:
         """The `k` nearest chunks of each question that a filter lets through, by comparing all."""
         passing = np.array([_passes(d, condition or Filter()) for d in self.documents])
         rows = np.flatnonzero(np.repeat(passing, CHUNKS_PER_DOCUMENT))
+        vectors = self.stock.vectors[rows]
         found = []
         for question in questions:
             asked = question.vector.astype(np.float16).astype(np.float32)
-            best = rows[np.argsort(-(self.stock.vectors[rows] @ asked), kind="stable")[:k]]
+            best = rows[np.argsort(-(vectors @ asked), kind="stable")[:k]]
             found.append([(self.ids[n // CHUNKS_PER_DOCUMENT], int(n % CHUNKS_PER_DOCUMENT)) for n in best])
         return found
 

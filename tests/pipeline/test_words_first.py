@@ -11,7 +11,7 @@ import pytest
 from pipeline.documents import Listing
 from pipeline.ledger import ALL, admission, documents, project_id, search_indexes, upkeep
 from pipeline.search import RetrievalOptions, Retriever, SearchRequest, SearchResults, term_statistics
-from pipeline.search.cache import partial_of_all
+from pipeline.search.cache import partial_of_all, read_snapshot
 from pipeline.search.chunk_store import active_index
 from pipeline.search.records import Filter, Partial
 from tests.pipeline.workshop import Workshop, document
@@ -72,6 +72,18 @@ def test_words_are_found_before_the_vectors_are_there(shop: Workshop) -> None:
     assert not shop.value("select count(*) from chunk where embedding is null")
     with shop.database.control() as connection:
         assert partial_of_all(connection) is None
+
+
+def test_answers_kept_from_before_no_longer_hold_once_words_are_found(shop: Workshop) -> None:
+    def state() -> str:
+        snapshot = read_snapshot(shop.database, shop.tenant)
+        assert snapshot is not None
+        return snapshot.state
+
+    shop.admit(document("new", "A kestrel hovers above the field."))
+    before = state()
+    cut(shop)
+    assert state() != before
 
 
 def test_nobody_is_told_that_something_is_loaded_that_they_may_not_see(shop: Workshop) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from connectors.documents import redaction
 from connectors.documents.options import USUAL, DecisionRules, LevelRule, Redacted
@@ -162,8 +162,13 @@ class RetrievalSettings(ConfigSection):
     """File with lists of words that mean the same. Empty: none."""
     exact_below: Whole = Field(default=10_000, ge=0)
     """Up to this many chunks every vector is compared."""
-    quantization: Annotated[Literal["halfvec", "bit"], OneOf(("halfvec", "bit"))] = "halfvec"
-    """What the vector index of PostgreSQL holds: halfvec, or bit for a third of the memory (docs/stores.md)."""
+    quantization: Annotated[
+        Literal["halfvec", "bit"],
+        BeforeValidator(lambda value: "halfvec" if value == "none" else value),
+        OneOf(("none", "halfvec", "bit")),
+    ] = "halfvec"
+    """What the vector index of PostgreSQL holds: none or halfvec, vectors as they are stored, with 16 bits for each
+    number; or bit, for a third of the memory (docs/stores.md)."""
     keep_previous_days: Number = Field(default=7, ge=0)
     """Days a search index is kept up to date for a rollback after `larder reindex switch`."""
     rerank: RerankSettings = RerankSettings()

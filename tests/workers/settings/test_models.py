@@ -246,3 +246,13 @@ def test_a_process_keeps_as_many_connections_as_it_is_told(loaded: Loaded) -> No
         assert isinstance(engine.pool, QueuePool)
         assert engine.pool.size() == 9 + SPARE_CONNECTIONS
     database.close()
+
+
+@pytest.mark.parametrize(
+    ("written", "stored"), [("none", "halfvec"), ("None", "halfvec"), ("HalfVec", "halfvec"), ("bit", "bit")]
+)
+def test_no_quantization_is_the_index_of_vectors_as_they_are_stored(
+    loaded: Loaded, written: str, stored: str
+) -> None:
+    settings = loaded(f"rag:\n  retrieval: {{quantization: {written}}}\n")
+    assert settings.rag.retrieval.quantization == stored
