@@ -146,9 +146,9 @@ class Request(CeleryRequest):  # type: ignore[misc]
         if not isinstance(self.id, str):
             raise InvalidTaskError("invalid id")
         # A message of an app carries texts, which neither logs nor Flower may show.
-        arguments = str(getattr(self, "_argsrepr", ""))
-        if ROUTES.get(self._type) == "enrich" and not _IDS.fullmatch(arguments):
-            self._argsrepr = self._kwargsrepr = ""
+        if ROUTES.get(self._type) == "enrich":
+            arguments = str(getattr(self, "_argsrepr", ""))
+            self._argsrepr, self._kwargsrepr = arguments if _IDS.fullmatch(arguments) else "", ""
 
     def info(self, **_options: object) -> Any:
         """Description of a running task, also for Flower, with its arguments redacted."""
