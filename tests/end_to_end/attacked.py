@@ -73,6 +73,16 @@ rag:
 VECTORS = """provider: {type}
   storage: {{cloud: {{type: {type}, timeout: 5, {storage}}}}}"""
 """Lines of the configuration with a store beside PostgreSQL."""
+OPEN_WORK = """
+    select (select count(*) from sync_run where finished_at is null)
+         + (select count(*) from source where next_sync_at <= now())
+         + (select count(*) from document where state = 'pending')
+         + (select count(*) from enrichment_job where finished_at is null)"""
+OPEN_IN_STORE = """
+    select (select count(*) from vector_outbox)
+         -- One that was emptied just now is not noticed before the next look.
+         + (select count(*) from vector_store where status <> 'ready' or not active or failures > 0
+            or marked_at is null or marked_at < %s)"""
 KEPT: Mapping[str, float] = {"megabytes": 500, "days": 30, "hours": 720}
 """How much of the cache, and for how long runs and answers."""
 
@@ -256,26 +266,17 @@ class Drill:
     def after(self, seconds: float, heal: Callable[[], object]) -> None:
         self.healing.append((time.monotonic() + seconds, heal))
 
-    def settled(self, seconds: float) -> float | None:
-        """Seconds until nothing is left to do; None if that does not come in time."""
+    def settled(self, seconds: float, *, store: bool = True) -> float | None:
+        """Seconds until nothing is left to do, without `store` in PostgreSQL; None if that does not come in time."""
         begun, calm, done = time.monotonic(), 0, 0.0
         ((asked_at,),) = self.sql("select now()")
         while time.monotonic() - begun < seconds:
             self.tend()
-            open_work = self.sql(
-                """
-                select (select count(*) from sync_run where finished_at is null)
-                     + (select count(*) from source where next_sync_at <= now())
-                     + (select count(*) from document where state = 'pending')
-                     + (select count(*) from enrichment_job where finished_at is null)
-                     + (select count(*) from vector_outbox)
-                     + (select count(*) from vector_store where status <> 'ready' or not active or failures > 0
-                        -- Who was emptied just now is not noticed before the next look.
-                        or marked_at is null or marked_at < %s)""",
-                asked_at,
-            )
+            open_work = self.sql(OPEN_WORK)[0][0]
+            if store and not open_work:
+                open_work = self.sql(OPEN_IN_STORE, asked_at)[0][0]
             done = time.monotonic() - begun if not calm else done
-            calm = calm + 1 if open_work == [(0,)] else 0
+            calm = 0 if open_work else calm + 1
             if calm == 3:
                 return done
             time.sleep(0.2)
