@@ -30,7 +30,7 @@ from pipeline.chunking.strategies import open_chunker
 from pipeline.documents import Document, Kind, SourceType
 from pipeline.errors import LarderError
 from tests.end_to_end.fleet import Fleet
-from tests.fakes.chroma_process import ChromaProcess
+from tests.end_to_end.store_servers import SERVERS, StoreServer
 from tests.fakes.tcp_proxy import TcpProxy
 from tests.forked import Forked
 from workers.client import Client
@@ -70,9 +70,19 @@ rag:
     - {{name: blue, type: markdown, paths: ['./blue/*.md'], tenant: blue, autoIndex: false}}
 """
 
-VECTORS = """provider: chroma
-  storage: {{cloud: {{type: chroma, url: '{url}', index: drill, timeout: 5}}}}"""
+VECTORS = """provider: {type}
+  storage: {{cloud: {{type: {type}, timeout: 5, {storage}}}}}"""
 """Lines of the configuration with a store beside PostgreSQL."""
+OPEN_WORK = """
+    select (select count(*) from sync_run where finished_at is null)
+         + (select count(*) from source where next_sync_at <= now())
+         + (select count(*) from document where state = 'pending')
+         + (select count(*) from enrichment_job where finished_at is null)"""
+OPEN_IN_STORE = """
+    select (select count(*) from vector_outbox)
+         -- One that was emptied just now is not noticed before the next look.
+         + (select count(*) from vector_store where status <> 'ready' or not active or failures > 0
+            or marked_at is null or marked_at < %s)"""
 KEPT: Mapping[str, float] = {"megabytes": 500, "days": 30, "hours": 720}
 """How much of the cache, and for how long runs and answers."""
 
@@ -176,7 +186,9 @@ class Drill:
     """How many of each kind did not end within GRACE_SECONDS."""
     seen_full: int = 0
     """How often somebody met the full disk."""
-    chroma: ChromaProcess | None = None
+    batches: set[UUID] = field(default_factory=set)
+    """Leases of batches whose mirror worker was killed."""
+    vectors: StoreServer | None = None
     """The active vector store; None: pgvector."""
 
     @property
@@ -199,6 +211,11 @@ class Drill:
     @property
     def pending(self) -> int:
         return int(self.sql("select count(*) from document where state = 'pending'")[0][0])
+
+    @property
+    def unsent(self) -> int:
+        """Chunks on their way to the vector store."""
+        return int(self.sql("select count(*) from vector_outbox")[0][0])
 
     def publish(self, pages: int | None = None) -> None:
         """Write the next version of some pages, or all, and ask for a sync as soon as one may begin."""
@@ -249,20 +266,17 @@ class Drill:
     def after(self, seconds: float, heal: Callable[[], object]) -> None:
         self.healing.append((time.monotonic() + seconds, heal))
 
-    def settled(self, seconds: float) -> float | None:
-        """Seconds until nothing is left to do; None if that does not come in time."""
+    def settled(self, seconds: float, *, store: bool = True) -> float | None:
+        """Seconds until nothing is left to do, without `store` in PostgreSQL; None if that does not come in time."""
         begun, calm, done = time.monotonic(), 0, 0.0
+        ((asked_at,),) = self.sql("select now()")
         while time.monotonic() - begun < seconds:
             self.tend()
-            open_work = self.sql("""
-                select (select count(*) from sync_run where finished_at is null)
-                     + (select count(*) from source where next_sync_at <= now())
-                     + (select count(*) from document where state = 'pending')
-                     + (select count(*) from enrichment_job where finished_at is null)
-                     + (select count(*) from vector_outbox)
-                     + (select count(*) from vector_store where status <> 'ready' or not active or failures > 0)""")
+            open_work = self.sql(OPEN_WORK)[0][0]
+            if store and not open_work:
+                open_work = self.sql(OPEN_IN_STORE, asked_at)[0][0]
             done = time.monotonic() - begun if not calm else done
-            calm = calm + 1 if open_work == [(0,)] else 0
+            calm = 0 if open_work else calm + 1
             if calm == 3:
                 return done
             time.sleep(0.2)
@@ -387,27 +401,28 @@ def installed(
     poison: int = 1,
     clocks_move: bool = False,
     kept: Mapping[str, float] = KEPT,
-    vectors: bool = False,
+    vectors: str = "",
     source: str = "",
 ) -> Iterator[Drill]:
     """Servers, workers and people who ask, with nothing to do yet.
 
-    With `vectors` Chroma is the active vector store; `source` is one more source, in the configuration's words.
+    `vectors` is the type of the active vector store, if it is not pgvector; `source` is one more source, in the
+    configuration's words.
     """
     root = Path(tempfile.mkdtemp(prefix="larder-drill-"))
     outside = Path(tempfile.mkdtemp(prefix="larder-clock-"))
     outside.chmod(0o755)  # the server runs as somebody else
     times = {"resend": 2 * lease, "soft": 3 * lease, "hard": 4 * lease, "visible": max(10, round(6 * lease))}
-    chroma = ChromaProcess(root / "chroma") if vectors else None
+    server = SERVERS[vectors](root / vectors) if vectors else None
     made = {name: Clock.made(outside, name) for name in ("workers", "servers") if clocks_move}
     clocks = {name: clock for name, clock in made.items() if clock}
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, root, ignore_errors=True)
         stack.callback(shutil.rmtree, outside, ignore_errors=True)
-        if chroma:
-            chroma.start()
-            stack.callback(chroma.kill)
-        beside = VECTORS.format(url=chroma.url) if chroma else ""
+        if server:
+            server.start()
+            stack.callback(server.kill)
+        beside = VECTORS.format(type=vectors, storage=server.storage) if server else ""
         (root / "larder.yaml").write_text(
             CONFIG.format(lease=lease, vectors=beside, **times, **kept) + source
         )
@@ -428,7 +443,7 @@ def installed(
             fleet,
             env=fleet.env | {"DRILL_STALLS": str(root)},
             env_of={name: moved | (far if name in FAR else {}) for name in (*WORKERS, "mirror")},
-            commands={**WORKERS, **(MIRROR if chroma else {}), "beat": ["beat"]},
+            commands={**WORKERS, **(MIRROR if server else {}), "beat": ["beat"]},
         )
         stack.callback(fleet.stop)
         askers: list[Asking] = []
@@ -444,7 +459,7 @@ def installed(
             client = Client(s.database_url, broker_url=s.broker_url, tenant=tenant, answer_timeout=2.0)
             stack.callback(client.close)
             askers.append(Asking(client, tenant, in_flight))
-        drill = Drill(fleet, store, broker, lease, pages, poison, clocks, askers, chroma=chroma)
+        drill = Drill(fleet, store, broker, lease, pages, poison, clocks, askers, vectors=server)
         fleet.revive()
         end = time.monotonic() + 60
         while len(drill.sql("select 1 from source")) < len(TENANTS) + bool(source):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psutil
 import redis
@@ -261,17 +262,36 @@ def small_disk(sql: Callable[..., Any]) -> Iterator[Callable[[], object]]:
 
 
 def store_away(drill: Drill) -> bool:
-    """The vector store is gone for some leases."""
-    assert drill.chroma is not None
-    drill.chroma.kill()
-    drill.after(3 * drill.lease, drill.chroma.start)
+    """The vector store is gone for six leases."""
+    assert drill.vectors is not None
+    drill.vectors.kill()
+    drill.after(6 * drill.lease, drill.vectors.start)
     return True
 
 
 def store_emptied(drill: Drill) -> bool:
     """The vector store comes back with nothing in it."""
-    assert drill.chroma is not None
-    drill.chroma.empty()
+    assert drill.vectors is not None
+    drill.vectors.empty()
+    return True
+
+
+def kill_mirror(drill: Drill) -> bool:
+    """Who carries chunks over is killed, or its children, with a batch if one is begun within some seconds."""
+    begun, held = time.monotonic(), set[UUID]()
+    while not held and time.monotonic() - begun < 3:
+        drill.tend()
+        leases = drill.sql("select distinct lease_token from vector_outbox where lease_until > now()")
+        held = {token for (token,) in leases} - drill.batches
+    processes = drill.fleet.family("mirror")
+    if not processes or not drill.unsent:
+        return False  # perhaps it is just starting, and would never have anything
+    drill.batches |= held
+    if drill.chance.choice([True, False]):
+        drill.fleet.kill("mirror")
+    for child in processes[1:]:
+        with suppress(psutil.Error):
+            child.kill()
     return True
 
 
@@ -298,6 +318,7 @@ FAULTS: Mapping[str, tuple[int, Act]] = {
 }
 """Fault -> how often a full drill has it, and what does it."""
 STORE_FAULTS: Mapping[str, tuple[int, Act]] = {
+    "mirror worker killed": (20, kill_mirror),
     "vector store away": (5, store_away),
     "vector store emptied": (3, store_emptied),
 }

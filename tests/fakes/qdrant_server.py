@@ -30,8 +30,9 @@ class QdrantServer(FakeServer):
             try:
                 result = self._result(seen, name, "/".join(rest))
             except ValueError as error:  # as for a vector of another length, and a collection that there is
-                status = 409 if "already exists" in str(error) else 400
-                return Answer(status=status, json={"status": {"error": str(error)}, "time": 0})
+                told = str(error)
+                status = 409 if "already exists" in told else 404 if "not found" in told else 400
+                return Answer(status=status, json={"status": {"error": told}, "time": 0})
         return Answer(json={"result": result, "status": "ok", "time": 0})
 
     def _result(self, seen: Seen, name: str, rest: str) -> Any:

@@ -44,6 +44,9 @@ __all__ = ["Answer", "FakeServer", "Fault", "FaultPlan", "ScriptedServer", "Seen
 class FakeServer:
     """Serves on 127.0.0.1 from `start` (or `with`) to `stop`; a second `start` takes the same port again."""
 
+    keeps_log = True
+    """False for a server that gets more than memory would hold."""
+
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.log: list[Seen] = []
@@ -143,7 +146,8 @@ class _Handler(BaseHTTPRequestHandler):
         if len(seen.body) < int(self.headers.get("Content-Length") or 0):
             return  # whoever asked was killed in the middle of it
         with fake.lock:
-            fake.log.append(seen)
+            if fake.keeps_log:
+                fake.log.append(seen)
             fault = fake.faults.take(seen)
         if fault is None:
             self._send(seen, self._answer(seen))

@@ -13,6 +13,7 @@ from sqlalchemy import text
 
 from pipeline.errors import ConfigurationError, NotFound, StoreUnavailable
 from pipeline.search.stores import Point, Scope, outbox
+from pipeline.search.stores.comparison import points_in_postgres
 from pipeline.search.stores.faiss_files import FaissStore
 from tests.conftest import Addresses
 from tests.workers.indexed import index, write_pages
@@ -242,6 +243,36 @@ def test_the_doctor_finds_and_mends_a_store_that_differs(
     carry(here)
     assert check.look(here).status == "ok"
     assert held.stats(scope).points == before
+
+
+def test_the_repair_finds_a_single_lost_point_that_is_in_no_sample(
+    here: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"SETTLE_SECONDS": 0.0, "SAMPLE": 0, "PAGE": 50}.items():
+        monkeypatch.setattr(stores, name, value)
+    write_pages(tmp_path, 230)
+    index(here)
+    carry(here)
+    tenant, held = here.settings.tenant_id, here.mirror("faiss").store
+    scope = Scope(collection="chunks-1", tenant=tenant)
+    with here.database.tenant(tenant) as connection:
+        count, ids = points_in_postgres(connection, 1, 1000)
+    assert count > 200
+    lost = sorted(ids)[-10]
+    held.delete(scope, [lost])
+    held.put("chunks-1", [Point(id="x:1", vector=np.ones(64, dtype="f4"), tenant=tenant)])
+
+    def finding(*, repair: bool) -> tuple[str, str]:
+        every = doctor.examine(here, repair=repair)
+        return next((one.status, one.detail) for one in every if one.check == "vector stores")
+
+    assert finding(repair=False)[0] == "ok", "counts are equal"
+    size = count % 50 or 50
+    detail = f"faiss: default: {count} points, 1 of {size} looked for are missing"
+    assert finding(repair=True) == ("ok", f"repaired: {detail}")
+    carry(here)
+    assert held.stats(scope, [lost, "x:1"]).present == {lost}
+    assert held.stats(scope).points == count
 
 
 def test_what_is_on_its_way_is_no_difference(here: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:

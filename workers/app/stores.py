@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from uuid import UUID
 
@@ -14,8 +15,8 @@ from pipeline.documents.plain_text import plural
 from pipeline.errors import ConfigurationError, LarderError, StoreError
 from pipeline.ledger import audit, sources
 from pipeline.search.chunk_store import active_index
-from pipeline.search.stores import Scope, backlog, outbox
-from pipeline.search.stores.comparison import Comparison, points_in_postgres, recall
+from pipeline.search.stores import Scope, StoreStats, backlog, outbox
+from pipeline.search.stores.comparison import Comparison, page_of_points, points_in_postgres, recall
 from pipeline.search.stores.mirror import Mirror, collection_of
 from pipeline.search.stores.outbox import PGVECTOR, StoreRow
 from workers.app.ingestion.maintenance import request_builds, tenants
@@ -35,6 +36,8 @@ SETTLE_SECONDS = 3.0
 """Seconds after which a difference is looked at again."""
 SAMPLE = 100
 """Chunks of each tenant that are looked for in a store."""
+PAGE = 1000
+"""Chunks that are looked for at once where every one is."""
 REST_SECONDS = 60.0
 """Seconds for which a process does not try again to open a store that could not be opened."""
 _rests: dict[str, float] = {}
@@ -232,11 +235,12 @@ def _record(runtime: Runtime, action: str, name: str, **detail: str) -> None:
 # Comparing ----------------------------------------------------------------------------------------
 
 
-def differences(runtime: Runtime, row: StoreRow) -> list[str]:
+def differences(runtime: Runtime, row: StoreRow, *, every: bool = False) -> list[str]:
     """What a store lacks or has too much, by counts and a sample of each tenant; empty if both sides are equal.
 
     Chunks that are in the outbox are on their way and no difference. A difference is looked at again after
-    SETTLE_SECONDS: chunks change meanwhile, and some stores show a write seconds later.
+    SETTLE_SECONDS: chunks change meanwhile, and some stores show a write seconds later. With `every` each chunk is
+    looked for, up to the first difference.
 
     Raises:
         LarderError: the store does not answer.
@@ -247,12 +251,15 @@ def differences(runtime: Runtime, row: StoreRow) -> list[str]:
         index, names = active_index(connection), sources.tenant_names(connection)
     differing: list[str] = []
     for tenant in tenants(runtime):
-        if index is None:
+        if index is None or (every and differing):
             break
-        if _difference(runtime, row.name, index.id, tenant):
+        if difference := _difference(runtime, row.name, index.id, tenant):
             time.sleep(SETTLE_SECONDS)
-            if difference := _difference(runtime, row.name, index.id, tenant):
-                differing.append(f"{names[tenant]}: {difference}")
+            difference = _difference(runtime, row.name, index.id, tenant)
+        if not difference and every:
+            difference = _lost(runtime, row.name, index.id, tenant)
+        if difference:
+            differing.append(f"{names[tenant]}: {difference}")
     return differing
 
 
@@ -260,13 +267,45 @@ def _difference(runtime: Runtime, name: str, index: int, tenant: UUID) -> str:
     with runtime.database.tenant(tenant) as connection:
         count, sample = points_in_postgres(connection, index, SAMPLE)
         waiting = outbox.waiting_points(connection, name)
-    scope = Scope(collection=collection_of(index), tenant=tenant)
-    stats = runtime.mirror(name).store.stats(scope, sample)
-    missing = [id_ for id_ in sample if id_ not in stats.present and id_ not in waiting]
-    if not missing and (waiting or stats.points == count):
+    stats, lacking = _looked_for(runtime, name, index, tenant, sample, waiting)
+    if not lacking and (waiting or stats.points == count):
         return ""
-    lacking = f", {len(missing)} of {len(sample)} looked for are missing" if missing else ""
     return f"{plural(stats.points, 'point')} for {plural(count, 'chunk')}{lacking}"
+
+
+def _lost(runtime: Runtime, name: str, index: int, tenant: UUID) -> str:
+    """The first chunks, page by page, that a store lacks; empty if it has them all."""
+    after: tuple[UUID, int] | None = (UUID(int=0), 0)
+    while after:
+        page, lost = _page(runtime, name, index, tenant, after)
+        if lost:
+            time.sleep(SETTLE_SECONDS)
+            page, lost = _page(runtime, name, index, tenant, after)
+        if lost:
+            return lost
+        after = outbox.chunk_of(page[-1]) if page else None
+    return ""
+
+
+def _page(
+    runtime: Runtime, name: str, index: int, tenant: UUID, after: tuple[UUID, int]
+) -> tuple[list[str], str]:
+    """The next ids, and what a store lacks of them."""
+    with runtime.database.tenant(tenant) as connection:
+        page = page_of_points(connection, index, after, PAGE)
+        waiting = outbox.waiting_points(connection, name)
+    stats, lacking = _looked_for(runtime, name, index, tenant, page, waiting)
+    return page, f"{plural(stats.points, 'point')}{lacking}" if lacking else ""
+
+
+def _looked_for(
+    runtime: Runtime, name: str, index: int, tenant: UUID, ids: Sequence[str], waiting: Collection[str]
+) -> tuple[StoreStats, str]:
+    """What a store says of ids, and in words how many of them it lacks; empty if none but those that wait."""
+    scope = Scope(collection=collection_of(index), tenant=tenant)
+    stats = runtime.mirror(name).store.stats(scope, ids)
+    missing = sum(one not in stats.present and one not in waiting for one in ids)
+    return stats, f", {missing} of {len(ids)} looked for are missing" if missing else ""
 
 
 def check(runtime: Runtime, name: str, *, questions: int = QUESTIONS) -> Json:
@@ -289,13 +328,13 @@ def check(runtime: Runtime, name: str, *, questions: int = QUESTIONS) -> Json:
     return {"store": name, "status": state, "problems": problems, **vars(compared)}
 
 
-def check_all(runtime: Runtime) -> dict[str, list[str]]:
+def check_all(runtime: Runtime, *, every: bool = False) -> dict[str, list[str]]:
     """Differences of each store that is filled, by name; for the doctor."""
     rows = [row for row in _rows(runtime) if row.is_ready and row.name in runtime.settings.stores]
     differing = {}
     for row in rows:
         try:
-            differing[row.name] = differences(runtime, row)
+            differing[row.name] = differences(runtime, row, every=every)
         except LarderError as error:
             differing[row.name] = [error.message]
     return differing
@@ -303,6 +342,6 @@ def check_all(runtime: Runtime) -> dict[str, list[str]]:
 
 def repair(runtime: Runtime) -> None:
     """Have every store that differs from PostgreSQL filled anew."""
-    for name, differing in check_all(runtime).items():
+    for name, differing in check_all(runtime, every=True).items():
         if differing:
             rebuild(runtime, name)

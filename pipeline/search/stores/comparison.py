@@ -23,17 +23,23 @@ TIE = 1e-3
 """Difference of similarities that the precision of the stored vectors does not tell apart."""
 
 
+_CHUNKS = """select c.document_id, c.ord from chunk c join document d on d.id = c.document_id
+    where c.index_id = :index and c.embedding is not null and not d.hidden and not d.deleted"""
+
+
 def points_in_postgres(connection: Connection, index: int, sample: int) -> tuple[int, list[str]]:
     """Number of this tenant's chunks that a store should have, and some of their ids, drawn at random."""
     lift_statement_timeout(connection)
-    rows = connection.execute(
-        text("""
-            select c.document_id, c.ord from chunk c join document d on d.id = c.document_id
-            where c.index_id = :index and c.embedding is not null and not d.hidden and not d.deleted"""),
-        {"index": index},
-    ).all()
+    rows = connection.execute(text(_CHUNKS), {"index": index}).all()
     chosen = np.random.default_rng().permutation(len(rows))[:sample]
     return len(rows), [point_id(*rows[place]) for place in chosen]
+
+
+def page_of_points(connection: Connection, index: int, after: tuple[UUID, int], most: int) -> list[str]:
+    """Ids of this tenant's chunks that a store should have, in their order behind a document and ordinal."""
+    page = text(f"{_CHUNKS} and (c.document_id, c.ord) > (:document, :ord) order by 1, 2 limit :most")
+    values = {"index": index, "document": after[0], "ord": after[1], "most": most}
+    return [point_id(*row) for row in connection.execute(page, values)]
 
 
 @dataclass(frozen=True, kw_only=True)

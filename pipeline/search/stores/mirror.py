@@ -193,11 +193,13 @@ class Mirror:
                 outbox.rebuild(connection, self.name)
                 outbox.record_failure(connection, self.name, problem, seconds=0)
             return
-        if row.status == "filling":
+        if outdated:
+            self._mark(row)
+        elif row.failures:
+            self._prove(row)
+        if row.status == "filling":  # after a mark: what is carried from now on is lost together with it
             with self.database.control() as connection:
                 outbox.fill(connection, row)
-        if outdated or row.failures:
-            self._mark(row)
 
     def _indexes(self) -> dict[int, int]:
         """Number of each search index -> its dimensions."""
@@ -210,21 +212,37 @@ class Mirror:
             self.store.delete(Scope(collection=collection_of(index)))
 
     def _mark(self, row: StoreRow) -> None:
-        """Write the mark with a new position into each collection, and delete the mark before the last one."""
+        """Write the mark with a new position into each collection, and delete the mark before the last one.
+
+        A collection that is new gets the last one as well: two marks are looked for in each.
+        """
         with self.database.control() as connection:
             position = outbox.next_position(connection)
         existing = self._indexes()
         for index in set(row.collections) - existing.keys():
             self.store.delete(Scope(collection=collection_of(index)))
         for index, dimensions in existing.items():
-            mark = Point(id=f"{row.mark}:{position}", vector=_diagonal(dimensions), tenant=NOBODY)
-            self.store.put(collection_of(index), [mark])
+            has_last = row.marked_at is None or index in row.collections
+            self._put_marks(row, index, dimensions, [position] if has_last else [row.position, position])
             if row.before:
                 scope = Scope(collection=collection_of(index), tenant=NOBODY)
                 self.store.delete(scope, [f"{row.mark}:{row.before}"])
         with self.database.control() as connection:
             outbox.record_mark(connection, row, position, sorted(existing))
             outbox.record_success(connection, self.name)
+
+    def _prove(self, row: StoreRow) -> None:
+        """Forget failures if the store takes a write, which says nothing of its contents: a mark with position 0."""
+        for index, dimensions in self._indexes().items():
+            if index in row.collections:
+                self._put_marks(row, index, dimensions, [0])
+        with self.database.control() as connection:
+            outbox.record_success(connection, self.name)
+
+    def _put_marks(self, row: StoreRow, index: int, dimensions: int, positions: Sequence[int]) -> None:
+        vector = _diagonal(dimensions)
+        marks = [Point(id=f"{row.mark}:{one}", vector=vector, tenant=NOBODY) for one in positions]
+        self.store.put(collection_of(index), marks)
 
     def _lasting_problem(self, row: StoreRow) -> str:
         """As `problem`, and an internal error of the store right after another failure is one, too.
@@ -252,17 +270,13 @@ class Mirror:
                 outbox.last_position(connection),
                 outbox.seconds_since_mark(connection, row.name),
             )
-        expected = row.position if seconds > MARK_SECONDS else row.before
         for index, dimensions in self._indexes().items():
-            if index not in row.collections:
-                continue
-            positions = self._positions(row, index, dimensions)
-            if expected and not positions:
-                return "it was emptied, or is another store"
-            if expected > max(positions, default=0):
-                return "it was restored from an older state"
-            if greatest < max(positions, default=0):
-                return "the database was restored from an older state"
+            if index in row.collections:
+                positions = self._positions(row, index, dimensions)
+                if found := _contradiction(row, positions, is_seen=seconds > MARK_SECONDS):
+                    return found
+                if greatest < max(positions, default=0):
+                    return "the database was restored from an older state"
         return ""
 
     def _positions(self, row: StoreRow, index: int, dimensions: int) -> list[int]:
@@ -270,6 +284,18 @@ class Mirror:
         scope = Scope(collection=collection_of(index), tenant=NOBODY)
         marks = (one.id.rpartition(":") for one in self.store.near(_diagonal(dimensions), 50, scope))
         return [int(position) for mark, _, position in marks if mark == str(row.mark) and position.isdigit()]
+
+
+def _contradiction(row: StoreRow, positions: Sequence[int], *, is_seen: bool) -> str:
+    """Why marks of these positions are not those that were written; `is_seen`: the last one must show by now."""
+    expected = row.position if is_seen else row.before
+    if expected and not positions:
+        return "it was emptied, or is another store"
+    if expected > max(positions, default=0):
+        return "it was restored from an older state"
+    if is_seen and row.before and sum(one >= min(row.before, row.position) for one in positions) <= 1:
+        return "it was emptied while the last mark was written"
+    return ""
 
 
 def _diagonal(dimensions: int) -> FloatVector:

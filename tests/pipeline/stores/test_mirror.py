@@ -353,6 +353,40 @@ def test_a_store_that_is_emptied_after_its_first_mark_is_noticed_before_the_seco
     assert beside.row.status == "emptying"
 
 
+def test_a_store_that_was_away_and_is_empty_when_it_is_back_is_noticed(beside: Mirrored) -> None:
+    """A write that follows a failure must not stand for the mark that is gone."""
+    beside.carry()
+    beside.store.collections.clear()
+    for _ in range(3):
+        beside.mirror.pause(StoreUnavailable("it is away"))
+        make_due(beside)
+        beside.mirror.look_after()
+        assert beside.row.failures == 0
+    age(beside)
+    beside.mirror.look_after()
+    assert beside.row.status == "emptying"
+
+
+def test_a_store_that_is_emptied_between_look_and_mark_is_noticed(alone: Workshop) -> None:
+    alone.admit(document("a", paragraphs(3)))
+    alone.index()
+    lost: list[str] = []
+
+    class Emptied(MemoryStore):
+        def put(self, collection: str, points: Sequence[Point]) -> None:
+            if lost:
+                self.collections.pop(lost.pop(), None)
+            super().put(collection, points)
+
+    beside = Mirrored(alone, Emptied())
+    beside.carry()
+    lost.append("chunks-1")
+    for _ in range(2):
+        age(beside)
+        beside.mirror.look_after()
+    assert beside.row.status == "emptying"
+
+
 def test_a_database_that_was_restored_is_noticed(beside: Mirrored) -> None:
     beside.carry()
     mark = f"{beside.row.mark}:{10**9}"
@@ -448,6 +482,20 @@ def test_each_search_index_has_a_collection_which_goes_with_it(alone: Workshop) 
     beside.mirror.look_after()
     assert beside.store.collections.get(f"chunks-{shelf.index.id}", {}) == {}
     assert len(beside.stored()) == 5
+
+
+def test_a_collection_that_is_added_later_has_the_marks_that_are_looked_for(beside: Mirrored) -> None:
+    beside.carry()
+    age(beside)
+    beside.mirror.look_after()
+    Shelf(beside.shop).fill()
+    age(beside)
+    beside.mirror.look_after()
+    assert len(beside.row.collections) == 2
+    age(beside)
+    assert beside.mirror.problem(beside.row) == ""
+    beside.mirror.look_after()
+    assert beside.row.status == "ready"
 
 
 def test_a_tenant_sees_only_its_own_rows(beside: Mirrored, database: Database) -> None:

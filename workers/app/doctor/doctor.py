@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.metadata import version as read_version
 from typing import Any, NamedTuple
@@ -235,9 +235,9 @@ def too_old(server: str) -> bool:
     return bool(numbers) and numbers < LEAST_SERVERS.get(kind, ())
 
 
-def vector_stores(runtime: Runtime) -> Diagnosis:
-    """Vector stores beside PostgreSQL have its chunks, and no others."""
-    looked = stores.check_all(runtime)
+def vector_stores(runtime: Runtime, *, every: bool = False) -> Diagnosis:
+    """Vector stores beside PostgreSQL have its chunks, and no others: by a sample, or every one."""
+    looked = stores.check_all(runtime, every=every)
     if found := [f"{name}: {problem}" for name, problems in looked.items() for problem in problems]:
         return error("; ".join(found[:NAMED]), f"{REPAIR} fills it anew; searches ask another one meanwhile")
     return fine(
@@ -301,6 +301,8 @@ class Check(NamedTuple):
     """Errors that it raises, ours or this machine's, become findings."""
     repair: Callable[[Runtime], object] | None = None
     """Repair that may be repeated, and does no harm where nothing is wrong."""
+    thorough: Callable[[Runtime], Diagnosis] | None = None
+    """Takes the place of `look` where a repair is to follow, if that is a sample."""
     needs_database: bool = True
     closed_by: Collection[str] = ()
     """After a finding of such a status no other check asks the database."""
@@ -349,7 +351,7 @@ CHECKS: tuple[Check, ...] = (
     Check("figures", figures, count_anew),
     Check("versions", versions),
     Check("index size", index_size, by_owner("reindex index concurrently", upkeep.bloated_indexes)),
-    Check("vector stores", vector_stores, stores.repair),
+    Check("vector stores", vector_stores, stores.repair, partial(vector_stores, every=True)),
     Check("vacuum", vacuum, by_owner("vacuum (analyze)", upkeep.unvacuumed_tables)),
     Check("broker", server.message_broker, needs_database=False),
     Check("heartbeats", server.heartbeats, needs_database=False),
@@ -368,7 +370,7 @@ def examine(runtime: Runtime, *, repair: bool = False) -> list[Diagnosis]:
     for check in CHECKS:
         if database_closed and check.needs_database:
             continue
-        one = _run_check(runtime, check)
+        one = _run_check(runtime, check.thorough if repair and check.thorough else check.look)
         if not diagnoses:
             judgements = _judgement(runtime, one)
         elif one.status == "ok":
@@ -383,7 +385,7 @@ def examine(runtime: Runtime, *, repair: bool = False) -> list[Diagnosis]:
             except LarderError as failed:
                 one = error(f"{one.detail}; the repair failed: {failed.message}", failed.fix or one.fix)
             else:
-                after = _run_check(runtime, check)
+                after = _run_check(runtime, check.look)
                 mended = replace(fine(f"repaired: {one.detail}"), repaired=True)
                 one = mended if after.status == "ok" else after
         diagnoses.append(replace(one, check=check.name))
@@ -405,9 +407,9 @@ def _judgement(runtime: Runtime, database: Diagnosis) -> dict[str, Diagnosis]:
     return findings
 
 
-def _run_check(runtime: Runtime, check: Check) -> Diagnosis:
+def _run_check(runtime: Runtime, look: Callable[[Runtime], Diagnosis]) -> Diagnosis:
     try:
-        return check.look(runtime)
+        return look(runtime)
     except LarderError as failed:
         return error(failed.message, failed.fix or "see the log of the database server")
     except OSError as failed:
