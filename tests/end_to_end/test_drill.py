@@ -26,6 +26,7 @@ from tests.end_to_end.attacked import TENANTS, Drill, asking, installed, report
 from tests.end_to_end.faults import FAULTS, STORE_FAULTS
 from tests.fakes.rest_service import TOKEN, FakeJira
 from tests.fakes.server import Fault
+from tests.ledger import ago
 
 FULL = os.environ.get("LARDER_DRILL") == "10"
 QUICK = (
@@ -109,7 +110,7 @@ def test_nothing_is_lost_doubled_or_stale_whatever_fails(vectors: bool) -> None:
         assert not +lost
         assert not +beside
         assert drill.dead() == {f"{TENANTS[0]}/poison-{n}.md" for n in range(poison)}
-        assert drill.sql("select distinct crash_count from dead_letter where resolved_at is null") == [(3,)]
+        assert set(drill.ledger.dead.values("crash_count", resolved_at=None)) == {3}
         assert sum(hit.values()) >= 0.9 * len(plan), "the faults must hit work"
         assert not FULL or (done <= 2 * lease and versions >= 3)
 
@@ -195,7 +196,7 @@ def edit(board: FakeJira, drill: Drill, count: int) -> None:
         board.records[new] = {**board.records.pop(last), "key": new}
         del board.records[keys[0]]
     board.faults.next(Fault.status(429, headers={"Retry-After": "1"}))
-    drill.sql("update source set next_sync_at = now() returning id")
+    drill.ledger.sources.set(next_sync_at=ago())
 
 
 @pytest.mark.timeout(3600)
@@ -222,7 +223,7 @@ def test_nothing_of_a_board_is_lost_doubled_or_stale_whatever_fails() -> None:
             drill.heal()
             for _ in range(2):  # what is absent once is hidden, and gone if it is absent twice
                 assert drill.settled(300 if FULL else 90) is not None, drill.standing()
-                drill.sql("update source set next_sync_at = now(), next_walk_at = now() returning id")
+                drill.ledger.sources.set(next_sync_at=ago(), next_walk_at=ago())
             assert drill.settled(300 if FULL else 90) is not None, drill.standing()
             expected, actual = chunks_of(board), searchable(drill)
             lost = {key: chunks - actual.get(key, Counter()) for key, chunks in expected.items()}

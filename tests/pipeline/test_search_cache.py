@@ -20,6 +20,7 @@ from pipeline.reranking import RerankOptions
 from pipeline.search import RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights, cache
 from pipeline.search.cache import Caches, MemoryCache
 from pipeline.search.records import Filter
+from tests.ledger import of_connection
 from tests.pipeline.shelf import OTHER, Shelf
 from tests.pipeline.stores.depot import DIMENSIONS, Counting, Depot
 from tests.pipeline.workshop import Workshop, document
@@ -194,7 +195,7 @@ def test_level_two_answers_what_is_remembered_and_asks_nobody(depot: Depot) -> N
 
 def test_a_database_that_is_there_is_always_asked(depot: Depot, asker: Asker) -> None:
     asker.search()
-    depot.sql("update document set hidden = true where title = 'Kestrels'")
+    depot.documents.set({"title": "Kestrels"}, hidden=True)
     found = asker.search()
     assert not found.from_cache
     assert [hit.document.title for hit in found.hits] == ["Otters"]
@@ -297,7 +298,7 @@ def hide(shop: Workshop) -> None:
 
 def hide_by_hand(shop: Workshop) -> None:
     with shop.database.control() as connection:
-        connection.exec_driver_sql("update document set hidden = true")
+        of_connection(connection).documents.set(hidden=True)
 
 
 @pytest.mark.req("001-098")

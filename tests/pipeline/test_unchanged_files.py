@@ -19,6 +19,7 @@ from pipeline.errors import SourceUnavailable
 from pipeline.ingest.sync import Syncer
 from pipeline.ledger import admission, documents, runs, sources
 from tests.connectors.folders import file_options
+from tests.ledger import ago
 from tests.pipeline.walked import schedule
 from tests.pipeline.workshop import LEASE, Workshop
 
@@ -185,9 +186,7 @@ def _synced(
             )
             where = shop.where(run, force=force, pipeline=f"{source.extractor}|c1|m")
             complete = syncer.slice(source, where, schedule, config_hash="c1")
-    shop.sql(
-        "update document set state = 'done', stage = 'done', last_indexed = now() where state = 'pending'"
-    )
+    shop.documents.set({"state": "pending"}, state="done", stage="done", last_indexed=ago())
     return shop.run(run)
 
 
@@ -284,7 +283,7 @@ def test_all_files_are_read_where_what_was_noted_does_not_count(
     shop, day = folder.comparing, 86_400
     if why.startswith("a day"):
         at = time.time() + (day if why.endswith("before") else -day - 1)
-        shop.sql("update source set cursor = jsonb_build_object('read_at', cast(:at as float8))", at=at)
+        shop.sources.set(cursor={"read_at": at})
     elif why == "configured":
         with shop.database.tenant(shop.tenant) as connection:
             sources.register(connection, [shop.registration(config_hash="other")])
@@ -293,7 +292,7 @@ def test_all_files_are_read_where_what_was_noted_does_not_count(
         with shop.database.tenant(shop.tenant) as connection:
             documents.clear(connection, shop.source)
     elif why == "extractor":
-        shop.sql("update source set pipeline_version = 'markdown-0|c1|m'")
+        shop.sources.set(pipeline_version="markdown-0|c1|m")
     run = folder.sync(**how)
     assert (run.listed, sorted(opened)) == (3, ALL)
     opened.clear()
@@ -333,7 +332,7 @@ def test_too_many_deletions_wait_for_a_person_as_ever(folder: Folder) -> None:
     run = folder.sync(guard=admission.DeletionGuard(share=0.2, documents=1))
     assert (
         run.hidden,
-        folder.comparing.value("select held from source where id = :i", i=folder.comparing.source),
+        folder.comparing.sources.one(id=folder.comparing.source)["held"],
     ) == (0, 3)
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import redis
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from pipeline.embedding.budget import BudgetedEmbedder, Cost
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import BudgetSpent, EmbedderRefused
 from pipeline.ledger import embedding_use
 from tests.conftest import Addresses
+from tests.ledger import ago, of_connection
 from tests.pipeline.workshop import Workshop, document
 from workers import runtime
 from workers.app import status
@@ -180,7 +182,7 @@ class TestTheRoom:
         assert room(parts) == 0
         assert room(opened(**{**PAID, "apiKey": "sk-mended"})) is None
         with parts.database.control() as connection:
-            connection.execute(text("update embedding_hold set probe_at = now()"))
+            of_connection(connection).holds.set(probe_at=ago())
         assert room(parts) == PROBE_DOCUMENTS
 
     def test_nothing_while_the_provider_is_away_then_a_few(self, opened: Open) -> None:
@@ -198,15 +200,18 @@ class TestTheRoom:
     def test_the_pump_keeps_to_it(self, opened: Open) -> None:
         parts = opened(**PAID)
         stuck(parts, "-1 minute")
-        sent = "select count(*) from document where enqueued_at is not null"
+
+        def sent(connection: Connection) -> int:
+            return sum(one is not None for one in of_connection(connection).documents.values("enqueued_at"))
+
         held(parts)
         pump.pump_once(parts)
         with parts.database.control() as connection:
-            assert connection.execute(text(sent)).scalar() == 0
+            assert sent(connection) == 0
             embedding_use.release_hold(connection, parts.allowance.fingerprint)
         pump.pump_once(parts)
         with parts.database.control() as connection:
-            assert connection.execute(text(sent)).scalar() == 1
+            assert sent(connection) == 1
 
 
 class TestWhatTheOperatorSees:
@@ -295,8 +300,7 @@ class TestAStart:
         held(parts := opened(**PAID))
         sync.register(parts)
         with parts.database.control() as connection:
-            names = connection.execute(text("select fingerprint from embedding_hold")).scalars().all()
-        assert names == [parts.allowance.fingerprint]
+            assert of_connection(connection).holds.values("fingerprint") == [parts.allowance.fingerprint]
 
     def test_what_waits_tries_again(self, opened: Open) -> None:
         parts = opened(**PAID)
@@ -328,15 +332,13 @@ def test_old_use_and_dead_claims_are_trimmed(opened: Open) -> None:
     with parts.database.tenant(parts.settings.tenant_id) as connection:
         embedding_use.add_usage(connection, meter, embedding_use.Used(calls=1))
         embedding_use.add_usage(connection, meter, embedding_use.Used(calls=1))
-        connection.execute(text("update embedding_usage set day = day - 401"))
+        used = of_connection(connection)
+        used.usage.set(day=ago(days=401).date())
         embedding_use.add_usage(connection, meter, embedding_use.Used(calls=7))
-        connection.execute(
-            text(
-                "insert into embedding_claim values (:t, 'm', 'h', gen_random_uuid(), now() - interval '2 days')"
-            ),
-            {"t": parts.settings.tenant_id},
-        )
+        dead = {"holder": uuid4(), "until": ago(days=2)}
+        used.claimed_texts.add(tenant_id=parts.settings.tenant_id, model="m", hash=b"h", **dead)
     maintenance.trim(parts)
     with parts.database.tenant(parts.settings.tenant_id) as connection:
-        assert connection.execute(text("select calls from embedding_usage")).scalars().all() == [7]
-        assert connection.execute(text("select count(*) from embedding_claim")).scalar() == 0
+        left = of_connection(connection)
+        assert left.usage.values("calls") == [7]
+        assert left.claimed_texts() == []

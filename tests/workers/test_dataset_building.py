@@ -12,6 +12,7 @@ from sqlalchemy import text
 
 from pipeline.errors import ConfigurationError
 from tests.conftest import Addresses, Site
+from tests.ledger import Ledger
 from workers import runtime
 from workers.app.evaluation import dataset, measuring, sandbox
 from workers.app.evaluation.dataset import read
@@ -175,7 +176,7 @@ class TestBuild:
         assert not (tmp_path / "out").exists()
 
     def test_ids_of_two_sources_are_told_apart(
-        self, tmp_path: Path, stocked: Callable[..., runtime.Runtime], omniscient: Any
+        self, tmp_path: Path, stocked: Callable[..., runtime.Runtime], omniscient: Any, ledger: Ledger
     ) -> None:
         """Two trackers count from 1: each link leads to an item of its own tracker."""
         parts = stocked(
@@ -184,7 +185,7 @@ class TestBuild:
             work("2b", project="b", duplicate_of="1"),
             work("one", project="b"),
         )
-        omniscient.execute("update document set external_id = '1' where external_id = 'one'")
+        ledger.documents.set("one", external_id="1")
         omniscient.commit()
         dataset.build(parts, parts.settings.tenant_id, tmp_path / "out")
         assert lines(tmp_path / "out/qrels.tsv") == {

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import uuid4
 
 import pytest
@@ -16,6 +17,7 @@ from pipeline.documents import Chunk, Document, Page
 from pipeline.errors import DocumentRejected, EmbedderUnavailable, LarderError
 from pipeline.ledger import Item, Stage, admission, runs, sources, work
 from pipeline.ledger.search_indexes import IndexedDocument
+from tests.ledger import ago
 from tests.pipeline.workshop import LEASE, Workshop, document, paragraphs
 
 
@@ -39,12 +41,8 @@ def finish(shop: Workshop, claimed: work.Claim) -> int:
 
 
 def seconds_until(shop: Workshop, external_id: str, column: str) -> float:
-    return float(
-        shop.value(
-            f"select extract(epoch from {column} - now()) from document where id = :id",
-            id=shop.id(external_id),
-        )
-    )
+    due: datetime = shop.row(external_id)[column]
+    return (due - ago()).total_seconds()
 
 
 class TestClaiming:
@@ -203,7 +201,7 @@ class TestMovingOn:
             None,
         )
         assert row["last_indexed"] is not None
-        assert shop.value("select outcome from run_item") == "done"
+        assert shop.run_items.one()["outcome"] == "done"
 
     def test_finishing_resolves_the_dead_letter(self, shop: Workshop) -> None:
         shop.admit(document("a"))
@@ -237,7 +235,7 @@ class TestLateFinishers:
             work.renew(connection, late, lease=9999)
         assert shop.row("a") == before
         assert shop.dead_letters() == []
-        assert shop.value("select outcome from run_item") is None
+        assert shop.run_items.one()["outcome"] is None
 
     def test_a_result_that_skipped_the_question_settles_nothing(self, shop: Workshop) -> None:
         shop.admit(document("a", paragraphs(2)))
@@ -247,8 +245,8 @@ class TestLateFinishers:
         with shop.database.tenant(shop.tenant) as connection:
             results = [IndexedDocument(document_id=i, version=1, chunks=9, written=9) for i in late.ids]
             assert work.finish(connection, late, results) == 0
-        assert shop.value("select outcome from run_item") is None
-        assert shop.value("select count(*) from chunk_stage") == 2
+        assert shop.run_items.one()["outcome"] is None
+        assert len(shop.staged_chunks()) == 2
 
 
 class TestFailing:
@@ -259,7 +257,7 @@ class TestFailing:
         assert (row["state"], row["attempts"], row["crash_count"]) == ("pending", 1, 0)
         assert (row["lease_token"], row["enqueued_at"], row["last_error"]) == (None, None, "busy (wait)")
         assert 55 < seconds_until(shop, "a", "due_at") <= 60
-        assert shop.value("select outcome from run_item") is None
+        assert shop.run_items.one()["outcome"] is None
 
     def test_what_will_not_work_is_laid_aside_with_its_reason(self, shop: Workshop) -> None:
         shop.admit(document("a", "the secret text"))
@@ -270,7 +268,7 @@ class TestFailing:
         assert (letter["stage"], letter["code"], letter["reason"]) == ("chunked", "E003", "broken (mend it)")
         assert (letter["version"], letter["attempts"], letter["document_id"]) == (1, 1, shop.id("a"))
         assert shop.row("a")["state"] == "dead"
-        assert shop.value("select outcome from run_item") == "dead"
+        assert shop.run_items.one()["outcome"] == "dead"
         assert "secret" not in str(dict(letter))
 
     def test_one_letter_per_version(self, shop: Workshop) -> None:
@@ -307,8 +305,7 @@ class TestCounting:
         with shop.database.tenant(shop.tenant) as connection:
             runs.count_texts(connection, versions, {a: 3}, {}, {})
             assert runs.count_texts(connection, versions, {a: 2}, {a: 4}, {}) == 1
-        (row,) = shop.sql("select texts_embedded, texts_reused from run_item")
-        assert (row["texts_embedded"], row["texts_reused"]) == (5, 1)
+        assert shop.run_items.values("texts_embedded", "texts_reused") == [(5, 1)]
 
 
 # The experiment ----------------------------------------------------------------------------------
@@ -373,8 +370,7 @@ def storm(shop: Workshop) -> list[LarderError]:
     for thread in threads:
         thread.join()
     for _ in range(10):
-        shop.sql("""update document set lease_token = null, lease_until = null, due_at = now()
-                    where state = 'pending'""")
+        shop.documents.set({"state": "pending"}, lease_token=None, lease_until=None, due_at=ago())
         if not shop.items():
             break
         shop.index()
@@ -386,8 +382,8 @@ def test_versions_in_any_order_leave_no_damage(alone: Workshop, audit: Callable[
     faults = storm(alone)
     assert faults == []
     assert audit() == {"unfinished": 0, "lost": 0, "stale": 0, "mixed": 0, "doubled": 0}
-    assert alone.value("select count(*) from document where state = 'done'") == DOCUMENTS
-    assert alone.value("select count(*) from run_item where outcome is distinct from 'done'") == 0
+    assert len(alone.documents(state="done")) == DOCUMENTS
+    assert set(alone.run_items.values("outcome")) == {"done"}
 
 
 def test_without_the_guards_the_audit_sees_damage(

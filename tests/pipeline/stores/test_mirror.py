@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import numpy as np
 import pytest
-from sqlalchemy import text
 
 from pipeline.database.engine import Database
 from pipeline.errors import StoreDamaged, StoreRejected, StoreUnavailable
@@ -17,6 +18,7 @@ from pipeline.ledger import search_indexes
 from pipeline.search.stores import FloatVector, Neighbour, Point, Scope, StoreStats, backlog, outbox
 from pipeline.search.stores.memory import MemoryStore
 from pipeline.search.stores.mirror import NOBODY, Mirror
+from tests.ledger import ago, ahead, of_connection
 from tests.pipeline.shelf import Shelf
 from tests.pipeline.stores.mirrored import Mirrored
 from tests.pipeline.workshop import Workshop, document, paragraphs
@@ -33,7 +35,7 @@ def beside(alone: Workshop) -> Mirrored:
 def test_pgvector_alone_writes_no_outbox(alone: Workshop) -> None:
     alone.admit(document("a", paragraphs(3)))
     alone.index()
-    assert alone.value("select count(*) from vector_outbox") == 0
+    assert len(alone.outbox()) == 0
     assert alone.value("select count(*) from pg_trigger where tgname like 'vectors_%'") == 0
 
 
@@ -46,8 +48,7 @@ def test_a_store_is_filled_with_what_was_there_before_and_then_asked(beside: Mir
 
 def test_points_carry_vector_and_attributes(beside: Mirrored) -> None:
     beside.carry()
-    rows = beside.shop.sql("select document_id, ord, embedding from chunk")
-    for row in rows:
+    for row in beside.shop.chunks():
         point = beside.store.collections["chunks-1"][
             str(beside.shop.tenant), f"{row['document_id']}:{row['ord']}"
         ]
@@ -72,10 +73,10 @@ def test_changes_are_carried_over_and_deletions_go_first(beside: Mirrored) -> No
 
 @pytest.mark.parametrize(
     ("assignment", "left"),
-    [("hidden = true", 2), ("deleted = true, hidden = true", 2), ("security_level = 'secret'", 5)],
+    [({"hidden": True}, 2), ({"deleted": True, "hidden": True}, 2), ({"security_level": "secret"}, 5)],
 )
 def test_what_is_hidden_deleted_or_restricted_leaves_the_store(
-    beside: Mirrored, assignment: str, left: int
+    beside: Mirrored, assignment: dict[str, Any], left: int
 ) -> None:
     beside.carry()
     with (
@@ -83,9 +84,7 @@ def test_what_is_hidden_deleted_or_restricted_leaves_the_store(
         if "hidden" in assignment
         else beside.shop.database.tenant(beside.shop.tenant) as connection
     ):
-        connection.execute(
-            text(f"update document set {assignment} where id = :id"), {"id": beside.shop.id("a")}
-        )
+        of_connection(connection).documents.set({"id": beside.shop.id("a")}, **assignment)
     assert [row["lane"] for row in beside.outbox()] == [0, 0, 0]
     beside.carry()
     scope = Scope(collection="chunks-1", tenant=beside.shop.tenant, security_levels=("internal",))
@@ -112,7 +111,7 @@ def test_a_row_that_changes_while_it_is_carried_is_carried_again(beside: Mirrore
 
     class Late(MemoryStore):
         def put(self, collection: str, points: Sequence[Point]) -> None:
-            if shop.value("select kind from document where id = :id", id=shop.id("a")) == "decision":
+            if shop.documents.one(id=shop.id("a"))["kind"] == "decision":
                 shop.set("a", "kind = 'work'")
             store.put(collection, points)
 
@@ -166,11 +165,10 @@ def test_a_store_that_is_away_is_paused_and_nothing_is_lost(alone: Workshop) -> 
     assert beside.mirror.carry(alone.tenant) == 0
     assert beside.mirror.look_after() is None
     assert [(r["crash_count"], r["attempts"], r["dead_at"]) for r in beside.outbox()] == [(0, 0, None)] * 3
-    assert 5 < alone.value("select extract(epoch from min(due_at) - now()) from vector_outbox") < 8
+    assert ahead(seconds=5) < min(alone.outbox.values("due_at")) < ahead(seconds=8)
     store.error = None
-    alone.sql("update vector_outbox set due_at = now()")
-    with alone.database.control() as connection:
-        connection.execute(text("update vector_store set due_at = now()"))
+    alone.outbox.set(due_at=ago())
+    make_due(beside)
     assert beside.carry() == 3
     assert beside.row.failures == 0
 
@@ -218,7 +216,7 @@ def test_a_chunk_that_kills_workers_travels_alone_and_is_given_up(beside: Mirror
     shop = beside.shop
     shop.set("a", "kind = 'work'")
     shop.set("b", "kind = 'work'")
-    shop.sql("update vector_outbox set crash_count = 3 where document_id = :id and ord = 1", id=shop.id("a"))
+    shop.outbox.set({"document_id": shop.id("a"), "ord": 1}, crash_count=3)
     assert beside.carry() >= 4
     assert [(row["ord"], row["crash_count"]) for row in beside.outbox()] == [(1, 4)]
     assert beside.outbox()[0]["dead_at"] is not None
@@ -246,13 +244,16 @@ def test_two_workers_carry_everything_once(beside: Mirrored) -> None:
 def age(beside: Mirrored, seconds: int = 60) -> None:
     """Let a mark become old enough to be relied on."""
     with beside.shop.database.control() as connection:
-        connection.execute(text(f"update vector_store set marked_at = marked_at - interval '{seconds} s'"))
+        stores = of_connection(connection).stores
+        for one in stores():
+            if one["marked_at"]:
+                stores.set(one["name"], marked_at=one["marked_at"] - timedelta(seconds=seconds))
 
 
 def make_due(beside: Mirrored) -> None:
     """End the pause of a store."""
     with beside.shop.database.control() as connection:
-        connection.execute(text("update vector_store set due_at = now()"))
+        of_connection(connection).stores.set(due_at=ago())
 
 
 def marks(beside: Mirrored) -> list[str]:
@@ -338,7 +339,7 @@ def test_a_store_that_cannot_read_its_points_is_emptied_and_filled_anew(alone: W
     row = beside.row
     assert (row.status, row.last_error) == ("emptying", "Error finding id")
     make_due(beside)
-    alone.sql("update vector_outbox set due_at = now()")
+    alone.outbox.set(due_at=ago())
     beside.carry()
     assert (beside.row.status, beside.row.failures) == ("ready", 0)
     assert beside.stored() == beside.expected()
@@ -387,7 +388,7 @@ def test_who_empties_a_store_after_another_one_has_filled_it_has_it_filled_again
             if ids is None and not frozen:
                 frozen.append(True)
                 with alone.database.control() as connection:
-                    connection.execute(text("update vector_store set lease_until = now() - interval '1 s'"))
+                    of_connection(connection).stores.set(lease_until=ago(seconds=1))
                 Mirrored.carry(second)
                 assert len(second.stored()) == 3
             super().delete(scope, ids)
@@ -413,7 +414,7 @@ def test_what_a_late_carrier_may_have_written_is_carried_again(alone: Workshop) 
                 return
             late.append(True)
             alone.set("a", "kind = 'work'")
-            alone.sql("update vector_outbox set lease_until = now() - interval '1 s'")
+            alone.outbox.set(lease_until=ago(seconds=1))
             assert Mirror(alone.database, "memory", self).carry(alone.tenant) == 1
             super().put(collection, points)
             raise StoreUnavailable("its answer was lost")
@@ -423,9 +424,8 @@ def test_what_a_late_carrier_may_have_written_is_carried_again(alone: Workshop) 
         beside.mirror.look_after()
     with pytest.raises(StoreUnavailable):
         beside.mirror.carry(alone.tenant)
-    alone.sql("update vector_outbox set due_at = now()")
-    with alone.database.control() as connection:
-        connection.execute(text("update vector_store set due_at = now()"))
+    alone.outbox.set(due_at=ago())
+    make_due(beside)
     beside.carry()
     (point,) = [
         one for (tenant, _), one in beside.store.collections["chunks-1"].items() if tenant != str(NOBODY)
@@ -455,7 +455,7 @@ def test_a_tenant_sees_only_its_own_rows(beside: Mirrored, database: Database) -
     other = Workshop(beside.shop.database, UUID(int=77), UUID(int=78))
     other.admit(document("a", paragraphs(1)))
     other.index()
-    assert other.value("select count(*) from vector_outbox") == 1
+    assert len(other.outbox()) == 1
     with other.database.tenant(other.tenant) as connection:
         assert outbox.claim(connection, beside.shop.tenant, "memory", most=10, lease=60).turns == {}
     beside.carry()

@@ -111,14 +111,14 @@ def test_indexes_are_built_when_the_backlog_is_empty(database: Database, tenant:
 
     assert due() == (False, False), "nothing is there"
     depot.put("alpha")
-    depot.sql("update document set chunk_count = 4")
+    depot.documents.set(chunk_count=4)
     assert due() == (True, False), "few rows need no vector index"
-    depot.sql("update document set chunk_count = 5")
+    depot.documents.set(chunk_count=5)
     assert due() == (True, True)
-    depot.sql("update document set state = 'pending'")
+    depot.documents.set(state="pending")
     assert due() == (False, False), "loading into an index is slower than building it afterwards"
     assert due(build_at=5) == (True, True), "unless so much is there that searches would suffer"
-    depot.sql("update document set state = 'done'")
+    depot.documents.set(state="done")
     depot.build()
     assert due() == (False, False)
     with database.control() as connection:

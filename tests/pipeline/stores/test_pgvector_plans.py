@@ -44,7 +44,7 @@ def filled(database: Database) -> Depot:
         words = [f"common{names.randint(0, 9)} word{names.randint(0, 800)} item{n} part{m}" for m in range(4)]
         stock.append((of, [Chunk(ord=m, content=content) for m, content in enumerate(words)]))
     depot.put_all(stock, vectors)
-    depot.sql("update document set chunk_count = 4")
+    depot.documents.set(chunk_count=4)
     depot.count()
     return depot
 
@@ -84,8 +84,8 @@ def test_few_chunks_are_compared_one_by_one(full: Depot, question: Vectors) -> N
     finally:
         full.exact_below = 0
     assert f"chunk_{full.index.id}_vector" not in plan
-    rows = full.sql("select embedding from chunk")
-    book = sorted((float(np.asarray(r.embedding.to_list()) @ question) for r in rows), reverse=True)
+    vectors = full.chunks.values("embedding")
+    book = sorted((float(np.asarray(v.to_list()) @ question) for v in vectors), reverse=True)
     assert [c.similarity for c in found] == pytest.approx(book[:20], abs=0.002)
 
 
@@ -246,7 +246,7 @@ def test_words_and_meaning_are_scored_alike_in_each_way(
     full: Depot, question: Vectors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of ten documents, so that every one of their chunks is a candidate."""
-    one = full.sql("select document_id from chunk order by document_id limit 1")[0].document_id
+    one = min(full.chunks.values("document_id"))
     wanted = Filter(tags=("rare",), exclude=(one,))
     both = [
         wide(full, monkeypatch, narrow, "common3 word7 item0", vector=question, candidates=60, filter=wanted)
@@ -285,7 +285,7 @@ def test_which_way_a_filter_takes(
     depot = Depot(shared_database)
     depot.put("kestrel")
     depot.count()
-    depot.sql("update document set chunk_count = :n", n=passing)
+    depot.documents.set(chunk_count=passing)
     snapshot = cache.read_snapshot(shared_database, depot.tenant)
     assert snapshot
     snapshot = replace(snapshot, chunks=chunks, index=replace(snapshot.index, indexed_rows=of_all))

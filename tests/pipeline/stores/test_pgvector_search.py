@@ -65,7 +65,7 @@ def test_a_search_may_be_about_certain_documents_only(shelf: Depot) -> None:
 
 @pytest.mark.parametrize("column", ["hidden", "deleted"])
 def test_what_is_hidden_or_deleted_is_not_found(shelf: Depot, column: str) -> None:
-    shelf.sql(f"update document set {column} = true where title = 'one'")
+    shelf.documents.set({"title": "one"}, **{column: True})
     vector = shelf.embedder.embed_query("kestrel one")
     assert {c.document.title for c in shelf.ask("kestrel one", vector=vector)} == {"two", "three"}
 
@@ -76,8 +76,9 @@ def test_the_keyword_arm_fills_its_list_with_what_is_to_be_seen(shared_database:
     for n in range(12):
         depot.put("kestrel " * (12 - n) + "falcon " * n, title=f"{n:02}")
     depot.count()
-    depot.sql("update document set hidden = true where title < '05'")
-    depot.sql("update document set deleted = true where title = '06'")
+    for n in range(5):
+        depot.documents.set({"title": f"{n:02}"}, hidden=True)
+    depot.documents.set({"title": "06"}, deleted=True)
     found = depot.ask("kestrel", candidates=4)
     assert {c.document.title for c in found} == {"05", "07", "08", "09"}
 
