@@ -120,6 +120,7 @@ class Ledger:
         self.usage = table("embedding_usage", "provider", "day, provider, kind")
         self.jobs = table("enrichment_job", "id", "created_at, id")
         self.feedback = table("feedback", "query_hash", "at")
+        self.action_documents = table("action_document", "number")
         self.stores = table("vector_store", "name")
         self.outbox = table("vector_outbox", "lane", "lane, turn")
         self.workers = table("worker", "name")

@@ -176,13 +176,11 @@ def chunks_of(board: FakeJira) -> dict[str, Counter[str]]:
 
 def searchable(drill: Drill) -> dict[str, Counter[str]]:
     """Chunks of issues that a search may find, by the key of the issue."""
-    rows = drill.sql("""
-        select d.external_id, c.content from chunk c join document d on d.id = c.document_id
-        join source s on s.id = d.source_id where s.name = 'board' and not d.hidden and not d.deleted""")
-    chunks: dict[str, Counter[str]] = {}
-    for key, content in rows:
-        chunks.setdefault(key, Counter())[content] += 1
-    return chunks
+    ledger = drill.ledger
+    board = ledger.sources.one(name="board")["id"]
+    shown = ledger.documents.values("id", "external_id", source_id=board, hidden=False, deleted=False)
+    contents = {key: Counter(ledger.chunks.values("content", document_id=key)) for key, _ in shown}
+    return {name: contents[key] for key, name in shown if contents[key]}
 
 
 def edit(board: FakeJira, drill: Drill, count: int) -> None:

@@ -136,7 +136,9 @@ def test_ingest_takes_any_folder_and_updates_it(harbour: Any, sql: Sql, ledger: 
 
 
 @pytest.mark.req("003-001", "003-002", "003-003")
-def test_an_engine_elsewhere_calls_the_actions_through_the_queue(harbour: Any, sql: Sql) -> None:
+def test_an_engine_elsewhere_calls_the_actions_through_the_queue(
+    harbour: Any, sql: Sql, ledger: Ledger
+) -> None:
     found = state(harbour)
     registry: dict[str, Callable[..., Any]] = {}
     with Client(found["database_url"], broker_url=found["broker_url"], deadline=60) as client:
@@ -146,9 +148,8 @@ def test_an_engine_elsewhere_calls_the_actions_through_the_queue(harbour: Any, s
         answer = registry["vector.query"]({}, "Which anchors hold?", k=1)
         assert [one["id"] for one in answer["results"]] == stored["ids"][1:]
         assert registry["embedding.create"]({}, "x")["dimensions"] == 384
-    assert sql("select collection, content from action_document order by number")[0] == (
-        "default", "Buoys are lit at dusk.",
-    )  # fmt: skip
+    (first, _) = ledger.action_documents.values("collection", "content")
+    assert first == ("default", "Buoys are lit at dusk.")
 
 
 @pytest.mark.req("001-127", "ORD-06")

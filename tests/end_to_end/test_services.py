@@ -68,15 +68,13 @@ class Town:
 
     def stored(self, source: str) -> dict[str, str]:
         """What a search can find: external id -> version and all text."""
-        rows = self.fleet.sql(
-            """
-            select d.external_id, coalesce(d.metadata->>'version', d.metadata->>'rev'),
-                   string_agg(c.content, ' ' order by c.ord)
-            from document d join source s on s.id = d.source_id join chunk c on c.document_id = d.id
-            where s.name = %s and not d.hidden and not d.deleted and d.state = 'done' group by d.id""",
-            source,
-        )
-        return {external_id: f"{version}: {text}" for external_id, version, text in rows}
+        of = {"source_id": self.ledger.sources.one(name=source)["id"], "state": "done"}
+        found = {}
+        for one in self.ledger.documents(**of, hidden=False, deleted=False):
+            if texts := self.ledger.chunks.values("content", document_id=one["id"]):
+                version = one["metadata"].get("version", one["metadata"].get("rev"))
+                found[one["external_id"]] = f"{version}: {' '.join(texts)}"
+        return found
 
     def expect_both(self) -> None:
         """The store equals the services, item by item."""

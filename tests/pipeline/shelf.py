@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from sqlalchemy import Connection
 
@@ -15,7 +15,7 @@ from pipeline.ingest.steps import Indexer
 from pipeline.ledger import Item, Limits, Stage, due_work, search_indexes, work
 from pipeline.ledger.search_indexes import IndexedDocument, WantedIndex, activate, begin_index
 from pipeline.search.chunk_store import SearchIndex, active_index, indexes
-from tests.ledger import of_connection
+from tests.ledger import ago, of_connection
 from tests.pipeline.workshop import LEASE, Workshop
 
 OTHER = 16
@@ -69,6 +69,12 @@ class Shelf:
         for one in self.due(index):
             again += self.filler(index, **changes).fill(one.tenant_id, one.items).requeued
         return again
+
+    def kill(self, external_id: str) -> None:
+        """Have three workers killed by a document, the last a moment ago."""
+        key = {"index_id": self.index.id, "document_id": self.shop.id(external_id)}
+        lease = {"lease_token": uuid4(), "lease_until": ago(seconds=1)}
+        self.shop.indexed.set(key, crash_count=3, **lease)
 
     def progress(self, index: SearchIndex | None = None) -> search_indexes.Progress:
         with self.shop.database.control() as connection:

@@ -219,7 +219,7 @@ class TestWaits:
         ):
             purse = Purse()
             shop.embedder = Picky(trouble=trouble)
-            shop.set("a", "due_at = now(), state = 'pending'")
+            shop.set("a", due_at=ago(), state="pending")
             shop.holds.clear()
             shop.indexer(terms=terms(purse, str(shop.tenant))).embed(shop.tenant, shop.items("a"))
             assert purse.ends == [end], trouble

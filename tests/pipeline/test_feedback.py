@@ -199,16 +199,14 @@ def test_other_questions_move_a_little(shop: Workshop) -> None:
 
 def test_the_newest_of_very_many_count(shop: Workshop) -> None:
     for verdict, age in (("noise", 2), ("useful", 1)):
-        shop.sql(
-            """insert into feedback (tenant_id, document_id, query_hash, verdict, at)
-               select :t, :d, cast(:v as text) || n, :v, now() - make_interval(days => :age)
-               from generate_series(1, :most) n""",
-            t=shop.tenant,
-            d=shop.id("two"),
-            v=verdict,
-            age=age,
-            most=feedback.MOST_COUNTED,
-        )
+        said = {
+            "tenant_id": shop.tenant,
+            "document_id": shop.id("two"),
+            "verdict": verdict,
+            "at": ago(days=age),
+        }
+        for n in range(feedback.MOST_COUNTED):
+            shop.feedback.add(query_hash=f"{verdict}{n}", **said)
     assert of(shop, search(shop), "two").feedback == 0.6
     say(shop, "two", "noise")
     shop.feedback.set(key_of(ASKED), at=ago(days=3))

@@ -87,12 +87,7 @@ def test_a_database_short_of_memory_costs_a_wait_and_no_crash(
 def test_one_that_kills_again_and_again_is_given_up_on_for_this_index_only(shelf: Shelf) -> None:
     shop, old = shelf.shop, first(shelf)
     shelf.due()
-    shop.sql(
-        """update index_document set crash_count = 3, lease_token = gen_random_uuid(),
-           lease_until = now() - interval '1 s' where index_id = :i and document_id = :id""",
-        i=shelf.index.id,
-        id=shop.id("a"),
-    )
+    shelf.kill("a")
     shelf.fill()
     p = shelf.progress()
     assert (p.missing, p.dead) == (1, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -90,7 +91,7 @@ class TestOvertaken:
         def overtake() -> None:
             if not overtaken:
                 overtaken.append(1)
-                shop.set("a", "lease_until = now() - interval '1 second'")
+                shop.set("a", lease_until=ago(seconds=1))
                 assert shop.indexer().embed(shop.tenant, shop.items()).ready
 
         shop.embedder = Picky(meanwhile=overtake)
@@ -110,14 +111,14 @@ class TestOvertaken:
         assert (row["stage"], row["waits"], row["attempts"], row["crash_count"]) == ("embedded", 1, 0, 0)
         with alone.database.control() as connection:
             search_indexes.finish_build(connection, build)
-        alone.set("a", "due_at = now()")
+        alone.set("a", due_at=ago())
         alone.indexer().upsert(alone.tenant, alone.items())
         assert len(alone.contents("a")) == 2
 
     def test_a_deleted_document_is_not_written(self, shop: Workshop) -> None:
         shop.admit(document("a", paragraphs(2)))
         indexer, items = through(shop, "embed"), shop.items()
-        shop.embedder = Picky(meanwhile=lambda: shop.set("a", "deleted = true, lease_token = null"))
+        shop.embedder = Picky(meanwhile=lambda: shop.set("a", deleted=True, lease_token=None))
         assert indexer.embed(shop.tenant, items).ready == []
         assert set(shop.chunks.values("embedding")) <= {None}
 
@@ -175,7 +176,7 @@ class TestTrouble:
     def test_an_outage_is_nobodys_failed_try(self, shop: Workshop) -> None:
         shop.admit(document("a"))
         through(shop, "embed")
-        shop.set("a", "attempts = 1, waits = 500")
+        shop.set("a", attempts=1, waits=500)
         shop.embedder = Picky(fails_from=1)
         shop.indexer().embed(shop.tenant, shop.items())
         row = shop.row("a")
@@ -391,12 +392,10 @@ class TestSlices:
 
         def look() -> None:
             given_up = time.monotonic() + 20
-            while (
-                now := (shop.row("a")["lease_until"] - ago()).total_seconds()
-            ) < -1 and time.monotonic() < given_up:
+            while (until := shop.row("a")["lease_until"]) < ago(seconds=1) and time.monotonic() < given_up:
                 time.sleep(0.01)
-            seen.append(now)
-            shop.set("a", "lease_until = lease_until - interval '10 seconds'")
+            seen.append((until - ago()).total_seconds())
+            shop.set("a", lease_until=until - timedelta(seconds=10))
 
         shop.embedder = Picky(meanwhile=look)
         shop.indexer(lease=0.001).embed(shop.tenant, shop.items())

@@ -421,8 +421,8 @@ class TestTheStateView:
         shop.admit(*(document(i) for i in ("indexed", "outdated", "failed", "gone")))
         shop.index()
         shop.admit(document("outdated", "edited"), document("pending", metadata={"source_path": "p/x.md"}))
-        shop.set("failed", "state = 'dead', last_error = 'why', attempts = 2, crash_count = 1")
-        shop.set("gone", "deleted = true")
+        shop.set("failed", state="dead", last_error="why", attempts=2, crash_count=1)
+        shop.set("gone", deleted=True)
         rows = shop.sql("select * from indexing_state")
         found = {r["source_path"]: r["status"] for r in rows}
         assert found == {

@@ -190,7 +190,7 @@ def test_a_deleted_document_is_gone_from_every_index(shelf: Shelf, moment: str) 
 
 def test_a_hidden_document_needs_no_work_in_any_index(shelf: Shelf) -> None:
     shelf.fill()
-    shelf.shop.set("a", "hidden = true")
+    shelf.shop.set("a", hidden=True)
     assert (shelf.progress().missing, shelf.due()) == (0, [])
 
 
@@ -208,7 +208,7 @@ def test_a_dead_document_is_copied_in_the_version_that_is_searchable(alone: Work
     alone.admit(document("a", paragraphs(2)))
     alone.index()
     alone.admit(document("a", "Poison."))
-    alone.set("a", "state = 'dead'")
+    alone.set("a", state="dead")
     shelf = Shelf(alone, strategy="fixed")
     shelf.fill()
     assert shelf.contents()["a"] == shelf.contents(first(shelf))["a"]

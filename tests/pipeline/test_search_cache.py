@@ -20,7 +20,7 @@ from pipeline.reranking import RerankOptions
 from pipeline.search import RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights, cache
 from pipeline.search.cache import Caches, MemoryCache
 from pipeline.search.records import Filter
-from tests.ledger import of_connection
+from tests.ledger import ago, of_connection
 from tests.pipeline.shelf import OTHER, Shelf
 from tests.pipeline.stores.depot import DIMENSIONS, Counting, Depot
 from tests.pipeline.workshop import Workshop, document
@@ -322,12 +322,12 @@ def test_the_ledgers_own_steps_and_other_tenants_change_no_state(
     shared_database: Database, shop: Workshop
 ) -> None:
     before = state(shop)
-    shop.set("one", "attempts = attempts + 1, due_at = now(), state = 'pending', lease_until = now()")
+    shop.set("one", attempts=1, due_at=ago(), state="pending", lease_until=ago())
     other = Workshop(shared_database, uuid4(), uuid4())
     other.admit(document("x", "a kestrel elsewhere"))
     other.index()
     assert state(shop) == before != ""
-    shop.set("one", "hidden = true")
+    shop.set("one", hidden=True)
     assert state(shop) != before
 
 

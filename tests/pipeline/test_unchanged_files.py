@@ -205,16 +205,12 @@ def told(run: runs.RunRow) -> dict[str, Any]:
 
 def rows(shop: Workshop) -> list[Any]:
     """What the ledger has of a folder."""
+    columns = ["external_id", "title", "kind", "url", "tags", "metadata", "security_level", "desired_hash"]
+    columns += ["desired_version", "state", "hidden", "deleted"]
     return [
-        dict(row)
-        for row in shop.sql(
-            """
-        select d.external_id, d.title, d.kind, d.url, d.tags, d.metadata, d.security_level, d.desired_hash,
-               d.desired_version, d.state, d.hidden, d.deleted, b.body
-        from document d left join document_body b on b.document_id = d.id
-        where d.source_id = :source order by d.external_id""",
-            source=shop.source,
-        )
+        {**{column: one[column] for column in columns}, "body": body}
+        for one in shop.documents(source_id=shop.source)
+        for body in shop.bodies.values("body", document_id=one["id"]) or [None]
     ]
 
 
@@ -303,16 +299,16 @@ def test_all_files_are_read_where_what_was_noted_does_not_count(
 @pytest.mark.parametrize(
     ("change", "counts"),
     [
-        ("state = 'pending'", {"queued": 1}),
-        ("state = 'dead'", {"failed": 1}),
-        ("deleted = true, hidden = true", {"queued": 1}),
-        ("pipeline_version = 'markdown-0|c1|m'", {"queued": 1}),
+        ({"state": "pending"}, {"queued": 1}),
+        ({"state": "dead"}, {"failed": 1}),
+        ({"deleted": True, "hidden": True}, {"queued": 1}),
+        ({"pipeline_version": "markdown-0|c1|m"}, {"queued": 1}),
     ],
 )
 def test_a_document_that_is_not_done_is_read_and_told_as_ever(
-    folder: Folder, opened: list[str], change: str, counts: dict[str, int]
+    folder: Folder, opened: list[str], change: dict[str, Any], counts: dict[str, int]
 ) -> None:
-    folder.comparing.set("b.md", change)
+    folder.comparing.set("b.md", **change)
     run = folder.sync()
     assert (run.listed, run.unchanged, opened) == (3, 2, ["b.md"])
     assert {name: getattr(run, name) for name in counts} == counts
@@ -321,7 +317,7 @@ def test_a_document_that_is_not_done_is_read_and_told_as_ever(
 def test_what_was_hidden_and_is_there_again_is_shown_without_being_read(
     folder: Folder, opened: list[str]
 ) -> None:
-    folder.comparing.set("b.md", "hidden = true")
+    folder.comparing.set("b.md", hidden=True)
     assert (folder.sync().restored, opened) == (1, [])
     assert not folder.comparing.row("b.md")["hidden"]
 

@@ -249,7 +249,7 @@ def test_words_are_counted_when_there_are_many_more(shop: Workshop) -> None:
 def test_a_document_that_can_never_be_embedded_stays_found_by_words(shop: Workshop) -> None:
     shop.admit(document("new", "A kestrel hovers."))
     cut(shop)
-    shop.set("new", "state = 'dead'")
+    shop.set("new", state="dead")
     found = search(shop, "kestrel", "keyword")
     assert titles(found) == ["new"]
     assert found.partial is None

@@ -48,7 +48,7 @@ def missing(shop: Workshop, hashes: list[bytes], model: str = MODEL) -> set[byte
 class TestBodies:
     def test_only_the_wanted_version_is_given_out(self, shop: Workshop) -> None:
         shop.admit(document("a", "one"), document("b", "two"))
-        shop.set("b", "desired_version = 2")
+        shop.set("b", desired_version=2)
         claim = shop.claim()
         with shop.database.tenant(shop.tenant) as connection:
             found = work_in_progress.bodies(connection, claim)

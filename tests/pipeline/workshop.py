@@ -109,9 +109,9 @@ class Workshop(Ledger):
         """The ledger row of a document."""
         return self.documents.one(id=self.id(external_id))
 
-    def set(self, external_id: str, assignment: str) -> None:
+    def set(self, external_id: str, /, **values: Any) -> None:
         """Change a document's row behind the ledger's back, to make time pass or workers die."""
-        self.sql(f"update document set {assignment} where id = :id", id=self.id(external_id))
+        self.documents.set({"id": self.id(external_id)}, **values)
 
     def contents(self, external_id: str) -> list[str]:
         """What search has of a document, in order."""

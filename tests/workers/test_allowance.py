@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,7 +17,7 @@ from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import BudgetSpent, EmbedderRefused
 from pipeline.ledger import embedding_use
 from tests.conftest import Addresses
-from tests.ledger import ago, of_connection
+from tests.ledger import ago, ahead, of_connection
 from tests.pipeline.workshop import Workshop, document
 from workers import runtime
 from workers.app import status
@@ -88,7 +89,7 @@ def held(parts: Runtime, fix: str = "correct embedding.apiKey") -> str:
     return name
 
 
-def stuck(parts: Runtime, delay: str, reason: str = "used up") -> None:
+def stuck(parts: Runtime, due_at: datetime, reason: str = "used up") -> None:
     """A document that waits to be embedded."""
     shop = Workshop(
         parts.database,
@@ -96,9 +97,7 @@ def stuck(parts: Runtime, delay: str, reason: str = "used up") -> None:
         parts.settings.project_id,
     )
     shop.admit(document("a"))
-    shop.set(
-        "a", f"stage = 'chunked', waits = 3, last_error = '{reason}', due_at = now() + interval '{delay}'"
-    )
+    shop.set("a", stage="chunked", waits=3, last_error=reason, due_at=due_at)
 
 
 def diagnosed(parts: Runtime) -> Diagnosis:
@@ -199,7 +198,7 @@ class TestTheRoom:
 
     def test_the_pump_keeps_to_it(self, opened: Open) -> None:
         parts = opened(**PAID)
-        stuck(parts, "-1 minute")
+        stuck(parts, ago(minutes=1))
 
         def sent(connection: Connection) -> int:
             return sum(one is not None for one in of_connection(connection).documents.values("enqueued_at"))
@@ -256,7 +255,7 @@ class TestWhatTheOperatorSees:
 
     def test_a_wait(self, opened: Open) -> None:
         parts = opened(**PAID)
-        stuck(parts, "2 hours")
+        stuck(parts, ahead(hours=2))
         shown = state(parts)
         assert (shown["state"], shown["error"], shown["documents"]) == ("waiting", "used up", 1)
         assert diagnosed(parts).status == "warning"
@@ -269,7 +268,7 @@ class TestWhatTheOperatorSees:
 
     def test_held_documents_are_not_late(self, opened: Open) -> None:
         parts = opened(**PAID)
-        stuck(parts, "-1 hour")
+        stuck(parts, ago(hours=1))
         assert doctor.waiting(parts).status == "warning"
         held(parts)
         assert doctor.waiting(parts).status == "ok"
@@ -304,7 +303,7 @@ class TestAStart:
 
     def test_what_waits_tries_again(self, opened: Open) -> None:
         parts = opened(**PAID)
-        stuck(parts, "10 hours")
+        stuck(parts, ahead(hours=10))
         sync.register(parts)
         assert state(parts)["state"] == "ok"
 
@@ -318,9 +317,9 @@ class TestACommandThatWaits:
 
     def test_it_does_not_wait_for_tomorrow(self, opened: Open) -> None:
         parts = opened(**PAID)
-        stuck(parts, "30 seconds")
+        stuck(parts, ahead(seconds=30))
         sync_now.raise_if_stuck(parts)
-        stuck(parts, "3 hours")
+        stuck(parts, ahead(hours=3))
         with pytest.raises(BudgetSpent, match="used up"):
             sync_now.raise_if_stuck(parts)
 

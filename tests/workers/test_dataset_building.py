@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from pipeline.errors import ConfigurationError
 from tests.conftest import Addresses, Site
-from tests.ledger import Ledger
+from tests.ledger import Ledger, of_tenant
 from workers import runtime
 from workers.app.evaluation import dataset, measuring, sandbox
 from workers.app.evaluation.dataset import read
@@ -141,13 +140,11 @@ class TestBuild:
     ) -> None:
         odd = "a\tb\nc\rd\\t"
         parts = stocked(work("A-2", duplicate_of=odd), work(odd, text="As it is found."))
-        with parts.database.tenant(parts.settings.tenant_id) as connection:
-            connection.execute(text("update document set desired_version = desired_version + 1"))
-            connection.execute(
-                text("""
-                    insert into document_body (document_id, tenant_id, version, body)
-                    select id, tenant_id, desired_version, 'Not indexed yet.' from document""")
-            )
+        acme = Ledger(of_tenant(parts.database, parts.settings.tenant_id))
+        for one in acme.documents():
+            newer = {"version": one["desired_version"] + 1, "body": "Not indexed yet."}
+            acme.documents.set({"id": one["id"]}, desired_version=newer["version"])
+            acme.bodies.add(document_id=one["id"], tenant_id=one["tenant_id"], **newer)
         dataset.build(parts, parts.settings.tenant_id, tmp_path / "out")
         made = read(tmp_path / "out")
         assert made.relevant == {odd: {"A-2": 2.0}, "A-2": {odd: 2.0}}

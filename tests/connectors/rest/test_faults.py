@@ -253,5 +253,10 @@ def test_an_issue_that_moved_to_another_project_goes_under_its_old_key(shop: Wor
         for _ in range(2):
             sync(shop, source_for(fake, preset="jira"), walk=True)  # type: ignore[arg-type]
 
-        rows = shop.sql("select external_id from document where not hidden and not deleted order by 1")
-        assert [row["external_id"] for row in rows] == ["OPS-9", "SHOP-1", "SHOP-3", "SHOP-4", "SHOP-5"]
+        assert shop.documents.values("external_id", hidden=False, deleted=False) == [
+            "OPS-9",
+            "SHOP-1",
+            "SHOP-3",
+            "SHOP-4",
+            "SHOP-5",
+        ]

@@ -170,7 +170,8 @@ def test_an_item_of_another_run_with_its_id_is_similar_work_and_the_item_itself_
 ) -> None:
     """Each run numbers from PBI-001; ids that a tracker gave are of one item, whatever it is called by now."""
     stocked(shop)
-    shop.set("PBI-7", """metadata = metadata || '{"pbi_id": "PBI-7"}'""")
+    metadata = shop.row("PBI-7")["metadata"]
+    shop.set("PBI-7", metadata={**metadata, "pbi_id": "PBI-7"})
     (found,) = (one for one in answer(shop)["similar_work"] if one["ref"] == "PBI-7")
     same = {**PBI, "id": "PBI-7", "title": found["title"].upper()}
     assert "PBI-7" not in refs(answer(shop, same), "similar_work")
@@ -179,7 +180,7 @@ def test_an_item_of_another_run_with_its_id_is_similar_work_and_the_item_itself_
     assert "PBI-7" not in refs(answer(shop, other_run, exclude=["PBI-7"]), "similar_work")
     untitled = {"id": "PBI-7", "description": PBI["description"]}
     assert EnrichmentRequest.from_json({"pbi": untitled}).is_itself("PBI-7", found["title"])
-    shop.set("PBI-7", """external_id = 'SHOP-7', metadata = metadata || '{"pbi_id": "SHOP-7"}'""")
+    shop.set("PBI-7", external_id="SHOP-7", metadata={**metadata, "pbi_id": "SHOP-7"})
     assert "SHOP-7" not in refs(answer(shop, {**other_run, "id": "SHOP-7"}), "similar_work")
 
 
@@ -218,7 +219,7 @@ def test_documents_are_read_with_one_statement_and_only_those_of_the_tenant(shop
     assert texts[shop.id("PBI-7")].similarities == {}
     stranger = DocumentTexts(shop.database, UUID(int=1))
     assert stranger.read([shop.id("PBI-7")], Filter()) == {}
-    shop.set("PBI-7", "hidden = true")
+    shop.set("PBI-7", hidden=True)
     assert list(DocumentTexts(shop.database, shop.tenant).read([shop.id("PBI-7")], Filter())) == []
 
 

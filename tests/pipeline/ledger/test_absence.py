@@ -52,7 +52,7 @@ def test_back_before_the_second_walk_means_restored(shop: Workshop) -> None:
 @pytest.mark.parametrize("hidden", [False, True])
 def test_an_incomplete_walk_proves_nothing(shop: Workshop, hidden: bool) -> None:
     shop.admit(document("a"))
-    shop.set("a", f"hidden = {hidden}")
+    shop.set("a", hidden=hidden)
     assert walk(shop, complete=False) == Pruned()
     assert states(shop) == {"a": (hidden, False)}
 

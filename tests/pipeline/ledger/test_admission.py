@@ -85,14 +85,14 @@ class TestVerdicts:
 
     def test_a_dead_document_in_the_very_same_form_counts_as_failed(self, shop: Workshop) -> None:
         shop.admit(document("a"))
-        shop.set("a", "state = 'dead'")
+        shop.set("a", state="dead")
         assert shop.admit(document("a")) == runs.Counts(failed=1)
         assert shop.row("a")["state"] == "dead"
 
     @pytest.mark.parametrize("state", ["done", "dead"])
     def test_force_takes_settled_documents_again(self, shop: Workshop, state: str) -> None:
         shop.admit(document("a"))
-        shop.set("a", f"state = '{state}', stage = 'done', attempts = 5, crash_count = 2, last_error = 'x'")
+        shop.set("a", state=state, stage="done", attempts=5, crash_count=2, last_error="x")
         assert shop.admit(document("a"), force=True).queued == 1
         row = shop.row("a")
         assert (row["desired_version"], row["state"], row["stage"]) == (2, "pending", "fetched")
@@ -111,14 +111,14 @@ class TestVerdicts:
     @pytest.mark.parametrize("state", ["done", "dead"])
     def test_another_pipeline_makes_every_document_changed(self, shop: Workshop, state: str) -> None:
         shop.admit(document("a"))
-        shop.set("a", f"state = '{state}'")
+        shop.set("a", state=state)
         assert shop.admit(document("a"), pipeline="test-1|other|m").queued == 1
         assert shop.row("a")["pipeline_version"] == "test-1|other|m"
 
     def test_a_preview_says_the_same_and_writes_nothing(self, shop: Workshop) -> None:
         shop.admit(document("same"), document("old"), document("dead"))
         shop.index()
-        shop.set("dead", "state = 'dead'")
+        shop.set("dead", state="dead")
         shop.admit(document("waits"))
         run = shop.open_run()
         page = Page(
@@ -193,13 +193,13 @@ class TestReturn:
     def test_a_hidden_document_that_comes_unchanged_is_shown_without_work(self, shop: Workshop) -> None:
         shop.admit(document("a"))
         shop.index()
-        shop.set("a", "hidden = true")
+        shop.set("a", hidden=True)
         assert shop.admit(document("a")) == runs.Counts(unchanged=1, restored=1)
         assert (shop.row("a")["hidden"], shop.items()) == (False, [])
 
     def test_a_hidden_document_that_comes_changed_is_shown_and_queued(self, shop: Workshop) -> None:
         shop.admit(document("a"))
-        shop.set("a", "hidden = true")
+        shop.set("a", hidden=True)
         assert shop.admit(document("a", "edited")) == runs.Counts(queued=1, restored=1)
         assert shop.row("a")["hidden"] is False
 
@@ -257,8 +257,8 @@ class TestCounts:
     def test_every_item_is_counted_under_one_heading(self, shop: Workshop) -> None:
         shop.admit(document("same"), document("dead"), document("hidden"))
         shop.index()
-        shop.set("dead", "state = 'dead'")
-        shop.set("hidden", "hidden = true")
+        shop.set("dead", state="dead")
+        shop.set("hidden", hidden=True)
         run = shop.open_run()
         page = Page(
             cursor={},
@@ -376,7 +376,7 @@ class TestOutdate:
     ) -> None:
         shop.admit(document("a", "one"), document("dead", "two"), document("gone"))
         shop.index()
-        shop.set("dead", "state = 'dead'")
+        shop.set("dead", state="dead")
         shop.admit_page(Page(cursor={}, deleted=("gone",)))
         run = shop.open_run()
         where = replace(shop.where(run), pipeline_version="test-1|new|m")

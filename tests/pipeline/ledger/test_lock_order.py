@@ -118,7 +118,7 @@ def test_taking_back_that_messages_were_sent_beside_a_worker_is_no_deadlock(
     first_, second, last = sorted("abc", key=alone.id)
     alone.admit(*(document(name) for name in "abc"))
     for name in (last, first_, second):  # as they lie in the table now
-        alone.set(name, "enqueued_at = now()")
+        alone.set(name, enqueued_at=ago())
     ids = [alone.id(name) for name in "abc"]
 
     def work_on_all() -> None:
@@ -257,7 +257,7 @@ def test_closing_runs_beside_a_clear_is_no_deadlock(alone: Workshop, others: Oth
 def test_a_walk_that_hides_and_shows_beside_a_worker_is_no_deadlock(alone: Workshop, others: Others) -> None:
     _, second = sorted("ab", key=alone.id)
     alone.admit(document("a"), document("b"))
-    alone.set(second, "hidden = true")
+    alone.set(second, hidden=True)
     claimed = alone.claim("a", "b")
 
     def walk() -> admission.Pruned:

@@ -34,21 +34,10 @@ def register(database: Database, tenant: UUID, project: UUID, name: str) -> UUID
     return made
 
 
-def plant(omniscient: SQL, source: UUID, **columns: Any) -> UUID:
+def plant(ledger: Ledger, source: UUID, **columns: Any) -> UUID:
     """A document of a source; what is not given is that of a finished one with two chunks."""
     values = {"id": uuid4(), "state": "done", "stage": "done", "chunk_count": 2, **columns}
-    values = {"external_id": str(values["id"]), **values}
-    names = ", ".join(values)
-    places = ", ".join(f"%({name})s" for name in values)
-    omniscient.execute(
-        f"""
-        insert into document (tenant_id, source_id, project_id, source_type, kind, title, desired_hash,
-                              pipeline_version, {names})
-        select tenant_id, id, project_id, 'text', 'reference', 'a title', 'h', 'p', {places}
-        from source where id = %(source)s""",
-        {**values, "source": source},
-    )
-    return values["id"]  # type: ignore[no-any-return]
+    return ledger.add_document(values.pop("external_id", str(values["id"])), source, **values)
 
 
 def figures(database: Database) -> dict[str, SimpleNamespace]:
@@ -87,28 +76,28 @@ def test_a_new_source_has_nothing(database: Database, notes: UUID) -> None:
 
 
 def test_documents_are_counted_by_what_became_of_them(
-    database: Database, notes: UUID, omniscient: SQL
+    database: Database, notes: UUID, ledger: Ledger
 ) -> None:
     for _ in range(3):
-        plant(omniscient, notes)
-    plant(omniscient, notes, state="pending", stage="fetched", chunk_count=5)  # an old version is searchable
-    plant(omniscient, notes, hidden=True)
-    plant(omniscient, notes, deleted=True, hidden=True, chunk_count=0)
-    plant(omniscient, notes, state="dead", stage="chunked", chunk_count=0)  # dropped: no letter
+        plant(ledger, notes)
+    plant(ledger, notes, state="pending", stage="fetched", chunk_count=5)  # an old version is searchable
+    plant(ledger, notes, hidden=True)
+    plant(ledger, notes, deleted=True, hidden=True, chunk_count=0)
+    plant(ledger, notes, state="dead", stage="chunked", chunk_count=0)  # dropped: no letter
     found = figures(database)["notes"]
     assert (found.documents, found.chunks, found.pending, found.dead, found.hidden) == (3, 11, 1, 0, 1)
 
 
 def test_sources_do_not_mix(
-    database: Database, tenant: UUID, project: UUID, notes: UUID, omniscient: SQL
+    database: Database, tenant: UUID, project: UUID, notes: UUID, ledger: Ledger
 ) -> None:
     other = tenant_id("other")
     with database.tenant(other) as connection:
         sources.ensure_tenant(connection, other, "other", project_id(other, "app"), "app")
     theirs = register(database, other, project_id(other, "app"), "wiki")
-    plant(omniscient, notes)
-    plant(omniscient, theirs)
-    plant(omniscient, theirs, state="pending", stage="chunked")
+    plant(ledger, notes)
+    plant(ledger, theirs)
+    plant(ledger, theirs, state="pending", stage="chunked")
     found = figures(database)
     assert (found["notes"].documents, found["notes"].pending) == (1, 0)
     assert (found["wiki"].documents, found["wiki"].pending, found["wiki"].tenant) == (1, 1, "other")
@@ -153,10 +142,10 @@ def test_the_error_of_an_open_run_counts_before_that_of_an_older_one(
 
 
 def test_dead_letters_are_named_newest_first_up_to_twenty(
-    database: Database, notes: UUID, omniscient: SQL, ledger: Ledger
+    database: Database, notes: UUID, ledger: Ledger
 ) -> None:
     for n in range(22):
-        plant(omniscient, notes, state="dead", stage="chunked", external_id=f"item-{n}", chunk_count=0)
+        plant(ledger, notes, state="dead", stage="chunked", external_id=f"item-{n}", chunk_count=0)
         ledger.add_letter(f"item-{n}", code="E002", reason="because", attempts=1)
     found = figures(database)["notes"]
     assert found.dead == 22
@@ -226,13 +215,11 @@ def test_the_last_run_has_its_counts(database: Database, tenant: UUID, notes: UU
     assert (last["listed"], last["queued"], last["skipped"], last["unchanged"]) == (9, 4, 5, 0)
 
 
-def test_an_open_run_is_counted_live(
-    database: Database, tenant: UUID, notes: UUID, omniscient: SQL, ledger: Ledger
-) -> None:
+def test_an_open_run_is_counted_live(database: Database, tenant: UUID, notes: UUID, ledger: Ledger) -> None:
     with database.tenant(tenant) as connection:
         run = runs.open_run(connection, tenant, notes, trigger="manual")
     for outcome in ("done", "done", None):
-        document = plant(omniscient, notes)
+        document = plant(ledger, notes)
         item = {"run_id": run, "document_id": document, "version": 1, "outcome": outcome}
         ledger.run_items.add(tenant_id=tenant, texts_embedded=3, **item)
     last = figures(database)["notes"].last_run
@@ -243,20 +230,20 @@ def test_an_open_run_is_counted_live(
     assert (newest["indexed"], newest["texts_embedded"]) == (2, 9)
 
 
-def test_the_backlog_by_stage_and_age(database: Database, notes: UUID, omniscient: SQL) -> None:
+def test_the_backlog_by_stage_and_age(database: Database, notes: UUID, ledger: Ledger) -> None:
     now = datetime.now(UTC)
     late, later = now - timedelta(minutes=5), now + timedelta(minutes=5)
-    plant(omniscient, notes, state="pending", stage="fetched", due_at=late)
-    plant(omniscient, notes, state="pending", stage="fetched", due_at=now, enqueued_at=now)
+    plant(ledger, notes, state="pending", stage="fetched", due_at=late)
+    plant(ledger, notes, state="pending", stage="fetched", due_at=now, enqueued_at=now)
     plant(
-        omniscient,
+        ledger,
         notes,
         state="pending",
         stage="embedded",
         due_at=later,
         enqueued_at=now - timedelta(hours=1),
     )
-    plant(omniscient, notes)
+    plant(ledger, notes)
     with database.control() as connection:
         found = overview.backlog(connection, resend=240)
     assert (found["pending"], found["in_flight"], found["dead"]) == (3, 1, 0)
@@ -268,13 +255,13 @@ def test_the_backlog_by_stage_and_age(database: Database, notes: UUID, omniscien
     ("sent_seconds_ago", "leased", "late"), [(5, False, False), (300, True, False), (300, False, True)]
 )
 def test_a_load_that_waits_for_its_turns_is_overdue_only_if_nobody_embeds(
-    database: Database, notes: UUID, omniscient: SQL, sent_seconds_ago: int, leased: bool, late: bool
+    database: Database, notes: UUID, ledger: Ledger, sent_seconds_ago: int, leased: bool, late: bool
 ) -> None:
     now = datetime.now(UTC)
     load = {"state": "pending", "stage": "chunked", "due_at": now - timedelta(minutes=20)}
-    plant(omniscient, notes, **load)
+    plant(ledger, notes, **load)
     more = {"lease_until": now + timedelta(minutes=1)} if leased else {}
-    plant(omniscient, notes, **load, enqueued_at=now - timedelta(seconds=sent_seconds_ago), **more)
+    plant(ledger, notes, **load, enqueued_at=now - timedelta(seconds=sent_seconds_ago), **more)
     with database.control() as connection:
         found = overview.backlog(connection, resend=240)["oldest_due_seconds"]
     assert (found or 0.0) > 1000 if late else found is None
@@ -289,8 +276,8 @@ def test_nothing_waits(database: Database) -> None:
         assert overview.canaries(connection) == {}
 
 
-def test_work_put_off_is_not_overdue(database: Database, notes: UUID, omniscient: SQL) -> None:
-    plant(omniscient, notes, state="pending", stage="fetched", due_at=datetime.now(UTC) + timedelta(hours=1))
+def test_work_put_off_is_not_overdue(database: Database, notes: UUID, ledger: Ledger) -> None:
+    plant(ledger, notes, state="pending", stage="fetched", due_at=datetime.now(UTC) + timedelta(hours=1))
     with database.control() as connection:
         assert overview.backlog(connection, resend=240)["oldest_due_seconds"] is None
 
@@ -335,9 +322,9 @@ def test_a_queue_without_a_worker_is_told_with_its_time_also_of_a_worker_that_en
     assert unserved() == dict.fromkeys(queues), "none was ever started"
 
 
-def test_the_index_that_is_read(database: Database, notes: UUID, omniscient: SQL, ledger: Ledger) -> None:
-    plant(omniscient, notes, chunk_count=3)
-    plant(omniscient, notes, chunk_count=4, deleted=True)
+def test_the_index_that_is_read(database: Database, notes: UUID, ledger: Ledger) -> None:
+    plant(ledger, notes, chunk_count=3)
+    plant(ledger, notes, chunk_count=4, deleted=True)
     with database.control() as connection:
         for model in ("first", "second"):
             connection.exec_driver_sql(
@@ -359,13 +346,13 @@ def test_the_index_that_is_read(database: Database, notes: UUID, omniscient: SQL
         assert (found["vector_index"], found["keyword_index"]) == ("hnsw", "gin")
 
 
-def test_no_figure_needs_a_text(database: Database, notes: UUID, omniscient: SQL) -> None:
-    plant(omniscient, notes)
+def test_no_figure_needs_a_text(database: Database, notes: UUID, ledger: Ledger) -> None:
+    plant(ledger, notes)
     assert "a title" not in str(figures(database)["notes"])
 
 
 def test_answers_for_step_4_are_counted_and_tell_their_worst_level_of_late(
-    database: Database, tenant: UUID, project: UUID, omniscient: SQL
+    database: Database, tenant: UUID, project: UUID, ledger: Ledger
 ) -> None:
     with database.control() as connection:
         assert overview.enrichment(connection) == {
@@ -378,14 +365,9 @@ def test_answers_for_step_4_are_counted_and_tell_their_worst_level_of_late(
         ("done", 1, 5),
         ("done", 4, 90),
     ):
-        omniscient.execute(
-            """
-            insert into enrichment_job (id, tenant_id, project_id, request, state, degradation_level, created_at,
-                                        finished_at)
-            values (gen_random_uuid(), %s, %s, '{}', %s, %s, now() - interval '40 s', now() - make_interval(secs => %s))
-            """,
-            (tenant, project, state, level, seconds),
-        )
+        end = None if seconds is None else ago(seconds=seconds)
+        how = {"state": state, "degradation_level": level, "created_at": ago(seconds=40), "finished_at": end}
+        ledger.jobs.add(id=uuid4(), tenant_id=tenant, project_id=project, request={}, **how)
     with database.control() as connection:
         found = overview.enrichment(connection)
     assert (found["waiting"], found["running"], found["degradation_level"]) == (1, 1, 3)

@@ -13,7 +13,7 @@ from sqlalchemy import text
 from pipeline.database.engine import Database
 from pipeline.documents import Page
 from pipeline.ledger import Item, Limits, Stage, due_work, work
-from tests.ledger import ago, of_connection
+from tests.ledger import ago, ahead, of_connection
 from tests.pipeline.workshop import Workshop, document, paragraphs
 
 
@@ -55,8 +55,8 @@ class TestEmbedding:
         for name in "abcdef":
             shop.admit(document(name))
         for name in "abc":
-            shop.set(name, "stage = 'chunked', due_at = now() - interval '1 hour'")
-        shop.set("d", "stage = 'embedded'")
+            shop.set(name, stage="chunked", due_at=ago(hours=1))
+        shop.set("d", stage="embedded")
         found = pump_once(shop, embed=embed, **limits)
         return {b.stage: len(b.items) for b in found.batches}
 
@@ -97,12 +97,10 @@ class TestChoosing:
         assert len(pump_once(shop).batches) == 1
         assert pump_once(shop) == due_work.PumpResult()
 
-    @pytest.mark.parametrize(
-        "state", ["due_at = now() + interval '1 minute'", "state = 'done'", "state = 'dead'"]
-    )
-    def test_neither_what_waits_nor_what_is_settled(self, shop: Workshop, state: str) -> None:
+    @pytest.mark.parametrize("state", [{"due_at": ahead(days=1)}, {"state": "done"}, {"state": "dead"}])
+    def test_neither_what_waits_nor_what_is_settled(self, shop: Workshop, state: dict[str, Any]) -> None:
         shop.admit(document("a"))
-        shop.set("a", state)
+        shop.set("a", **state)
         assert pump_once(shop).batches == ()
 
     def test_nothing_that_somebody_works_on(self, shop: Workshop) -> None:
@@ -113,7 +111,7 @@ class TestChoosing:
     def test_those_that_wait_longest_go_first(self, shop: Workshop) -> None:
         shop.admit(*(document(i) for i in "abcd"))
         for n, external_id in enumerate("dbca"):
-            shop.set(external_id, f"due_at = now() - interval '{10 - n} minutes'")
+            shop.set(external_id, due_at=ago(minutes=10 - n))
         found = pump_once(shop, in_flight=2)
         assert sorted(names(shop, found.batches[0])) == ["b", "d"]
 
@@ -135,8 +133,8 @@ class TestBatches:
 
     def test_stages_travel_apart(self, shop: Workshop) -> None:
         shop.admit(*(document(i) for i in "abc"))
-        shop.set("a", "stage = 'chunked'")
-        shop.set("b", "stage = 'embedded'")
+        shop.set("a", stage="chunked")
+        shop.set("b", stage="embedded")
         found = {b.stage: names(shop, b) for b in pump_once(shop).batches}
         assert found == {Stage.CHUNKED: ["a"], Stage.EMBEDDED: ["b"], Stage.FETCHED: ["c"]}
 
@@ -152,7 +150,7 @@ class TestBatches:
     def test_those_that_crashed_before_travel_alone(self, shop: Workshop) -> None:
         shop.admit(*(document(i) for i in "abcd"))
         for external_id in "ab":
-            shop.set(external_id, "crash_count = 1")
+            shop.set(external_id, crash_count=1)
         found = sorted(names(shop, b) for b in pump_once(shop).batches)
         assert [sorted(f) for f in found] in ([["a"], ["b"], ["c", "d"]], [["a"], ["b"], ["d", "c"]])
 
@@ -229,7 +227,7 @@ class TestTurns:
         others = [Workshop(shop.database, uuid4(), uuid4()) for _ in range(5)]
         for n, one in enumerate(others):
             one.admit(document("a"))
-            one.set("a", f"due_at = now() - interval '{n} minutes'")
+            one.set("a", due_at=ago(minutes=n))
         assert {tenant for tenant, _ in self.sent(shop, in_flight=2)} == {o.tenant for o in others[3:]}
 
 
@@ -323,9 +321,9 @@ class TestBounds:
     def test_a_lost_message_is_sent_again_after_a_while(self, shop: Workshop) -> None:
         shop.admit(document("a"))
         pump_once(shop, resend=60)
-        shop.set("a", "enqueued_at = now() - interval '59 seconds'")
+        shop.set("a", enqueued_at=ago(seconds=59))
         assert pump_once(shop, resend=60).batches == ()
-        shop.set("a", "enqueued_at = now() - interval '61 seconds'")
+        shop.set("a", enqueued_at=ago(seconds=61))
         assert len(pump_once(shop, resend=60).batches) == 1
 
     def test_what_is_being_worked_on_is_not_noted_as_unsent(self, shop: Workshop) -> None:
@@ -343,7 +341,7 @@ class TestBounds:
             work.postpone(connection, claimed, claimed.ids, delay=60, reason="busy")
         assert (shop.row("a")["turn"], shop.row("b")["turn"]) == (None, 0)
         assert names(shop, pump_once(shop).batches[0]) == ["b"]
-        shop.set("a", "due_at = now()")
+        shop.set("a", due_at=ago())
         assert names(shop, pump_once(shop).batches[0]) == ["a"]
         assert shop.row("a")["turn"] is not None
 

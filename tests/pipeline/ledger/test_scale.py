@@ -176,8 +176,8 @@ def test_figures_are_those_of_the_rows_whatever_happens_to_them(
     shop.index()
     agree()
     shop.admit(document("a", "edited"), run=shop.open_run())
-    shop.set("b", "hidden = true")
-    shop.set("c", "state = 'dead'")
+    shop.set("b", hidden=True)
+    shop.set("c", state="dead")
     shop.admit_page(Page(cursor={}, deleted=("d",)))
     agree()
     for name in ("a", "d", "e"):
@@ -253,7 +253,7 @@ def test_old_rows_go_in_small_transactions_tombstones_that_were_never_searchable
     shop.admit(*(document(name) for name in "abc"), document("young"), document("living"))
     shop.admit_page(Page(cursor={}, deleted=("a", "b", "c", "young")))
     for name in ("a", "b", "c", "living"):
-        shop.set(name, "first_seen_at = now() - interval '31 days'")
+        shop.set(name, first_seen_at=ago(days=31))
     monkeypatch.setattr(upkeep, "TRIMMED", 2)
     assert trim(shop.database, "document")
     assert len(shop.documents()) == 3
@@ -322,7 +322,7 @@ def test_indexes_are_built_with_the_memory_that_they_need_or_what_the_server_all
     """A graph that does not fit is finished on disk, many times more slowly; a parallel build clears what it may take."""
     shop.admit(document("a", "one"))
     shop.index()
-    shop.set("a", f"chunk_count = {chunks}")
+    shop.set("a", chunk_count=chunks)
     omniscient.execute("create table seen (memory text); grant insert on seen to public")
     omniscient.execute("""
         create function note() returns event_trigger language plpgsql as
@@ -365,6 +365,6 @@ def test_words_of_many_more_chunks_are_counted_at_once(shop: Workshop, ledger: L
         term_statistics.refresh(connection, shop.tenant, 1)
     ledger.statistics.set(chunks=20_000, refreshed_at=ago(seconds=1))
     for chunks, due in ((70_000, False), (90_000, True)):
-        shop.set("a", f"chunk_count = {chunks}")
+        shop.set("a", chunk_count=chunks)
         with shop.database.control() as connection:
             assert upkeep.tenants_to_count(connection) == [shop.tenant] * due

@@ -152,12 +152,7 @@ def look(shelf: Shelf) -> list[due_work.Batch]:
 def test_a_letter_about_a_fill_waits_for_nobody_who_writes_the_document(shelf: Shelf, others: Others) -> None:
     shop = shelf.shop
     assert shelf.due()
-    shop.sql(
-        """update index_document set crash_count = 3, lease_token = gen_random_uuid(),
-           lease_until = now() - interval '1 s' where index_id = :i and document_id = :id""",
-        i=shelf.index.id,
-        id=shop.id("b"),
-    )
+    shelf.kill("b")
     others.gate("before insert on chunk for each row")
     indexed = others.begin(lambda: through_all(shop))
     looked = others.begin(lambda: look(shelf), waiting=2)
@@ -220,7 +215,7 @@ def test_a_switch_beside_a_worker_is_no_deadlock(alone: Workshop, others: Others
     shelf = Shelf(alone, strategy="fixed")
     shelf.fill()
     for name in (last, first_, second):  # as they lie in the tables now
-        alone.set(name, "waits = 0")
+        alone.set(name, waits=0)
         alone.indexed.set({"index_id": shelf.index.id, "document_id": alone.id(name)}, chunk_count=7)
 
     def adopt() -> None:
@@ -286,7 +281,7 @@ def test_a_removed_document_that_comes_back_is_not_taken_for_an_old_one(
 ) -> None:
     alone.admit(document("a"))
     alone.admit_page(Page(cursor={}, deleted=("a",)))
-    alone.set("a", "first_seen_at = now() - interval '40 days'")
+    alone.set("a", first_seen_at=ago(days=40))
     run = alone.open_run()
 
     def trim() -> None:

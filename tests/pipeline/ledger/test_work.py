@@ -83,7 +83,7 @@ class TestClaiming:
     @pytest.mark.parametrize("state", ["done", "dead"])
     def test_settled_documents_are_skipped(self, shop: Workshop, state: str) -> None:
         shop.admit(document("a"))
-        shop.set("a", f"state = '{state}'")
+        shop.set("a", state=state)
         assert shop.claim("a").ids == []
 
     def test_the_crash_is_counted_before_the_work(self, shop: Workshop) -> None:
@@ -104,7 +104,7 @@ class TestClaiming:
     ) -> None:
         shop.admit(document("poison"), document("innocent"), document("late"))
         for external_id in ("poison", "innocent"):
-            shop.set(external_id, "crash_count = 1")
+            shop.set(external_id, crash_count=1)
         assert shop.claim("poison", "innocent", "late").ids == [shop.id("late")]
         assert shop.claim("innocent").ids == [shop.id("innocent")]
 
@@ -119,7 +119,7 @@ class TestClaiming:
         shop.admit(document("a"))
         fail(shop, shop.claim("a"), EmbedderUnavailable("busy", retry_after=60))
         assert shop.claim("a").ids == []
-        shop.set("a", "due_at = now()")
+        shop.set("a", due_at=ago())
         assert shop.claim("a").ids == [shop.id("a")]
 
     def test_it_tells_what_a_store_must_know(self, shop: Workshop) -> None:
@@ -132,7 +132,7 @@ class TestClaiming:
     def test_renewing_moves_only_our_leases(self, shop: Workshop) -> None:
         shop.admit(document("a"), document("b"))
         claimed = shop.claim("a", "b", lease=1)
-        shop.set("b", f"lease_token = '{uuid4()}'")
+        shop.set("b", lease_token=uuid4())
         with shop.database.tenant(shop.tenant) as connection:
             work.renew(connection, claimed, lease=500)
         assert seconds_until(shop, "a", "lease_until") > 400
@@ -142,7 +142,7 @@ class TestClaiming:
 class TestMovingOn:
     def test_the_next_stage_starts_with_a_clean_slate(self, shop: Workshop) -> None:
         shop.admit(document("a"))
-        shop.set("a", "last_error = 'x', crash_count = 1")
+        shop.set("a", last_error="x", crash_count=1)
         claimed = shop.claim("a")
         with shop.database.tenant(shop.tenant) as connection:
             ready = work.advance(connection, claimed, claimed.ids, Stage.CHUNKED)
@@ -155,7 +155,7 @@ class TestMovingOn:
             None,
         )
         assert row["enqueued_at"] is None, "it is chosen by turns"
-        shop.set("a", "due_at = now() - interval '1 hour'")
+        shop.set("a", due_at=ago(hours=1))
         claimed = shop.claim("a", stage=Stage.CHUNKED)
         assert seconds_until(shop, "a", "due_at") < -3000, "it keeps its turn"
         with shop.database.tenant(shop.tenant) as connection:
@@ -165,7 +165,7 @@ class TestMovingOn:
 
     def test_giving_back_is_no_crash(self, shop: Workshop) -> None:
         shop.admit(document("a"))
-        shop.set("a", "stage = 'embedded', crash_count = 1")
+        shop.set("a", stage="embedded", crash_count=1)
         claimed = shop.claim("a", stage=Stage.EMBEDDED)
         with shop.database.tenant(shop.tenant) as connection:
             again = work.put_back(connection, claimed, claimed.ids, Stage.CHUNKED)
@@ -180,7 +180,7 @@ class TestMovingOn:
     def test_finishing_makes_the_wanted_version_the_searchable_one(self, shop: Workshop) -> None:
         run = shop.open_run()
         shop.admit(document("a"), run=run)
-        shop.set("a", "attempts = 3")
+        shop.set("a", attempts=3)
         claimed = shop.claim("a")
         assert finish(shop, claimed) == 1
         row = shop.row("a")
@@ -207,14 +207,14 @@ class TestMovingOn:
         shop.admit(document("a"))
         fail(shop, shop.claim("a"), DocumentRejected("x"), dead=True)
         assert len(shop.dead_letters()) == 1
-        shop.set("a", "state = 'pending', due_at = now()")
+        shop.set("a", state="pending", due_at=ago())
         finish(shop, shop.claim("a"))
         assert shop.dead_letters() == []
 
     def test_a_version_that_is_searchable_already_is_not_finished_again(self, shop: Workshop) -> None:
         shop.admit(document("a"))
         claimed = shop.claim("a")
-        shop.set("a", "indexed_version = 1")
+        shop.set("a", indexed_version=1)
         assert finish(shop, claimed) == 0
         assert shop.row("a")["generation"] == 0
 
@@ -261,7 +261,7 @@ class TestFailing:
 
     def test_what_will_not_work_is_laid_aside_with_its_reason(self, shop: Workshop) -> None:
         shop.admit(document("a", "the secret text"))
-        shop.set("a", "stage = 'chunked'")
+        shop.set("a", stage="chunked")
         claimed = shop.claim("a", stage=Stage.CHUNKED)
         fail(shop, claimed, DocumentRejected("broken", fix="mend it"), dead=True)
         (letter,) = shop.dead_letters()
@@ -275,7 +275,7 @@ class TestFailing:
         shop.admit(document("a"))
         for _ in range(2):
             fail(shop, shop.claim("a"), DocumentRejected("x"), dead=True)
-            shop.set("a", "state = 'pending', due_at = now()")
+            shop.set("a", state="pending", due_at=ago())
         assert len(shop.dead_letters()) == 1
         shop.admit(document("a", "edited"))
         fail(shop, shop.claim("a"), DocumentRejected("x"), dead=True)

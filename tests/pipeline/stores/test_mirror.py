@@ -91,14 +91,14 @@ def test_what_is_hidden_deleted_or_restricted_leaves_the_store(
     assert len(beside.stored()) == left
     assert {id_.partition(":")[0] for id_ in beside.stored() if id_} >= {str(beside.shop.id("b"))}
     assert len(beside.store.near(np.ones(32, dtype="f4"), 10, scope)) == 2
-    beside.shop.set("a", "hidden = false, deleted = false, security_level = 'internal'")
+    beside.shop.set("a", hidden=False, deleted=False, security_level="internal")
     beside.carry()
     assert len(beside.stored()) == 5
 
 
 def test_steps_of_the_ledger_that_change_no_point_write_nothing(beside: Mirrored) -> None:
     beside.carry()
-    beside.shop.set("a", "last_error = 'x', attempts = 1, lease_until = now(), title = 'other'")
+    beside.shop.set("a", last_error="x", attempts=1, lease_until=ago(), title="other")
     beside.shop.admit(document("a", paragraphs(3)))
     beside.shop.index()
     assert beside.outbox() == []
@@ -107,12 +107,12 @@ def test_steps_of_the_ledger_that_change_no_point_write_nothing(beside: Mirrored
 def test_a_row_that_changes_while_it_is_carried_is_carried_again(beside: Mirrored) -> None:
     beside.carry()
     store, shop = beside.store, beside.shop
-    shop.set("a", "kind = 'decision'")
+    shop.set("a", kind="decision")
 
     class Late(MemoryStore):
         def put(self, collection: str, points: Sequence[Point]) -> None:
             if shop.documents.one(id=shop.id("a"))["kind"] == "decision":
-                shop.set("a", "kind = 'work'")
+                shop.set("a", kind="work")
             store.put(collection, points)
 
     assert Mirror(shop.database, "memory", Late()).carry(shop.tenant) == 3
@@ -124,7 +124,7 @@ def test_a_row_that_changes_while_it_is_carried_is_carried_again(beside: Mirrore
 
 def test_a_worker_whose_lease_ran_out_has_its_rows_carried_again(beside: Mirrored) -> None:
     beside.carry()
-    beside.shop.set("a", "kind = 'work'")
+    beside.shop.set("a", kind="work")
     with beside.shop.database.tenant(beside.shop.tenant) as connection:
         frozen = outbox.claim(connection, beside.shop.tenant, "memory", most=10, lease=0.0)
     assert beside.carry() == 3
@@ -157,7 +157,7 @@ def test_a_store_that_is_away_is_paused_and_nothing_is_lost(alone: Workshop) -> 
     beside = Mirrored(alone, store)
     beside.carry()
     store.error = StoreUnavailable("it is away", retry_after=7)
-    alone.set("a", "kind = 'work'")
+    alone.set("a", kind="work")
     with pytest.raises(StoreUnavailable):
         beside.mirror.carry(alone.tenant)
     row = beside.row
@@ -214,8 +214,8 @@ def test_a_batch_that_takes_longer_than_its_lease_is_nobody_elses(alone: Worksho
 def test_a_chunk_that_kills_workers_travels_alone_and_is_given_up(beside: Mirrored) -> None:
     beside.carry()
     shop = beside.shop
-    shop.set("a", "kind = 'work'")
-    shop.set("b", "kind = 'work'")
+    shop.set("a", kind="work")
+    shop.set("b", kind="work")
     shop.outbox.set({"document_id": shop.id("a"), "ord": 1}, crash_count=3)
     assert beside.carry() >= 4
     assert [(row["ord"], row["crash_count"]) for row in beside.outbox()] == [(1, 4)]
@@ -326,7 +326,7 @@ def test_a_store_that_cannot_read_its_points_is_emptied_and_filled_anew(alone: W
     store.damaged = {"chunks-1"}
     assert store.stats(beside.scope()).points == len(beside.expected())
     if met_by == "a chunk":
-        alone.set("a", "kind = 'work'")
+        alone.set("a", kind="work")
         with pytest.raises(StoreDamaged):
             beside.mirror.carry(alone.tenant)
     else:
@@ -363,7 +363,7 @@ def test_a_database_that_was_restored_is_noticed(beside: Mirrored) -> None:
 
 def test_what_is_under_way_when_a_store_is_emptied_is_carried_again(beside: Mirrored) -> None:
     beside.carry()
-    beside.shop.set("a", "kind = 'work'")
+    beside.shop.set("a", kind="work")
     with beside.shop.database.tenant(beside.shop.tenant) as connection:
         claimed = outbox.claim(connection, beside.shop.tenant, "memory", most=10, lease=60)
     with beside.shop.database.control() as connection:
@@ -413,7 +413,7 @@ def test_what_a_late_carrier_may_have_written_is_carried_again(alone: Workshop) 
                 super().put(collection, points)
                 return
             late.append(True)
-            alone.set("a", "kind = 'work'")
+            alone.set("a", kind="work")
             alone.outbox.set(lease_until=ago(seconds=1))
             assert Mirror(alone.database, "memory", self).carry(alone.tenant) == 1
             super().put(collection, points)
@@ -451,7 +451,7 @@ def test_each_search_index_has_a_collection_which_goes_with_it(alone: Workshop) 
 
 
 def test_a_tenant_sees_only_its_own_rows(beside: Mirrored, database: Database) -> None:
-    beside.shop.set("a", "kind = 'work'")
+    beside.shop.set("a", kind="work")
     other = Workshop(beside.shop.database, UUID(int=77), UUID(int=78))
     other.admit(document("a", paragraphs(1)))
     other.index()

@@ -128,11 +128,10 @@ def test_more_candidates_than_ef_search_by_default_come_whole(full: Depot, quest
 
 
 def test_the_index_finds_what_an_exact_search_finds(full: Depot) -> None:
-    rows = full.sql("select document_id, ord, embedding from chunk order by document_id, ord limit 40")
-    for row in rows:
-        vector = np.asarray(row.embedding.to_list(), dtype=np.float32)
+    for row in full.chunks()[:40]:
+        vector = np.asarray(row["embedding"].to_list(), dtype=np.float32)
         (best,) = full.ask(vector=vector, keywords=False, candidates=1)
-        assert (best.document.id, best.chunk.ord) == (row.document_id, row.ord)
+        assert (best.document.id, best.chunk.ord) == (row["document_id"], row["ord"])
 
 
 @pytest.mark.req("001-075")
@@ -224,15 +223,14 @@ def test_each_way_finds_what_a_filter_lets_through(
 ) -> None:
     """Asked so often that the server plans no more, with filters of 1 and of 99 percent in turn."""
     directions = unit(np.random.default_rng(5).normal(size=(8, DIMENSIONS)).astype(np.float32))
-    rows = full.sql(
-        "select c.document_id, c.ord, c.embedding, d.kind from chunk c join document d on d.id = c.document_id"
-    )
-    vectors = np.array([row.embedding.to_list() for row in rows], dtype=np.float32)
+    rows, kinds = full.chunks(), dict(full.documents.values("id", "kind"))
+    vectors = np.array([row["embedding"].to_list() for row in rows], dtype=np.float32)
     shares = []
     for direction in directions:
         order = np.argsort(-(vectors @ direction))
         for kind in (Kind.DECISION, Kind.WORK):
-            book = [(rows[n].document_id, rows[n].ord) for n in order if rows[n].kind == kind][:30]
+            ranked = ((rows[n]["document_id"], rows[n]["ord"]) for n in order)
+            book = [place for place in ranked if kinds[place[0]] == kind][:30]
             given: dict[str, Any] = {"keywords": False, "candidates": 30, "filter": Filter(kinds=(kind,))}
             found = wide(full, monkeypatch, narrow, vector=direction, **given)
             assert len(found) == 30

@@ -109,7 +109,7 @@ def test_times_filter_on_the_last_change_or_the_creation(shared_database: Databa
 def test_the_whole_document_counts_by_the_centroid_of_this_very_index(shelf: Depot) -> None:
     vector = shelf.embedder.embed_query("kestrel")
     assert {c.centroid for c in shelf.ask("kestrel", vector=vector)} == {None}
-    halves = f"array_fill(1.0::real, array[{DIMENSIONS}])::vector::halfvec".replace("::", "\\:\\:")
+    halves = str([1.0] * DIMENSIONS)
     with shelf.database.tenant(shelf.tenant) as connection:
         other = open_index(
             connection, provider="x", model="other", dimensions=DIMENSIONS, chunker="structure", pipeline="p"
@@ -117,14 +117,10 @@ def test_the_whole_document_counts_by_the_centroid_of_this_very_index(shelf: Dep
     for title, index, of in (
         ("one", shelf.index.id, halves),
         ("two", other.id, halves),
-        ("three", shelf.index.id, "null"),
+        ("three", shelf.index.id, None),
     ):
-        shelf.sql(
-            f"""insert into index_document (tenant_id, index_id, document_id, version, centroid)
-                select tenant_id, :index, id, 1, {of} from document where title = :t""",
-            index=index,
-            t=title,
-        )
+        key = {"index_id": index, "document_id": shelf.documents.one(title=title)["id"]}
+        shelf.indexed.add(tenant_id=shelf.tenant, version=1, centroid=of, **key)
     found = {c.document.title: c.centroid for c in shelf.ask("kestrel", vector=vector)}
     ones = np.ones(DIMENSIONS) / np.sqrt(DIMENSIONS)
     assert found["one"] == pytest.approx(float(ones @ vector), abs=0.005)

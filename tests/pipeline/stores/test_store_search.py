@@ -222,12 +222,12 @@ class World:
             shop.index()
         self.shop.admit(document("d0", paragraphs(1, "shorter")))  # the second chunk is stale
         self.shop.index()
-        self.shop.set("d1", "hidden = true")
-        self.shop.set("d2", "hidden = true, deleted = true")
-        self.shop.set("d3", "security_level = 'secret'")
-        self.shop.set("d4", "served_level = 'secret'")
-        self.shop.set("d5", """metadata = metadata || '{"acl": [["ann"]]}'""")
-        self.shop.set("d6", f"project_id = '{uuid4()}'")
+        self.shop.set("d1", hidden=True)
+        self.shop.set("d2", hidden=True, deleted=True)
+        self.shop.set("d3", security_level="secret")
+        self.shop.set("d4", served_level="secret")
+        self.shop.set("d5", metadata={**self.shop.row("d5")["metadata"], "acl": [["ann"]]})
+        self.shop.set("d6", project_id=uuid4())
         self.forbidden = {self.shop.id(f"d{n}") for n in range(1, 7)} | {self.other.id("theirs")}
         ids = [self.shop.id(f"d{n}") for n in range(24)] + [self.other.id("theirs"), uuid4()]
         self.ids = [f"{id_}:{n}" for id_ in ids for n in range(3)]

@@ -110,7 +110,7 @@ def liar(parts: Runtime, monkeypatch: pytest.MonkeyPatch) -> Iterator[Liar]:
     ghosts = ("public-6", "public-7")
     shop.admit(*(document(name, f"Mooring lines of evil {name}, public 0.") for name in ghosts))
     shop.index()
-    shop.set("public-6", "hidden = true")
+    shop.set("public-6", hidden=True)
     shop.admit(document("public-7", "Mooring lines of acme berth, public 0."))
     shop.index()
     ids = [
