@@ -39,7 +39,10 @@ class Table:
 
     def __call__(self, **like: Any) -> list[Row]:
         """The rows that have these values, in order."""
-        rows = self._run(f"select * from {self._name} order by {self._order}", {})
+        return self._read("*", like)
+
+    def _read(self, columns: str, like: Row) -> list[Row]:
+        rows = self._run(f"select {columns} from {self._name} order by {self._order}", {})
         return [row for row in rows if all(row[column] == value for column, value in like.items())]
 
     def one(self, **like: Any) -> Row:
@@ -49,7 +52,8 @@ class Table:
 
     def values(self, *columns: str, **like: Any) -> list[Any]:
         """These columns of such rows: tuples, or of a single column what it holds."""
-        rows = [tuple(row[column] for column in columns) for row in self(**like)]
+        found = self._read(", ".join(dict.fromkeys((*columns, *like))), like)
+        rows = [tuple(row[column] for column in columns) for row in found]
         return [row[0] for row in rows] if len(columns) == 1 else rows
 
     def set(self, key: Any = None, /, **values: Any) -> int:

@@ -228,7 +228,9 @@ class Drill:
                 for number in range(self.poison):
                     version = self.versions[tenant, 0]
                     (folder / f"poison-{number}.md").write_text(f"# Poison {number}\n\nPOISON {version}\n")
-        self.ledger.sources.set(next_sync_at=ago())
+        self.sql(
+            "update source set next_sync_at = now() returning id"
+        )  # by the server's clock, which may be moved
 
     def feed(self, pages: int | None = None) -> None:
         """Publish, and wait for the walk to bring work: a fault that hits nothing proves nothing."""

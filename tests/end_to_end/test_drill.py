@@ -26,7 +26,6 @@ from tests.end_to_end.attacked import TENANTS, Drill, asking, installed, report
 from tests.end_to_end.faults import FAULTS, STORE_FAULTS
 from tests.fakes.rest_service import TOKEN, FakeJira
 from tests.fakes.server import Fault
-from tests.ledger import ago
 
 FULL = os.environ.get("LARDER_DRILL") == "10"
 QUICK = (
@@ -194,7 +193,7 @@ def edit(board: FakeJira, drill: Drill, count: int) -> None:
         board.records[new] = {**board.records.pop(last), "key": new}
         del board.records[keys[0]]
     board.faults.next(Fault.status(429, headers={"Retry-After": "1"}))
-    drill.ledger.sources.set(next_sync_at=ago())
+    drill.sql("update source set next_sync_at = now() returning id")
 
 
 @pytest.mark.timeout(3600)
@@ -221,7 +220,7 @@ def test_nothing_of_a_board_is_lost_doubled_or_stale_whatever_fails() -> None:
             drill.heal()
             for _ in range(2):  # what is absent once is hidden, and gone if it is absent twice
                 assert drill.settled(300 if FULL else 90) is not None, drill.standing()
-                drill.ledger.sources.set(next_sync_at=ago(), next_walk_at=ago())
+                drill.sql("update source set next_sync_at = now(), next_walk_at = now() returning id")
             assert drill.settled(300 if FULL else 90) is not None, drill.standing()
             expected, actual = chunks_of(board), searchable(drill)
             lost = {key: chunks - actual.get(key, Counter()) for key, chunks in expected.items()}

@@ -281,7 +281,7 @@ def test_a_spent_day_waits_for_the_next(fleet: Paying) -> None:
     assert json.loads(asked.stdout)["degradation_level"] == 3, (
         "by words alone: the day is spent for questions, too"
     )
-    for day in set(fleet.ledger.usage.values("day")):
+    for day in sorted(set(fleet.ledger.usage.values("day"))):
         fleet.ledger.usage.set({"day": day}, day=day - timedelta(days=1))
     fleet.ledger.documents.set(due_at=ago())  # midnight
     fleet.until(fleet.settled)

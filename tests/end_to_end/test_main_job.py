@@ -51,7 +51,7 @@ def holding(ledger: Ledger, words: str) -> int:
 
 
 @pytest.mark.req("ORD-01", "ORD-02")
-def test_beat_alone_brings_a_new_source_in(harbour: Any, sql: Sql, ledger: Ledger, until: Until) -> None:
+def test_beat_alone_brings_a_new_source_in(harbour: Any, ledger: Ledger, until: Until) -> None:
     def arrived() -> bool:
         return len(ledger.documents(state="done", source_type="documentation")) == 3
 
@@ -62,7 +62,7 @@ def test_beat_alone_brings_a_new_source_in(harbour: Any, sql: Sql, ledger: Ledge
 
 
 def test_indexes_that_were_put_off_are_built_beside_the_tasks(
-    harbour: Any, sql: Sql, ledger: Ledger, until: Until
+    harbour: Any, ledger: Ledger, until: Until
 ) -> None:
     assert until(lambda: bool(ledger.indexes(keyword_built=True)), 40)
     assert until(lambda: not any(ledger.indexes.values("lease_token")), 10)
@@ -109,9 +109,7 @@ def test_index_waits_and_reports_counts_that_add_up(harbour: Any, ledger: Ledger
     assert len(ledger.runs(finished_at=None)) == 0
 
 
-def test_a_changed_file_is_noticed_without_a_command(
-    harbour: Any, sql: Sql, until: Until, ledger: Ledger
-) -> None:
+def test_a_changed_file_is_noticed_without_a_command(harbour: Any, until: Until, ledger: Ledger) -> None:
     harbour.write("docs/moorings.md", "# Moorings\n\nNow a vessel needs three quartzite bollards.\n")
 
     def arrived() -> bool:
@@ -122,7 +120,7 @@ def test_a_changed_file_is_noticed_without_a_command(
 
 
 @pytest.mark.req("002-010", "002-011", "002-003")
-def test_ingest_takes_any_folder_and_updates_it(harbour: Any, sql: Sql, ledger: Ledger) -> None:
+def test_ingest_takes_any_folder_and_updates_it(harbour: Any, ledger: Ledger) -> None:
     harbour.write("elsewhere/a.md", "# Alpha\n\nAbout anchors.\n")
     harbour.write("elsewhere/b.txt", "Beta\n\nAbout buoys.\n")
     harbour.write("elsewhere/c.json", '{"title": "Gamma", "note": "About gangways."}')
@@ -136,9 +134,7 @@ def test_ingest_takes_any_folder_and_updates_it(harbour: Any, sql: Sql, ledger: 
 
 
 @pytest.mark.req("003-001", "003-002", "003-003")
-def test_an_engine_elsewhere_calls_the_actions_through_the_queue(
-    harbour: Any, sql: Sql, ledger: Ledger
-) -> None:
+def test_an_engine_elsewhere_calls_the_actions_through_the_queue(harbour: Any, ledger: Ledger) -> None:
     found = state(harbour)
     registry: dict[str, Callable[..., Any]] = {}
     with Client(found["database_url"], broker_url=found["broker_url"], deadline=60) as client:
@@ -453,7 +449,7 @@ def test_no_text_reaches_a_log(harbour: Any) -> None:
 
 @pytest.mark.parametrize("left", ["by Ctrl-C", "by the API"])
 def test_a_sync_is_asked_of_the_api_and_needs_neither_it_nor_whoever_asked(
-    harbour: Any, sql: Sql, until: Until, left: str, ledger: Ledger
+    harbour: Any, until: Until, left: str, ledger: Ledger
 ) -> None:
     processes = {one["name"]: psutil.Process(one["pid"]) for one in state(harbour)["processes"]}
     runs = len(ledger.runs())
@@ -494,7 +490,7 @@ def test_a_second_up_is_refused(harbour: Any) -> None:
     assert "Traceback" not in answer.err
 
 
-def test_down_leaves_no_process_and_up_finds_everything_again(harbour: Any, sql: Sql, ledger: Ledger) -> None:
+def test_down_leaves_no_process_and_up_finds_everything_again(harbour: Any, ledger: Ledger) -> None:
     pids = state(harbour)["pids"]
     documents = len(ledger.documents(state="done"))
     assert harbour.larder("down").code == 0

@@ -161,9 +161,9 @@ class TestTurns:
         found = pump_once(shop, embed=embed, **limits)
         ids = [item.document_id for batch in found.batches for item in batch.items]
         with shop.database.control() as connection:
-            rows = of_connection(connection).documents()
-        known = {row["id"]: (row["tenant_id"], row["source_id"]) for row in rows}
-        return [known[i] for i in ids]
+            rows = of_connection(connection).documents.values("id", "tenant_id", "source_id")
+        known = {key: place for key, *place in rows}
+        return [(tenant, source) for tenant, source in (known[i] for i in ids)]
 
     @pytest.mark.parametrize(("stage", "in_flight"), [("fetched", 320), ("chunked", 288)])
     def test_loads_take_turns_by_tenant_and_then_by_source(

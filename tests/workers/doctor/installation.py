@@ -74,8 +74,9 @@ class Store:
     def waiting(self, stage: Stage) -> list[Item]:
         """Documents that wait for a stage."""
         with self.parts.database.control() as connection:
-            waiting = of_connection(connection).documents(state="pending", stage=stage.value)
-            return [Item(row["id"], row["desired_version"]) for row in waiting]
+            documents = of_connection(connection).documents
+            waiting = documents.values("id", "desired_version", state="pending", stage=stage.value)
+            return [Item(*one) for one in waiting]
 
     def examine(self, *, repair: bool = False) -> Findings:
         """The doctor's findings by the name of their check."""
