@@ -61,7 +61,7 @@ def stock(shared_database: Database) -> Depot:
             index_id=depot.index.id,
             version=1,
             document_id=row["document_id"],
-            c=HalfVector(centroid),
+            centroid=HalfVector(centroid),
         )
     depot.count()
     return depot

@@ -334,7 +334,7 @@ def test_old_use_and_dead_claims_are_trimmed(opened: Open) -> None:
         used = of_connection(connection)
         used.usage.set(day=ago(days=401).date())
         embedding_use.add_usage(connection, meter, embedding_use.Used(calls=7))
-        dead = {"holder": uuid4(), "until": ago(days=2)}
+        dead = {"token": uuid4(), "until": ago(days=2)}
         used.claimed_texts.add(tenant_id=parts.settings.tenant_id, model="m", hash=b"h", **dead)
     maintenance.trim(parts)
     with parts.database.tenant(parts.settings.tenant_id) as connection:
