@@ -84,16 +84,14 @@ class Table:
         return f"where {' and '.join(each)}", {f"of {c}": v for c, v in values.items()}
 
 
-def _owner(document: Row) -> Row:
-    return {"tenant_id": document["tenant_id"], "source_id": document["source_id"]}
+def _place(source: Row) -> Row:
+    return {"tenant_id": source["tenant_id"], "project_id": source["project_id"]}
 
 
 def _given(values: Row) -> Row:
-    return {column: Jsonb(value) if _is_json(value) else value for column, value in values.items()}
-
-
-def _is_json(value: Any) -> bool:
-    return isinstance(value, dict) or (isinstance(value, list) and isinstance((*value, "")[0], dict | list))
+    """A list of texts is an array; of objects or lists it is JSON, as an object is."""
+    inner = {c: (*v, "")[0] if isinstance(v, list) else v for c, v in values.items()}
+    return {c: Jsonb(v) if isinstance(inner[c], dict | list) else v for c, v in values.items()}
 
 
 class Ledger:
@@ -139,31 +137,18 @@ class Ledger:
             return self.sources.one()
         return self.sources.one(**{"name" if isinstance(which, str) else "id": which})
 
-    def add_source(self, name: str, beside: str | None = None, **values: Any) -> UUID:
+    def add_source(self, name: str, beside: str | None = None, **values: Any) -> None:
         """A source in the project of another."""
         of = self._source(beside)
         own = {"id": source_id(of["tenant_id"], name), "name": name, "kind": "text", "config_hash": ""}
-        place = {"tenant_id": of["tenant_id"], "project_id": of["project_id"]}
-        added: UUID = self.sources.add(**{**own, **place, **values})["id"]
-        return added
+        self.sources.add(**{**_place(of), **own, **values})
 
     def add_document(self, name: str, source: str | UUID | None = None, **values: Any) -> UUID:
         """A document that waits for its first stage, of this source or of the only one."""
         of = self._source(source)
-        plain = {
-            "source_type": "text",
-            "kind": "reference",
-            "title": f"Title of {name}",
-            "pipeline_version": "p",
-        }
-        own = {
-            "id": document_id(of["id"], name),
-            "source_id": of["id"],
-            "external_id": name,
-            "desired_hash": "h",
-        }
-        place = {"tenant_id": of["tenant_id"], "project_id": of["project_id"]}
-        added: UUID = self.documents.add(**{**plain, **own, **place, **values})["id"]
+        own = {"id": document_id(of["id"], name), "source_id": of["id"], "external_id": name, "title": name}
+        plain = {"source_type": "text", "kind": "reference", "desired_hash": "h", "pipeline_version": "p"}
+        added: UUID = self.documents.add(**{**_place(of), **own, **plain, **values})["id"]
         return added
 
     def add_worker(self, name: str, queues: str, **values: Any) -> None:
@@ -174,39 +159,42 @@ class Ledger:
         """A dead letter of this document, or of the first."""
         which = {} if document is None else {"external_id" if isinstance(document, str) else "id": document}
         of = self.documents(**which)[0]
+        own = {
+            "tenant_id": of["tenant_id"],
+            "source_id": of["source_id"],
+            "document_id": of["id"],
+            "version": 1,
+        }
         plain = {"stage": "chunked", "code": "E003", "reason": "no", "attempts": 8, "crash_count": 0}
-        return self.dead.add(**_owner(of), document_id=of["id"], **{"version": 1, **plain, **values})
+        return self.dead.add(**{**own, **plain, **values})
 
-    def bury(self, document: str, **values: Any) -> Row:
+    def bury(self, document: str) -> None:
         """Have this document fail for good."""
         self.documents.set(document, state="dead")
-        return self.add_letter(document, **values)
+        self.add_letter(document)
 
     def add_job(self, source: str | None = None, **values: Any) -> Row:
         """A question about the project of this source."""
-        of = self._source(source)
-        plain = {"id": uuid4(), "tenant_id": of["tenant_id"], "project_id": of["project_id"], "request": {}}
-        return self.jobs.add(**{**plain, **values})
+        return self.jobs.add(**{"id": uuid4(), **_place(self._source(source)), "request": {}, **values})
 
     def add_run(self, source: str | UUID | None = None, **values: Any) -> int:
         """A run of this source or of the only one."""
         of = self._source(source)
-        plain = {"tenant_id": of["tenant_id"], "source_id": of["id"], "trigger": "manual"}
-        added: int = self.runs.add(**{**plain, **values})["id"]
+        own = {"tenant_id": of["tenant_id"], "source_id": of["id"], "trigger": "manual"}
+        added: int = self.runs.add(**{**own, **values})["id"]
         return added
 
     def count_waiting(self, documents: int, source: str | None = None) -> None:
         """Note so many documents more that wait, without any."""
         of = self._source(source)
-        self.counts.add(
-            tenant_id=of["tenant_id"],
-            source_id=of["id"],
-            state="pending",
-            stage="chunked",
-            hidden=False,
-            documents=documents,
-            chunks=0,
-        )
+        counted = {
+            "state": "pending",
+            "stage": "chunked",
+            "hidden": False,
+            "documents": documents,
+            "chunks": 0,
+        }
+        self.counts.add(tenant_id=of["tenant_id"], source_id=of["id"], **counted)
 
 
 def of_all(connect: Callable[[], AbstractContextManager[psycopg.Connection[Any]]]) -> Run:

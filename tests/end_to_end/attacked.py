@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import psutil
@@ -150,9 +150,6 @@ class Asking:
                 self.refused += 1  # and told so: nobody waits for it
 
 
-Answer = TypeVar("Answer")
-
-
 @dataclass
 class Drill:
     """The installation, its attackers, and what is expected of it."""
@@ -200,7 +197,7 @@ class Drill:
         return Ledger(lambda statement, values: self._patiently(lambda: run(statement, values)))
 
     @staticmethod
-    def _patiently(ask: Callable[[], list[Answer]]) -> list[Answer]:
+    def _patiently(ask: Callable[[], list[Any]]) -> list[Any]:
         """Waits for a server that is just coming back."""
         end = time.monotonic() + 30
         while True:
@@ -257,12 +254,9 @@ class Drill:
 
     def until_indexed(self, seconds: float) -> None:
         """Until another document is searchable, so many seconds at most."""
-
-        def indexed() -> int:
-            return sum(self.ledger.documents.values("generation"))
-
-        before, end = indexed(), time.monotonic() + seconds
-        while indexed() == before and time.monotonic() < end:
+        known = self.ledger.documents
+        before, end = sum(known.values("generation")), time.monotonic() + seconds
+        while sum(known.values("generation")) == before and time.monotonic() < end:
             self.tend()
             time.sleep(0.1)
 

@@ -264,9 +264,8 @@ def test_a_spent_day_waits_for_the_next(fleet: Paying) -> None:
     fleet.publish(pages("day", 20))
 
     def waits() -> bool:
-        pending = fleet.ledger.documents(state="pending")
-        going = any(one["due_at"] < ahead(seconds=30) for one in pending)
-        return any(one["waits"] for one in pending) and not going
+        pending = fleet.ledger.documents.values("waits", "due_at", state="pending")
+        return any(n for n, _ in pending) and all(due_at >= ahead(seconds=30) for _, due_at in pending)
 
     fleet.until(waits)
     found = fleet.status()["embedding"]

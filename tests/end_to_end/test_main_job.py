@@ -314,21 +314,13 @@ def take(ledger: Ledger) -> None:
     make_due(ledger, "docs/moorings.md", stage="embedded", **lease)
 
 
-def give_back(ledger: Ledger) -> None:
-    """End that."""
-    over = {"state": "done", "stage": "done", "lease_token": None, "lease_until": None}
-    ledger.documents.set("docs/moorings.md", **over)
+OVER = {"state": "done", "stage": "done", "lease_token": None, "lease_until": None}
 
 
-def forge(ledger: Ledger) -> None:
-    for one in ledger.audit():
-        ledger.audit.set({"tenant_id": one["tenant_id"], "seq": one["seq"]}, actor=one["actor"] + "!")
-
-
-def unforge(ledger: Ledger) -> None:
+def forge(ledger: Ledger, change: Callable[[str], str]) -> None:
     for one in ledger.audit():
         key = {"tenant_id": one["tenant_id"], "seq": one["seq"]}
-        ledger.audit.set(key, actor=one["actor"].rstrip("!"))
+        ledger.audit.set(key, actor=change(one["actor"]))
 
 
 RUNNING: dict[str, tuple[Change, Change]] = {
@@ -340,7 +332,7 @@ RUNNING: dict[str, tuple[Change, Change]] = {
         lambda of: of.sources.set("backlog", failures=5),
         TROUBLES["indexing_failure"][1],
     ),
-    "oldest_due": (take, give_back),
+    "oldest_due": (take, lambda of: of.documents.set("docs/moorings.md", **OVER)),
     "freshness_broken": (
         lambda of: of.sources.set("backlog", schedule="0 * * * *", last_sync_at=ago(hours=5)),
         lambda of: of.sources.set("backlog", schedule="", last_sync_at=ago()),
@@ -354,7 +346,7 @@ RUNNING: dict[str, tuple[Change, Change]] = {
         lambda of: of.jobs.clear({"request": Jsonb({})}),
     ),
     "budget_low": (lambda of: use_up(of, 950_000), TROUBLES["budget_low"][1]),
-    "audit_broken": (forge, unforge),
+    "audit_broken": (lambda of: forge(of, "{}!".format), lambda of: forge(of, lambda by: by.rstrip("!"))),
     "dead_letters": (lambda of: of.bury("docs/tides.md"), TROUBLES["dead_letters"][1]),
 }
 """The same on an installation that lives, and would mend some of it at once."""

@@ -76,7 +76,7 @@ def chunked(shop: Workshop, **documents: str) -> None:
 def stages(shop: Workshop) -> dict[str, tuple[str, int, int]]:
     """Stage, waits and tries of each document."""
     rows = shop.documents.values("external_id", "stage", "waits", "attempts")
-    return {name: how for name, *how in rows}
+    return {name: (stage, waits, tries) for name, stage, waits, tries in rows}
 
 
 def wake(shop: Workshop) -> None:

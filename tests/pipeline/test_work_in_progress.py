@@ -148,7 +148,7 @@ class TestTheCache:
         cache(shop, hashes, [f"word{n}" for n in range(20)])
         for one in hashes[:5]:
             shop.cached_vectors.set(one, used_at=ago(days=1))
-        size = int(shop.value("select sum(pg_column_size(e.*)) from embedding_cache e"))
+        size = sum(row["n"] for row in shop.sql("select pg_column_size(e.*) as n from embedding_cache e"))
         with shop.database.tenant(shop.tenant) as connection:
             megabytes: float = size * 0.8 / 1_000_000
             assert work_in_progress.trim_cache(connection, megabytes=megabytes, batch=1) in {4, 5}  # type: ignore[arg-type]

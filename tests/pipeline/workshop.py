@@ -96,11 +96,6 @@ class Workshop(Ledger):
             found = connection.execute(text(statement), values)
             return list(found.mappings()) if found.returns_rows else []
 
-    def value(self, statement: str, **values: Any) -> Any:
-        """The first column of the only row."""
-        (row,) = self.sql(statement, **values)
-        return next(iter(row.values()))
-
     def id(self, external_id: str) -> UUID:
         """The id of a document."""
         return document_id(self.source, external_id)

@@ -583,10 +583,7 @@ def test_what_waits_for_a_channel_goes_with_it(install: Install, ledger: Ledger)
 
 @pytest.mark.req("001-123", "001-139")
 def test_each_rule_and_panel_has_figures_with_the_compose_files_as_shipped(
-    install: Install,
-    ledger: Ledger,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    install: Install, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "metrics_token.txt").write_text("a-token-of-the-tests\n", encoding="utf-8")
     variables = {"LARDER_METRICS_TOKEN_FILE": str(tmp_path / "metrics_token.txt")}

@@ -54,11 +54,7 @@ class Told(Installation):
 
 @pytest.fixture
 def told(
-    tmp_path: Path,
-    addresses: Addresses,
-    servers: embedded.Servers,
-    ledger: Ledger,
-    broker: object,
+    tmp_path: Path, addresses: Addresses, servers: embedded.Servers, ledger: Ledger, broker: object
 ) -> Iterator[Told]:
     with FakeConfluence("cloud") as wiki:
         wiki.add_space("ENG")

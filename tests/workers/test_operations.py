@@ -322,11 +322,7 @@ RENAMED = CONFIG.replace("name: docs", "name: handbook")
 
 @pytest.mark.parametrize("walked", [False, True], ids=["before its first sync", "after it"])
 def test_a_renamed_source_takes_its_documents_along(
-    tmp_path: Path,
-    addresses: Addresses,
-    servers: embedded.Servers,
-    ledger: Ledger,
-    walked: bool,
+    tmp_path: Path, addresses: Addresses, servers: embedded.Servers, ledger: Ledger, walked: bool
 ) -> None:
     """`status` says that they come twice, and the command that ends it keeps ids, chunks and marks."""
     (tmp_path / "docs").mkdir()
@@ -378,11 +374,7 @@ def test_a_renamed_source_takes_its_documents_along(
 
 
 def test_sources_that_no_configuration_has_are_forgotten_and_nothing_else(
-    tmp_path: Path,
-    addresses: Addresses,
-    servers: embedded.Servers,
-    ledger: Ledger,
-    parts: Runtime,
+    tmp_path: Path, addresses: Addresses, servers: embedded.Servers, ledger: Ledger, parts: Runtime
 ) -> None:
     """As a command leaves them that was called with a wrong LARDER_TENANT."""
     sync.register(parts)

@@ -180,10 +180,7 @@ def gemini(
 
 @pytest.mark.req("000-052", "000-023")
 def test_an_accepted_story_outlasts_a_model_that_is_away(
-    gemini: Runtime,
-    client: Client,
-    fake: FakeGeminiEmbedding,
-    ledger: Ledger,
+    gemini: Runtime, client: Client, fake: FakeGeminiEmbedding, ledger: Ledger
 ) -> None:
     accepted = client.store_stories([story("a")])
     fake.faults.next(Fault.status(429, headers={"Retry-After": "600"}), times=4)

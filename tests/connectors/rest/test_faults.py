@@ -253,10 +253,5 @@ def test_an_issue_that_moved_to_another_project_goes_under_its_old_key(shop: Wor
         for _ in range(2):
             sync(shop, source_for(fake, preset="jira"), walk=True)  # type: ignore[arg-type]
 
-        assert shop.documents.values("external_id", hidden=False, deleted=False) == [
-            "OPS-9",
-            "SHOP-1",
-            "SHOP-3",
-            "SHOP-4",
-            "SHOP-5",
-        ]
+        names = shop.documents.values("external_id", hidden=False, deleted=False)
+        assert names == ["OPS-9", "SHOP-1", "SHOP-3", "SHOP-4", "SHOP-5"]

@@ -123,23 +123,15 @@ def test_a_letter_about_a_replaced_version_is_not_listed(acme: Graveyard, ledger
     assert acme.listed(every=True) == ["a", "a"]
 
 
-AFRESH = {
-    "state": "pending",
-    "stage": "fetched",
-    "attempts": 0,
-    "crash_count": 0,
-    **dict.fromkeys(("enqueued_at", "lease_token", "last_error")),
-}
-
-
 def test_replay_starts_a_dead_document_afresh(acme: Graveyard, ledger: Ledger) -> None:
     key = acme.kill("a", ledger, version=2)
     ledger.documents.set(stage="embedded", due_at=ahead(days=1), enqueued_at=ago())
     with acme.database.tenant(acme.tenant) as connection:
         assert dead.replay(connection, [key]) == [key]
-    row = ledger.documents.one()
-    assert row["due_at"] <= ago()
-    assert {**row, **AFRESH, "desired_version": 2} == row
+    tries = ("attempts", "crash_count", "enqueued_at", "lease_token", "last_error", "desired_version")
+    found = ledger.documents.values("state", "stage", *tries)
+    assert found == [("pending", "fetched", 0, 0, None, None, None, 2)]
+    assert ledger.documents.one()["due_at"] <= ago()
     letter = ledger.dead.one()
     assert letter["resolution"] == "replayed"
     assert letter["resolved_at"] is not None
