@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, settings
 from pipeline.database.engine import Database
 from pipeline.ledger import project_id, sources, tenant_id
 from tests import forked, template
+from tests.ledger import Ledger, of_all
 from workers.local import embedded, supervisor
 
 # A busy machine is no bug: no example has a deadline of its own, and none is drawn too slowly.
@@ -168,6 +169,12 @@ def omniscient(
     """A connection that sees every tenant's rows, for assertions."""
     with superuser(addresses.name) as connection:
         yield connection
+
+
+@pytest.fixture
+def ledger(omniscient: psycopg.Connection[Any]) -> Ledger:
+    """The rows of every tenant."""
+    return Ledger(of_all(lambda: nullcontext(omniscient)))
 
 
 @pytest.fixture

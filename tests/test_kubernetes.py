@@ -6,13 +6,16 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
 import yaml
 
 from pipeline.database.engine import Database
+from pipeline.ledger import project_id
 from tests.conftest import Addresses
+from tests.ledger import Ledger
 from tests.test_deploy import COMPOSE, OURS, SOFT_SHUTDOWN, seconds
 from workers.queue.celeryconfig import QUEUES
 from workers.settings.environment import OVERRIDES
@@ -234,7 +237,7 @@ def test_the_configuration_listens_where_the_ports_are() -> None:
 
 
 def test_workers_are_scaled_by_what_the_ledger_says(
-    addresses: Addresses, database: Database, omniscient: Any, tenant: Any
+    addresses: Addresses, database: Database, ledger: Ledger, tenant: Any
 ) -> None:
     """Each query runs as the role whose address KEDA gets, and counts what its queue has to do."""
     scaled = {name: one["spec"] for name, one in SCALED.items() if one["kind"] == "ScaledObject"}
@@ -252,27 +255,19 @@ def test_workers_are_scaled_by_what_the_ledger_says(
         return float(value)
 
     assert [asked(name) for name in sorted(scaled)] == [0, 0, 0]
-    source = omniscient.execute(
-        "insert into source (id, tenant_id, project_id, name, kind)"
-        " select gen_random_uuid(), tenant_id, id, 'docs', 'markdown' from project returning id"
-    ).fetchone()[0]
+    source = uuid4()
+    ledger.sources.add(
+        id=source, tenant_id=tenant, project_id=project_id(tenant, "app"), name="docs", kind="markdown"
+    )
     for number, (stage, documents) in enumerate(
         {"fetched": 3, "chunked": 50, "embedded": 4, "done": 9}.items()
     ):
-        omniscient.execute(
-            "insert into document_count (tenant_id, source_id, state, stage, hidden, indexed, documents, chunks)"
-            " values (%s, %s, %s, %s, false, true, %s, %s)",
-            (tenant, source, "done" if stage == "done" else "pending", stage, documents, number),
-        )
-    omniscient.execute(
-        "insert into sync_run (tenant_id, source_id, state, trigger) values (%s, %s, 'discovering', 'manual')",
-        (tenant, source),
-    )
-    omniscient.execute(
-        "insert into enrichment_job (id, tenant_id, project_id, request, state)"
-        " select gen_random_uuid(), %s, gen_random_uuid(), '{}', s from unnest(array['queued', 'running', 'done']) s",
-        (tenant,),
-    )
+        state = "done" if stage == "done" else "pending"
+        counted = {"hidden": False, "indexed": True, "documents": documents, "chunks": number}
+        ledger.counts.add(tenant_id=tenant, source_id=source, state=state, stage=stage, **counted)
+    ledger.add_run("docs", state="discovering")
+    for state in ("queued", "running", "done"):
+        ledger.add_job("docs", state=state)
     assert [asked(name) for name in sorted(scaled)] == [50, 2, 1007]
 
 

@@ -33,6 +33,7 @@ from tests.end_to_end.fleet import Fleet
 from tests.end_to_end.store_servers import SERVERS, StoreServer
 from tests.fakes.tcp_proxy import TcpProxy
 from tests.forked import Forked
+from tests.ledger import Ledger, ago, of_all
 from workers.client import Client
 
 HERE = Path(__file__).parent
@@ -198,11 +199,22 @@ class Drill:
     # -- work ----------------------------------------------------------------------------------------
 
     def sql(self, query: str, *args: Any) -> list[tuple[Any, ...]]:
-        """As one who sees everything; a server that is just coming back is waited for."""
+        """As one who sees everything."""
+        return self._patiently(lambda: self.fleet.sql(query, *args))
+
+    @property
+    def ledger(self) -> Ledger:
+        """As that one finds it."""
+        run = of_all(self.fleet.superuser)
+        return Ledger(lambda statement, values: self._patiently(lambda: run(statement, values)))
+
+    @staticmethod
+    def _patiently(ask: Callable[[], list[Any]]) -> list[Any]:
+        """Waits for a server that is just coming back."""
         end = time.monotonic() + 30
         while True:
             try:
-                return self.fleet.sql(query, *args)
+                return ask()
             except psycopg.OperationalError:
                 if time.monotonic() > end:
                     raise
@@ -210,7 +222,7 @@ class Drill:
 
     @property
     def pending(self) -> int:
-        return int(self.sql("select count(*) from document where state = 'pending'")[0][0])
+        return len(self.ledger.documents(state="pending"))
 
     @property
     def unsent(self) -> int:
@@ -230,7 +242,9 @@ class Drill:
                 for number in range(self.poison):
                     version = self.versions[tenant, 0]
                     (folder / f"poison-{number}.md").write_text(f"# Poison {number}\n\nPOISON {version}\n")
-        self.sql("update source set next_sync_at = now() returning id")
+        self.sql(
+            "update source set next_sync_at = now() returning id"
+        )  # by the server's clock, which may be moved
 
     def feed(self, pages: int | None = None) -> None:
         """Publish, and wait for the walk to bring work: a fault that hits nothing proves nothing."""
@@ -257,9 +271,9 @@ class Drill:
 
     def until_indexed(self, seconds: float) -> None:
         """Until another document is searchable, so many seconds at most."""
-        asked = "select coalesce(sum(generation), 0) from document"
-        before, end = self.sql(asked), time.monotonic() + seconds
-        while self.sql(asked) == before and time.monotonic() < end:
+        known = self.ledger.documents
+        before, end = sum(known.values("generation")), time.monotonic() + seconds
+        while sum(known.values("generation")) == before and time.monotonic() < end:
             self.tend()
             time.sleep(0.1)
 
@@ -290,23 +304,21 @@ class Drill:
 
     def standing(self) -> list[object]:
         """What the ledger says of work that is not done."""
+        ledger = self.ledger
         return [
-            *self.sql(
-                "select stage, state, crash_count, last_error, count(*) from document group by 1, 2, 3, 4"
-            ),
-            *self.sql("select lane, dead_at, last_error, count(*) from vector_outbox group by 1, 2, 3"),
-            *self.sql("select status, active, failures, last_error from vector_store"),
-            *self.sql("select state, attempts, error, due_at, now() from sync_run where finished_at is null"),
-            *self.sql(
-                "select state, crash_count, error, due_at from enrichment_job where finished_at is null"
-            ),
+            Counter(ledger.documents.values("stage", "state", "crash_count", "last_error")),
+            Counter(ledger.outbox.values("lane", "dead_at", "last_error")),
+            *ledger.stores.values("status", "active", "failures", "last_error"),
+            *ledger.runs.values("state", "attempts", "error", "due_at", finished_at=None),
+            *ledger.jobs.values("state", "crash_count", "error", "due_at", finished_at=None),
+            ago(),
         ]
 
     def trim(self) -> None:
         """Have upkeep remove what is kept no longer, as it does each hour."""
         Celery(broker=self.fleet.servers.broker_url).send_task("larder.upkeep.trim", queue="control")
         until = time.monotonic() + 30
-        while self.sql("select 1 from sync_run where finished_at is not null limit 1"):
+        while any(self.ledger.runs.values("finished_at")):
             assert time.monotonic() < until, "nothing is trimmed"
             time.sleep(0.2)
 
@@ -362,7 +374,7 @@ class Drill:
         return found
 
     def dead(self) -> set[str]:
-        return {row[0] for row in self.sql("select external_id from document where state = 'dead'")}
+        return set(self.ledger.documents.values("external_id", state="dead"))
 
 
 def expected_chunks(versions: Mapping[tuple[str, int], int]) -> dict[str, list[str]]:
@@ -449,9 +461,8 @@ def installed(
         askers: list[Asking] = []
 
         def in_flight(ids: list[UUID]) -> int:
-            open_ones = "select count(*) from enrichment_job where id = any(%s) and finished_at is null"
             try:
-                return int(fleet.sql(open_ones, ids)[0][0])
+                return len(set(ids) & set(fleet.ledger.jobs.values("id", finished_at=None)))
             except psycopg.Error:
                 return 0
 
@@ -462,7 +473,7 @@ def installed(
         drill = Drill(fleet, store, broker, lease, pages, poison, clocks, askers, vectors=server)
         fleet.revive()
         end = time.monotonic() + 60
-        while len(drill.sql("select 1 from source")) < len(TENANTS) + bool(source):
+        while len(drill.ledger.sources()) < len(TENANTS) + bool(source):
             assert time.monotonic() < end, "no worker has made the sources known"
             time.sleep(0.1)
         yield drill

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
+from tests.ledger import Ledger, of_all
 from workers.local import embedded
 
 CONFIG = """
@@ -65,16 +67,27 @@ def harbour(make_site: Callable[[Path], Any]) -> Iterator[Any]:
     shutil.rmtree(root, ignore_errors=True)
 
 
+def connect(site: Any, database: str = "larder") -> psycopg.Connection[Any]:
+    """One who sees every tenant, on the server of this site."""
+    password = embedded.Credentials.of_folder(site.data).postgres
+    port = urlsplit(embedded.ensure(site.data).database_url).port
+    return psycopg.connect(
+        host="127.0.0.1", port=port, user="postgres", password=password, dbname=database, autocommit=True
+    )
+
+
+@pytest.fixture
+def ledger(harbour: Any) -> Ledger:
+    """The rows of every tenant."""
+    return Ledger(of_all(partial(connect, harbour)))
+
+
 @pytest.fixture
 def sql(harbour: Any) -> Callable[..., list[tuple[Any, ...]]]:
     """Runs statements as one who sees every tenant, and gives what the last one returns."""
-    password = embedded.Credentials.of_folder(harbour.data).postgres
-    port = urlsplit(embedded.ensure(harbour.data).database_url).port
 
     def run(query: str, *args: Any, database: str = "larder") -> list[tuple[Any, ...]]:
-        with psycopg.connect(
-            host="127.0.0.1", port=port, user="postgres", password=password, dbname=database, autocommit=True
-        ) as connection:
+        with connect(harbour, database) as connection:
             done = connection.execute(query, args or None)
             return done.fetchall() if done.description else []
 

@@ -156,9 +156,8 @@ def fill_disk(drill: Drill) -> bool:
 
 
 def _met_full_disk(drill: Drill) -> int:
-    (found,) = drill.sql("""
-        select count(*) from document where state = 'pending' and last_error like '%No space left%'""")
-    return int(found[0])
+    errors = drill.ledger.documents.values("last_error", state="pending")
+    return sum("No space left" in (error or "") for error in errors)
 
 
 def kill_beat(drill: Drill) -> bool:

@@ -18,6 +18,7 @@ import psycopg
 
 from tests import forked, template
 from tests.forked import Forked
+from tests.ledger import Ledger, of_all
 from workers.client import Client
 from workers.local import embedded
 
@@ -132,6 +133,10 @@ class Fleet(Processes):
             autocommit=True,
         )
 
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(of_all(self.superuser))
+
     def sql(self, query: str, *args: Any, database: str = "larder") -> list[tuple[Any, ...]]:
         """As that one."""
         with self.superuser(database) as connection:
@@ -152,7 +157,7 @@ def indexing(root: Path) -> Iterator[Fleet]:
     try:
         fleet.revive()
         end = time.monotonic() + 60
-        while fleet.sql("select count(*) from worker") != [(3,)]:  # else a command starts workers of its own
+        while len(fleet.ledger.workers()) != 3:  # else a command starts workers of its own
             assert time.monotonic() < end, "the workers do not come up"
             time.sleep(0.05)
         yield fleet

@@ -65,7 +65,7 @@ def until(condition: Callable[[], Any], seconds: float = 60) -> None:
 
 
 def sung(fleet: Fleet) -> list[Any]:
-    return fleet.sql("select sung_at from canary where queue = 'control'")
+    return fleet.ledger.canaries.values("sung_at", queue="control")
 
 
 def age(fleet: Fleet) -> float:

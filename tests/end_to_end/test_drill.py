@@ -125,7 +125,7 @@ def test_nothing_is_lost_doubled_or_stale_whatever_fails(vectors: str) -> None:
         assert not +lost
         assert not +beside
         assert drill.dead() == {f"{TENANTS[0]}/poison-{n}.md" for n in range(poison)}
-        assert drill.sql("select distinct crash_count from dead_letter where resolved_at is null") == [(3,)]
+        assert set(drill.ledger.dead.values("crash_count", resolved_at=None)) == {3}
         assert sum(hit.values()) >= 0.9 * len(plan), "the faults must hit work"
         assert not FULL or (done <= 2 * lease and versions >= 3)
 
@@ -182,13 +182,11 @@ def chunks_of(board: FakeJira) -> dict[str, Counter[str]]:
 
 def searchable(drill: Drill) -> dict[str, Counter[str]]:
     """Chunks of issues that a search may find, by the key of the issue."""
-    rows = drill.sql("""
-        select d.external_id, c.content from chunk c join document d on d.id = c.document_id
-        join source s on s.id = d.source_id where s.name = 'board' and not d.hidden and not d.deleted""")
-    chunks: dict[str, Counter[str]] = {}
-    for key, content in rows:
-        chunks.setdefault(key, Counter())[content] += 1
-    return chunks
+    ledger = drill.ledger
+    board = ledger.sources.one(name="board")["id"]
+    shown = ledger.documents.values("id", "external_id", source_id=board, hidden=False, deleted=False)
+    contents = {key: Counter(ledger.chunks.values("content", document_id=key)) for key, _ in shown}
+    return {name: contents[key] for key, name in shown if contents[key]}
 
 
 def edit(board: FakeJira, drill: Drill, count: int) -> None:

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import psutil
@@ -22,6 +23,7 @@ from tests.end_to_end.fleet import Processes
 from tests.fakes.messages import Answer
 from tests.fakes.openai_server import KEY, FakeOpenAI
 from tests.fakes.server import Fault
+from tests.ledger import Ledger, ago, ahead, of_all
 from workers.local import embedded
 
 CALL = 8
@@ -86,6 +88,10 @@ class Paying(Processes):
             self.kill(name)
         self.revive()
 
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(of_all(self.connect))
+
     def sql(self, query: str) -> list[tuple[Any, ...]]:
         with self.connect() as connection:
             return connection.execute(query).fetchall()
@@ -116,8 +122,8 @@ class Paying(Processes):
     def until(self, condition: Callable[[], bool], seconds: float = 60) -> None:
         end = time.monotonic() + seconds
         while not condition():
-            assert time.monotonic() < end, self.sql(
-                "select stage, state, attempts, waits, last_error, count(*) from document group by 1, 2, 3, 4, 5"
+            assert time.monotonic() < end, Counter(
+                self.ledger.documents.values("stage", "state", "attempts", "waits", "last_error")
             )
             time.sleep(0.05)
 
@@ -129,8 +135,8 @@ class Paying(Processes):
     @property
     def innocent(self) -> bool:
         """No document was ever blamed."""
-        found = self.sql("select count(*) from document where attempts > 0 or state = 'dead'")
-        return found == [(0,)] and self.sql("select count(*) from dead_letter") == [(0,)]
+        states = self.ledger.documents.values("state", "attempts")
+        return not any(state == "dead" or attempts for state, attempts in states) and not self.ledger.dead()
 
     @property
     def paid_twice(self) -> int:
@@ -191,12 +197,10 @@ def pages(prefix: str, count: int, sections: int = 4) -> dict[str, str]:
 
 def test_a_wrong_key_stops_embedding_until_it_is_mended(fleet: Paying) -> None:
     fleet.publish(pages("key", 30))
-    fleet.until(lambda: fleet.sql("select count(*) from embedding_hold") == [(1,)])
+    fleet.until(lambda: len(fleet.ledger.holds()) == 1)
     # Those that were sent before the hold wait with its reason, and no other one is sent.
-    chunked = (
-        "select count(*) from document where state = 'pending' and stage = 'chunked' and enqueued_at is null"
-    )
-    fleet.until(lambda: fleet.sql(chunked) == [(30,)])
+    unsent = {"state": "pending", "stage": "chunked", "enqueued_at": None}
+    fleet.until(lambda: len(fleet.ledger.documents(**unsent)) == 30)
     assert len(fleet.service.requests()) <= 4, "one call of each process at most"
     found = fleet.status()
     assert found["embedding"]["state"] == "held"
@@ -228,8 +232,7 @@ def test_a_storm_and_an_outage_kill_nothing_and_cost_few_calls(fleet: Paying) ->
     service.faults.next(Fault.status(503), times=None)
     before = len(service.requests())
     fleet.publish(pages("storm", 40))
-    waiting = "select count(*) from document where stage = 'chunked' and waits > 0"
-    fleet.until(lambda: fleet.sql(waiting)[0][0] >= 40)
+    fleet.until(lambda: sum(n > 0 for n in fleet.ledger.documents.values("waits", stage="chunked")) >= 40)
     time.sleep(3)  # an outage has a length; what is counted is how often it was asked meanwhile
     calls = len(service.requests()) - before
     service.faults.clear()
@@ -252,30 +255,34 @@ def test_a_killed_worker_costs_one_call_at_most(fleet: Paying) -> None:
     service.seconds = 0.0
     fleet.until(fleet.settled)
     assert fleet.paid_twice <= 2 * 4 * CALL, "two kills of four processes with a call each"
-    assert fleet.sql("select count(*) from document where state = 'dead'") == [(0,)]
+    assert len(fleet.ledger.documents(state="dead")) == 0
     assert sum(service.bill.values()) >= 12 * 8
 
 
 def test_a_spent_day_waits_for_the_next(fleet: Paying) -> None:
-    fleet.sql(f"update embedding_usage set tokens = {CEILING} - 3000 returning day")
+    fleet.ledger.usage.set(tokens=CEILING - 3000)
     fleet.publish(pages("day", 20))
-    going = "select count(*) from document where state = 'pending' and due_at < now() + interval '30 seconds'"
-    waiting = "select count(*) from document where state = 'pending' and waits > 0"
-    fleet.until(lambda: fleet.sql(waiting)[0][0] > 0 and fleet.sql(going) == [(0,)])
+
+    def waits() -> bool:
+        pending = fleet.ledger.documents.values("waits", "due_at", state="pending")
+        return any(n for n, _ in pending) and all(due_at >= ahead(seconds=30) for _, due_at in pending)
+
+    fleet.until(waits)
     found = fleet.status()["embedding"]
     assert (found["state"], found["until"][11:15]) == ("waiting", "00:0")
     assert "daily" in found["error"]
     (row,) = found["today"]
     assert CEILING - 3000 < row["tokens"] <= CEILING
-    fleet.sql(f"update embedding_usage set tokens = {CEILING} returning day")  # not even room for a question
+    fleet.ledger.usage.set(tokens=CEILING)  # not even room for a question
     asked = fleet.larder("search", "what does part one tell", "--json")
     assert asked.returncode == 0, asked.stderr
-    assert fleet.sql("select texts from embedding_usage where kind = 'query'") == []
+    assert fleet.ledger.usage.values("texts", kind="query") == []
     assert json.loads(asked.stdout)["degradation_level"] == 3, (
         "by words alone: the day is spent for questions, too"
     )
-    fleet.sql("update embedding_usage set day = day - 1 returning day")
-    fleet.sql("update document set due_at = now() returning id")  # midnight
+    for day in sorted(set(fleet.ledger.usage.values("day"))):
+        fleet.ledger.usage.set({"day": day}, day=day - timedelta(days=1))
+    fleet.ledger.documents.set(due_at=ago())  # midnight
     fleet.until(fleet.settled)
     assert fleet.innocent
     assert fleet.paid_twice == 0

@@ -105,10 +105,10 @@ def test_a_file_of_step_3_becomes_one_of_step_4(fleet: Fleet) -> None:
     assert [line.split(": ")[1] for line in made.stderr.splitlines() if line.startswith("PBI-")] == [
         "enriched"
     ] * 3
-    before = fleet.sql("select count(*) from enrichment_job")
+    before = len(fleet.ledger.jobs())
     again = fleet.larder("enrich", "step-3.json")
     assert json.loads(again.stdout)["enriched_pbis"] == written
-    assert fleet.sql("select count(*) from enrichment_job") == before
+    assert len(fleet.ledger.jobs()) == before
 
 
 def test_items_of_another_project_come_when_they_are_asked_for(fleet: Fleet) -> None:
@@ -163,7 +163,7 @@ def test_a_worker_killed_in_the_middle_is_replaced_and_the_answer_comes(fleet: F
         fleet.kill("enrich")
         fleet.revive()
         assert client.result(job, wait=40)["degradation_level"] == 0
-    assert fleet.sql("select crash_count from enrichment_job where id = %s", job) == [(0,)]
+    assert fleet.ledger.jobs.values("crash_count", id=job) == [0]
 
 
 def test_a_pbi_that_kills_every_worker_fails_and_takes_no_other_with_it(fleet: Fleet) -> None:
@@ -172,7 +172,7 @@ def test_a_pbi_that_kills_every_worker_fails_and_takes_no_other_with_it(fleet: F
         with pytest.raises(EnrichmentFailed, match="died 3 times"):
             client.result(poison, wait=60)
         assert client.result(other, wait=10)
-    assert fleet.sql("select crash_count from enrichment_job where id = %s", poison) == [(3,)]
+    assert fleet.ledger.jobs.values("crash_count", id=poison) == [3]
 
 
 def test_a_message_that_the_broker_lost_is_sent_again(fleet: Fleet) -> None:
@@ -204,15 +204,15 @@ def test_twenty_at_once_all_get_their_own_answer(fleet: Fleet) -> None:
         # The criteria of the one item that is known stand in every answer that says "shallow".
         answers = list(pool.map(lambda n: client.enrich(pbi(f"Shallow {n}")), range(20)))
     assert all(a["similar_work"][0]["ref"] for a in answers)
-    assert fleet.sql("select count(*) from enrichment_job where state in ('queued', 'running')") == [(0,)]
+    assert {"queued", "running"}.isdisjoint(fleet.ledger.jobs.values("state"))
 
 
 def test_runs_of_step_4_lose_nothing_while_workers_are_killed(fleet: Fleet) -> None:
     with fleet.client() as client:
 
         def finished() -> int:
-            mine = "state = 'done' and starts_with(request->'pbi'->>'title', 'SLOW 0.1')"
-            return int(fleet.sql(f"select count(*) from enrichment_job where {mine}")[0][0])
+            asked = fleet.ledger.jobs.values("request", state="done")
+            return sum(one["pbi"]["title"].startswith("SLOW 0.1") for one in asked)
 
         def run(number: int) -> list[dict[str, Any]]:
             items = [{"pbi": pbi(f"SLOW 0.1 {number}.{n}"), "scores": {}} for n in range(4)]
@@ -230,7 +230,7 @@ def test_runs_of_step_4_lose_nothing_while_workers_are_killed(fleet: Fleet) -> N
             contexts = [context for one in runs for context in one.result(60)]
     assert [context["degradation_level"] for context in contexts] == [0] * 20
     assert all(context["similar_work"] for context in contexts)
-    assert fleet.sql("select count(*) from enrichment_job where state in ('queued', 'running')") == [(0,)]
+    assert {"queued", "running"}.isdisjoint(fleet.ledger.jobs.values("state"))
 
 
 BARE = """

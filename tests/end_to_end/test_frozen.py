@@ -25,6 +25,7 @@ from tests.end_to_end.drilled import (
     new,
     pbi,
 )
+from tests.ledger import ago
 from workers.monitoring import liveness
 from workers.processes.broker_outage import RETURN_SECONDS
 
@@ -66,11 +67,12 @@ def stays_fresh(drill: Drill, frozen_at: float) -> None:
     assert max(ages.values()) < liveness.DEAF_SECONDS, ages
 
 
-def under_way(drill: Drill) -> list[tuple[object, ...]]:
+def under_way(drill: Drill) -> list[object]:
     """Where the newest runs and the documents that wait stand in the ledger."""
-    ask = drill.fleet.sql
-    found = ask("select state, due_at, enqueued_at, now(), error from sync_run order by id desc limit 2")
-    return found + ask("select stage, due_at, enqueued_at, lease_until from document where state = 'pending'")
+    ledger = drill.fleet.ledger
+    runs = ledger.runs.values("state", "due_at", "enqueued_at", "error")[-2:]
+    waiting = ledger.documents.values("stage", "due_at", "enqueued_at", "lease_until", state="pending")
+    return [ago(), *runs, *waiting]
 
 
 @pytest.mark.drill
@@ -153,7 +155,7 @@ def test_indexing_goes_on_after_a_frozen_broker(drill: Drill) -> None:
 def until_all_runs_are_closed(drill: Drill) -> None:
     """A command waits for an earlier run of its source, and in vain while the broker is away."""
     end = time.monotonic() + 60
-    while drill.fleet.sql("select 1 from sync_run where finished_at is null"):
+    while drill.fleet.ledger.runs(finished_at=None):
         assert time.monotonic() < end, under_way(drill)
         time.sleep(0.2)
 

@@ -16,15 +16,18 @@ import urllib.request
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psutil
 import pytest
 import redis
 import yaml
 from prometheus_client import REGISTRY
+from psycopg.types.json import Jsonb
 
 from tests import forked
-from tests.workers.test_alerts import TROUBLES
+from tests.ledger import Ledger, ago, ahead
+from tests.workers.test_alerts import TROUBLES, Change, make_due, use_up
 from workers.client import Client
 from workers.monitoring import metrics
 from workers.queue.celeryconfig import QUEUES
@@ -42,24 +45,27 @@ def state(site: Any) -> dict[str, Any]:
     return found
 
 
+def holding(ledger: Ledger, words: str) -> int:
+    """How many chunks hold these words."""
+    return sum(words in content for content in ledger.chunks.values("content"))
+
+
 @pytest.mark.req("ORD-01", "ORD-02")
-def test_beat_alone_brings_a_new_source_in(harbour: Any, sql: Sql, until: Until) -> None:
+def test_beat_alone_brings_a_new_source_in(harbour: Any, ledger: Ledger, until: Until) -> None:
     def arrived() -> bool:
-        return sql(
-            "select count(*) from document where state = 'done' and source_type = 'documentation'"
-        ) == [(3,)]
+        return len(ledger.documents(state="done", source_type="documentation")) == 3
 
     assert until(arrived, 40)
-    kinds: dict[str, str] = dict(
-        sql("select external_id, kind from document where source_type = 'documentation'")
-    )
+    kinds: dict[str, str] = dict(ledger.documents.values("external_id", "kind", source_type="documentation"))
     assert kinds["docs/adr/0001-clock.md"] == "decision"
-    assert sql("select count(*) from chunk where content like '%%bollards%%'")[0][0] == 1
+    assert holding(ledger, "bollards") == 1
 
 
-def test_indexes_that_were_put_off_are_built_beside_the_tasks(harbour: Any, sql: Sql, until: Until) -> None:
-    assert until(lambda: bool(sql("select 1 from search_index where keyword_built")), 40)
-    assert until(lambda: not sql("select 1 from search_index where lease_token is not null"), 10)
+def test_indexes_that_were_put_off_are_built_beside_the_tasks(
+    harbour: Any, ledger: Ledger, until: Until
+) -> None:
+    assert until(lambda: bool(ledger.indexes(keyword_built=True)), 40)
+    assert until(lambda: not any(ledger.indexes.values("lease_token")), 10)
 
 
 def test_state_json_is_private_and_names_living_processes(harbour: Any) -> None:
@@ -90,7 +96,7 @@ def test_the_api_answers_commands_which_load_nothing_that_answers(
     assert not {"sqlalchemy", "pydantic", "workers.settings"} & set(re.findall(r"\| +([\w.]+)\n", ran.stderr))
 
 
-def test_index_waits_and_reports_counts_that_add_up(harbour: Any, sql: Sql) -> None:
+def test_index_waits_and_reports_counts_that_add_up(harbour: Any, ledger: Ledger) -> None:
     answer = harbour.larder("index", "backlog", "--json")
     assert answer.code == 0, answer.err
     run = answer.data["runs"][0]
@@ -100,21 +106,21 @@ def test_index_waits_and_reports_counts_that_add_up(harbour: Any, sql: Sql) -> N
     assert answer.data["stats"]["vectors_indexed"] == answer.data["stats"]["chunks_created"] == 2
     again = harbour.larder("index", "backlog", "--json").data["runs"][0]
     assert (again["unchanged"], again["queued"], again["texts_embedded"]) == (2, 0, 0)
-    assert sql("select count(*) from sync_run where finished_at is null") == [(0,)]
+    assert len(ledger.runs(finished_at=None)) == 0
 
 
-def test_a_changed_file_is_noticed_without_a_command(harbour: Any, sql: Sql, until: Until) -> None:
+def test_a_changed_file_is_noticed_without_a_command(harbour: Any, until: Until, ledger: Ledger) -> None:
     harbour.write("docs/moorings.md", "# Moorings\n\nNow a vessel needs three quartzite bollards.\n")
 
     def arrived() -> bool:
-        return sql("select count(*) from chunk where content like '%%quartzite%%'") == [(1,)]
+        return holding(ledger, "quartzite") == 1
 
     assert until(arrived, 30)
-    assert sql("select count(*) from chunk where content like '%%two bollards%%'") == [(0,)]
+    assert holding(ledger, "two bollards") == 0
 
 
 @pytest.mark.req("002-010", "002-011", "002-003")
-def test_ingest_takes_any_folder_and_updates_it(harbour: Any, sql: Sql) -> None:
+def test_ingest_takes_any_folder_and_updates_it(harbour: Any, ledger: Ledger) -> None:
     harbour.write("elsewhere/a.md", "# Alpha\n\nAbout anchors.\n")
     harbour.write("elsewhere/b.txt", "Beta\n\nAbout buoys.\n")
     harbour.write("elsewhere/c.json", '{"title": "Gamma", "note": "About gangways."}')
@@ -124,11 +130,11 @@ def test_ingest_takes_any_folder_and_updates_it(harbour: Any, sql: Sql) -> None:
     harbour.write("elsewhere/a.md", "# Alpha\n\nAbout kedge anchors.\n")
     second = harbour.larder("ingest", "elsewhere", "--json")
     assert second.data["stats"]["documents_processed"] == 1
-    assert sql("select count(*) from chunk where content like '%%nchors%%'") == [(1,)]
+    assert holding(ledger, "nchors") == 1
 
 
 @pytest.mark.req("003-001", "003-002", "003-003")
-def test_an_engine_elsewhere_calls_the_actions_through_the_queue(harbour: Any, sql: Sql) -> None:
+def test_an_engine_elsewhere_calls_the_actions_through_the_queue(harbour: Any, ledger: Ledger) -> None:
     found = state(harbour)
     registry: dict[str, Callable[..., Any]] = {}
     with Client(found["database_url"], broker_url=found["broker_url"], deadline=60) as client:
@@ -138,9 +144,8 @@ def test_an_engine_elsewhere_calls_the_actions_through_the_queue(harbour: Any, s
         answer = registry["vector.query"]({}, "Which anchors hold?", k=1)
         assert [one["id"] for one in answer["results"]] == stored["ids"][1:]
         assert registry["embedding.create"]({}, "x")["dimensions"] == 384
-    assert sql("select collection, content from action_document order by number")[0] == (
-        "default", "Buoys are lit at dusk.",
-    )  # fmt: skip
+    (first, _) = ledger.action_documents.values("collection", "content")
+    assert first == ("default", "Buoys are lit at dusk.")
 
 
 @pytest.mark.req("001-127", "ORD-06")
@@ -303,64 +308,60 @@ def test_all_that_dashboard_and_rules_ask_for_is_shown(harbour: Any, until: Unti
     assert set(re.findall(r"`(larder_\w+)", "".join(table))) <= names
 
 
-TAKEN = "lease_token = gen_random_uuid(), lease_until = now() + interval '1 h'"
-"""Nobody of the living works on it."""
-OURS = "(select id from document where external_id like '%moorings.md')"
-RUNNING: dict[str, tuple[str, str]] = {
+def take(ledger: Ledger) -> None:
+    """Have a document wait for an hour at which nobody of the living works."""
+    lease = {"lease_token": uuid4(), "lease_until": ahead(hours=1), "enqueued_at": ago()}
+    make_due(ledger, "docs/moorings.md", stage="embedded", **lease)
+
+
+OVER = {"state": "done", "stage": "done", "lease_token": None, "lease_until": None}
+
+
+def forge(ledger: Ledger, change: Callable[[str], str]) -> None:
+    for one in ledger.audit():
+        key = {"tenant_id": one["tenant_id"], "seq": one["seq"]}
+        ledger.audit.set(key, actor=change(one["actor"]))
+
+
+RUNNING: dict[str, tuple[Change, Change]] = {
     # A living worker gives a sign of life soon, and its queue is served again.
     **{name: trouble for name, trouble in TROUBLES.items() if name != "unserved_queue"},
-    **{
-        name: (f"{TROUBLES[name][0]} where name = 'backlog'", TROUBLES[name][1])
-        for name in ("held_deletions", "left_out")
-    },
+    "held_deletions": (lambda of: of.sources.set("backlog", held=3), TROUBLES["held_deletions"][1]),
+    "left_out": (lambda of: of.sources.set("backlog", left_out={"empty": 2}), TROUBLES["left_out"][1]),
     "indexing_failure": (
-        "update source set failures = 5 where name = 'backlog'", "update source set failures = 0",
+        lambda of: of.sources.set("backlog", failures=5),
+        TROUBLES["indexing_failure"][1],
     ),
-    "oldest_due": (
-        f"""update document set state = 'pending', stage = 'embedded', due_at = now() - interval '1 h', {TAKEN},
-            enqueued_at = now() where id = {OURS}""",
-        f"update document set state = 'done', stage = 'done', lease_token = null, lease_until = null where id = {OURS}",
-    ),
+    "oldest_due": (take, lambda of: of.documents.set("docs/moorings.md", **OVER)),
     "freshness_broken": (
-        "update source set schedule = '0 * * * *', last_sync_at = now() - interval '5 h' where name = 'backlog'",
-        "update source set schedule = '', last_sync_at = now() where name = 'backlog'",
+        lambda of: of.sources.set("backlog", schedule="0 * * * *", last_sync_at=ago(hours=5)),
+        lambda of: of.sources.set("backlog", schedule="", last_sync_at=ago()),
     ),
-    "deaf_worker": (TROUBLES["deaf_worker"][0], "delete from worker where name = 'w'"),
-    "silent_queue": ("insert into canary values ('w', now() - interval '1 h')", "delete from canary where queue = 'w'"),
+    "silent_queue": (
+        lambda of: of.canaries.add(queue="w", sung_at=ago(hours=1)),
+        lambda of: of.canaries.clear("w"),
+    ),
     "enrichment_waiting": (
-        """insert into enrichment_job (id, tenant_id, project_id, request, created_at, due_at)
-           select gen_random_uuid(), tenant_id, project_id, '{}', now() - interval '1 m', now() + interval '1 h'
-           from source where name = 'backlog'""",
-        "delete from enrichment_job where request = '{}'",
+        lambda of: of.add_job("backlog", created_at=ago(minutes=1), due_at=ahead(hours=1)),
+        lambda of: of.jobs.clear({"request": Jsonb({})}),
     ),
-    "budget_low": (
-        """insert into embedding_usage (tenant_id, day, provider, model, kind, tokens)
-           select tenant_id, current_date, 'p', 'm', 'document', 950000 from source where name = 'backlog'""",
-        "delete from embedding_usage where provider = 'p'",
-    ),
-    "audit_broken": ("update audit set actor = actor || '!'", "update audit set actor = rtrim(actor, '!')"),
-    "dead_letters": (
-        re.sub(r"\(select max[^)]*\)[^)]*\)", "(select id from document where external_id like '%tides.md')",
-               TROUBLES["dead_letters"][0]),
-        TROUBLES["dead_letters"][1],
-    ),
-}  # fmt: skip
+    "budget_low": (lambda of: use_up(of, 950_000), TROUBLES["budget_low"][1]),
+    "audit_broken": (lambda of: forge(of, "{}!".format), lambda of: forge(of, lambda by: by.rstrip("!"))),
+    "dead_letters": (lambda of: of.bury("docs/tides.md"), TROUBLES["dead_letters"][1]),
+}
 """The same on an installation that lives, and would mend some of it at once."""
 
 
-def break_off(site: Any, sql: Sql, until: Until, raised: Callable[[str], bool]) -> None:
+def break_off(site: Any, sql: Sql, ledger: Ledger, until: Until, raised: Callable[[str], bool]) -> None:
     """Fill and stop what the other alerts are about, each until it is raised."""
-    found, more = (
-        state(site),
-        "insert into document_count (tenant_id, source_id, state, stage, hidden, documents, chunks)",
-    )
+    found = state(site)
     assert until(lambda: raised("slow_query"), 60)
-    add = f"{more} select tenant_id, id, 'pending', 'chunked', false, %s, 0 from source where name = 'backlog' returning 1"
     added = 0
     while not raised("backlog_growing") and added < 400:
-        added += len(sql(add, 1))
+        ledger.count_waiting(1, "backlog")
+        added += 1
         time.sleep(0.2)
-    sql(add, -added)
+    ledger.count_waiting(-added, "backlog")
     with redis.Redis.from_url(found["broker_url"]) as client:
         client.config_set("maxmemory", int(client.info("memory")["used_memory"] * 1.3))
         assert until(lambda: raised("broker_memory"), 30)
@@ -379,7 +380,7 @@ def break_off(site: Any, sql: Sql, until: Until, raised: Callable[[str], bool]) 
 
 @pytest.mark.req("001-061", "001-062", "001-063", "001-064")
 def test_each_alert_of_a_running_installation_is_told_once_and_its_end_too(
-    harbour: Any, sql: Sql, until: Until
+    harbour: Any, sql: Sql, ledger: Ledger, until: Until
 ) -> None:
     log = harbour.root / "alerts.log"
     before = len(log.read_text().splitlines()) if log.exists() else 0
@@ -401,14 +402,14 @@ def test_each_alert_of_a_running_installation_is_told_once_and_its_end_too(
         psutil.Process(control).kill()
         return until(lambda: control not in state(harbour)["pids"] and len(state(harbour)["pids"]) > 9, 60)
 
-    assert until(lambda: sql("select count(*) > 2 from document where state = 'done'") == [(True,)], 60)
+    assert until(lambda: len(ledger.documents(state="done")) > 2, 60)
     assert harbour.larder("search", "bollards").code == 0
-    assert until(lambda: sql("select 1 from audit") != [], 30)
-    sql(RUNNING["audit_broken"][0])
+    assert until(lambda: ledger.audit() != [], 30)
+    RUNNING["audit_broken"][0](ledger)
     assert looked_anew()
     assert until(lambda: told()["audit_broken"] == ["firing"], 60)
     for name in set(RUNNING) - {"audit_broken"}:
-        sql(RUNNING[name][0])
+        RUNNING[name][0](ledger)
     assert until(lambda: not otherwise(RUNNING, ["firing"]), 60), otherwise(RUNNING, ["firing"])
     lines = [f'larder_alerts{{alert="{name}",severity="{ALERTS[name][1]}"}} 1' for name in RUNNING]
 
@@ -419,9 +420,9 @@ def test_each_alert_of_a_running_installation_is_told_once_and_its_end_too(
     assert until(all_shown, 30), shown_by(harbour)  # a page shows what was read a few seconds ago
     assert {one["name"] for one in harbour.larder("status", "--json").data["alerts"]} >= set(RUNNING)
     for _, mended in RUNNING.values():
-        sql(mended)
+        mended(ledger)
     assert looked_anew()
-    break_off(harbour, sql, until, lambda name: "firing" in told()[name])
+    break_off(harbour, sql, ledger, until, lambda name: "firing" in told()[name])
     over = ["firing", "cleared"]
     # A full one needs a disk of its own, which not everybody may mount; a queue is unserved after a minute without worker.
     others = set(ALERTS) - {"disk_full", "unserved_queue"}
@@ -440,10 +441,10 @@ def test_no_text_reaches_a_log(harbour: Any) -> None:
 
 @pytest.mark.parametrize("left", ["by Ctrl-C", "by the API"])
 def test_a_sync_is_asked_of_the_api_and_needs_neither_it_nor_whoever_asked(
-    harbour: Any, sql: Sql, until: Until, left: str
+    harbour: Any, until: Until, left: str, ledger: Ledger
 ) -> None:
     processes = {one["name"]: psutil.Process(one["pid"]) for one in state(harbour)["processes"]}
-    runs = sql("select count(*) from sync_run")
+    runs = len(ledger.runs())
     log = harbour.root / "asked.log"
     reader = processes["worker-ingest"]
     stopped = [reader, *reader.children()]
@@ -458,7 +459,7 @@ def test_a_sync_is_asked_of_the_api_and_needs_neither_it_nor_whoever_asked(
                 cwd=harbour.root, env=forked.environment(), stdout=output, stderr=output, start_new_session=True,
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
             )  # fmt: skip
-        assert until(lambda: sql("select count(*) from sync_run") > runs, 30), log.read_text()
+        assert until(lambda: len(ledger.runs()) > runs, 30), log.read_text()
         assert "sqlalchemy" not in log.read_text()
         if left == "by Ctrl-C":
             process.send_signal(signal.SIGINT)
@@ -470,8 +471,7 @@ def test_a_sync_is_asked_of_the_api_and_needs_neither_it_nor_whoever_asked(
         for one in stopped:
             one.resume()
     assert process.wait(60) in (0, 130), log.read_text()
-    query = "select 1 from chunk where content like %s"
-    assert until(lambda: bool(sql(query, f"%anchor, left {left}%")), 30)
+    assert until(lambda: holding(ledger, f"anchor, left {left}") > 0, 30)
     assert until(lambda: harbour.larder("status", "--json").code == 0, 30)
 
 
@@ -482,12 +482,12 @@ def test_a_second_up_is_refused(harbour: Any) -> None:
     assert "Traceback" not in answer.err
 
 
-def test_down_leaves_no_process_and_up_finds_everything_again(harbour: Any, sql: Sql) -> None:
+def test_down_leaves_no_process_and_up_finds_everything_again(harbour: Any, ledger: Ledger) -> None:
     pids = state(harbour)["pids"]
-    documents = sql("select count(*) from document where state = 'done'")
+    documents = len(ledger.documents(state="done"))
     assert harbour.larder("down").code == 0
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
     assert not (harbour.data / "state.json").exists()
     assert harbour.larder("up", "--detach", "--no-flower").code == 0
     assert harbour.larder("index", "--json").data["stats"]["documents_processed"] == 0
-    assert sql("select count(*) from document where state = 'done'") == documents
+    assert len(ledger.documents(state="done")) == documents

@@ -15,11 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import psycopg
 import pytest
 import redis
 from celery import Celery
@@ -27,7 +26,9 @@ from kombu.asynchronous import Hub, set_event_loop
 
 from tests import forked
 from tests.conftest import Site
+from tests.end_to_end.conftest import connect
 from tests.forked import Forked
+from tests.ledger import Ledger, of_all
 from workers.local import embedded
 from workers.processes.run import Pool
 from workers.queue.app import app
@@ -54,13 +55,13 @@ def harbour(make_site: Callable[[Path], Site], tmp_path_factory: pytest.TempPath
     shutil.rmtree(site.data, ignore_errors=True)
 
 
-def query(site: Site, statement: str) -> list[tuple[Any, ...]]:
-    password = embedded.Credentials.of_folder(site.data).postgres
-    port = urlsplit(embedded.ensure(site.data).database_url).port
-    with psycopg.connect(
-        host="127.0.0.1", port=port, user="postgres", password=password, dbname="larder", autocommit=True
-    ) as connection:
-        return connection.execute(statement).fetchall()
+def ledger_of(site: Site) -> Ledger:
+    return Ledger(of_all(partial(connect, site)))
+
+
+def working(site: Site) -> list[str]:
+    """The queues of each worker that has not taken its leave."""
+    return [one["queues"] for one in ledger_of(site).workers() if one["pid"] > 0]
 
 
 def begin(site: Site, queue: str) -> subprocess.Popen[bytes]:
@@ -133,15 +134,15 @@ def test_a_control_worker_alone_registers_the_sources_and_takes_its_leave(harbou
     worker = begin(site, "control")
     try:
         end = time.monotonic() + 40
-        while not query(site, "select 1 from worker where pid > 0") and time.monotonic() < end:
+        while not working(site) and time.monotonic() < end:
             time.sleep(0.2)
-        assert query(site, "select name, kind from source") == [("docs", "markdown")]
-        assert query(site, "select queues from worker where pid > 0") == [("control",)]
+        assert ledger_of(site).sources.values("name", "kind") == [("docs", "markdown")]
+        assert working(site) == ["control"]
         assert site.larder("health").code == 0
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(40) == 0
         assert "worker: Cold shutdown (MainProcess)" in [line["event"] for line in told(site)]
-        assert query(site, "select 1 from worker where pid > 0") == []
+        assert working(site) == []
     finally:
         worker.kill()
         worker.wait()
@@ -190,11 +191,11 @@ def test_messages_that_are_none_are_set_aside_once_and_the_worker_lives(harbour:
             client.lpush("control", message)
         sender.send_task("larder.upkeep.canary", args=["after"], queue="control")
         end = time.monotonic() + 25
-        while not query(site, "select 1 from canary where queue = 'after'") and time.monotonic() < end:
+        while not ledger_of(site).canaries(queue="after") and time.monotonic() < end:
             assert worker.poll() is None, (site.root / "strange.log").read_text()[-3000:]
             time.sleep(0.2)
         said = (site.root / "strange.log").read_text()[-3000:]
-        assert query(site, "select 1 from canary where queue = 'after'"), said
+        assert ledger_of(site).canaries(queue="after"), said
         backlog = json.loads(site.larder("status", "--json").out)["backlog"]
         assert backlog["set_aside"] >= len(strange) - 4  # tasks that began and failed are none of these
         assert client.hlen("unacked") == 0
@@ -258,9 +259,7 @@ def test_a_person_without_workers_sees_progress_a_summary_and_a_status(harbour: 
     assert "Traceback" not in screen
     assert "1 document indexed" in screen
     assert "docs/blob.md" in screen
-    assert query(site, "select 1 from worker where pid > 0") == [], (
-        "a command takes the workers that it brought away again"
-    )
+    assert working(site) == [], "a command takes the workers that it brought away again"
 
     code, screen = on_a_terminal(site, "status")
     assert "Traceback" not in screen

@@ -9,6 +9,7 @@ import ssl
 import tempfile
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -89,8 +90,7 @@ class Harbour:
         return word
 
     def found(self, word: str) -> bool:
-        query = "select count(*) from chunk where content like %s"
-        return bool(self.fleet.sql(query, f"%{word}%")[0][0])
+        return any(word in content for content in self.fleet.ledger.chunks.values("content"))
 
     def sync(self, source: str) -> None:
         """Have a source read again, without waiting for it."""
@@ -107,8 +107,8 @@ class Harbour:
         )
 
     def count(self, source: str, state: str) -> int:
-        query = "select count(*) from document d join source s on s.id = d.source_id where s.name = %s and d.state = %s"
-        return int(self.fleet.sql(query, source, state)[0][0])
+        of = self.fleet.ledger.sources.one(name=source)
+        return len(self.fleet.ledger.documents(source_id=of["id"], state=state))
 
     def pending(self, source: str) -> int:
         """Documents that are not searchable in their newest version; those that no walk has met do not count."""
@@ -157,9 +157,7 @@ class Harbour:
 
     def told(self) -> str:
         """How everything stands, for who looks for the reason."""
-        rows = self.fleet.sql(
-            "select s.name, d.stage, d.state, count(*) from document d join source s on s.id = d.source_id group by 1, 2, 3"
-        )
+        rows = Counter(self.fleet.ledger.documents.values("source_id", "stage", "state"))
         return f"{rows} {broker.lengths(self.rabbit.url, QUEUES)}"
 
     def status(self) -> dict[str, Any]:

@@ -54,11 +54,11 @@ class Installation:
     def sql(self, query: str) -> list[tuple[Any, ...]]:
         return self.fleet.sql(query)
 
-    def until(self, query: str, seconds: float = 240) -> None:
-        """Wait for a query that gives true; workers that are gone are started again."""
+    def until(self, reached: Callable[[], object], seconds: float = 240) -> None:
+        """Wait until that is so; workers that are gone are started again."""
         end = time.monotonic() + seconds
-        while not self.sql(query)[0][0]:
-            assert time.monotonic() < end, query
+        while not reached():
+            assert time.monotonic() < end
             self.fleet.revive()
             time.sleep(0.1)
 
@@ -124,7 +124,7 @@ def test_there_and_back_while_searches_run_workers_die_and_documents_change(here
         here.page(f"theirs/page-{number}.md", f"Of guests: {words_of(number)}")
     here.larder("index", "--no-wait")
     here.fleet.revive()
-    here.until(f"select count(*) = {PAGES + THEIRS} from document where state = 'done'")
+    here.until(lambda: len(here.fleet.ledger.documents(state="done")) == PAGES + THEIRS)
     parts = open_runtime(load(here.root / "larder.yaml", {}))
     question = SearchRequest(text=words_of(5), explain=True)
     searches = Searches(lambda: search.search(parts, parts.settings.tenant_id, question, by="ann"))
@@ -145,7 +145,7 @@ def there_and_back(here: Installation) -> None:
     held = here.root / "held-texts"
     held.write_text(f"pond {PAGES - 1} ")  # or all could be filled before anybody looks
     here.larder("reindex", "--provider", "hashing")
-    here.until("select count(*) > 0 from chunk where index_id = 2")
+    here.until(lambda: here.fleet.ledger.chunks(index_id=2))
     here.fleet.kill("embed")
     held.unlink()
     refused = here.larder("reindex", "switch", code=2)
@@ -157,7 +157,7 @@ def there_and_back(here: Installation) -> None:
     for _ in range(2):  # absent once: hidden; twice: deleted
         here.larder("index")
         (here.root / "docs/page-2.md").write_text(f"# page-2\n\n{words_of(2)}\n")
-    here.until(BEHIND)
+    here.until(lambda: here.sql(BEHIND)[0][0])
     switched = here.larder("reindex", "switch")
     assert switched["active"] == 2
     here.page("docs/page-3.md", "Changed after the switch.")
@@ -165,7 +165,7 @@ def there_and_back(here: Installation) -> None:
     (here.root / "docs/page-4.md").unlink()
     for _ in range(2):
         here.larder("index")
-    here.until(BEHIND)
+    here.until(lambda: here.sql(BEHIND)[0][0])
     wanted = {
         f"{tenant}/{path.relative_to(here.root)}": path.read_text().strip()
         for tenant, folder in (("default", "docs"), ("guests", "theirs"))
@@ -174,10 +174,8 @@ def there_and_back(here: Installation) -> None:
     assert here.contents("hashing-384") == wanted
     assert here.contents("all-MiniLM-L6-v2") == wanted
     assert here.larder("reindex", "rollback")["active"] == 1
-    left = here.sql(
-        "select count(*) from chunk c where not exists (select from document d where d.id = c.document_id)"
-    )
-    assert left == [(0,)]
+    ledger = here.fleet.ledger
+    assert set(ledger.chunks.values("document_id")) <= set(ledger.documents.values("id"))
     found = here.larder("reindex", "status")
     assert [(i["status"], i["missing"]) for i in found["indexes"]] == [("active", 0), ("retired", 0)]
     assert found["matches"]

@@ -17,6 +17,7 @@ from tests.end_to_end.fleet import Fleet, indexing
 from tests.fakes.azure_devops import FakeAzureDevOps
 from tests.fakes.confluence import FakeConfluence
 from tests.fakes.server import FakeServer, Fault, Seen
+from tests.ledger import Ledger
 
 PAGES, ITEMS = 120, 250
 CONFIG = """
@@ -55,8 +56,9 @@ class Town:
     pages: list[str]
     items: list[int]
 
-    def rows(self, query: str, *args: Any) -> list[tuple[Any, ...]]:
-        return self.fleet.sql(query, *args)
+    @property
+    def ledger(self) -> Ledger:
+        return self.fleet.ledger
 
     def index(self, *args: str) -> dict[str, Any]:
         answer = self.site.larder("index", *args, "--json", timeout=240)
@@ -66,15 +68,13 @@ class Town:
 
     def stored(self, source: str) -> dict[str, str]:
         """What a search can find: external id -> version and all text."""
-        rows = self.rows(
-            """
-            select d.external_id, coalesce(d.metadata->>'version', d.metadata->>'rev'),
-                   string_agg(c.content, ' ' order by c.ord)
-            from document d join source s on s.id = d.source_id join chunk c on c.document_id = d.id
-            where s.name = %s and not d.hidden and not d.deleted and d.state = 'done' group by d.id""",
-            source,
-        )
-        return {external_id: f"{version}: {text}" for external_id, version, text in rows}
+        of = {"source_id": self.ledger.sources.one(name=source)["id"], "state": "done"}
+        found = {}
+        for one in self.ledger.documents(**of, hidden=False, deleted=False):
+            if texts := self.ledger.chunks.values("content", document_id=one["id"]):
+                version = one["metadata"].get("version", one["metadata"].get("rev"))
+                found[one["external_id"]] = f"{version}: {' '.join(texts)}"
+        return found
 
     def expect_both(self) -> None:
         """The store equals the services, item by item."""
@@ -92,8 +92,8 @@ class Town:
 
     def nothing_is_gone(self) -> None:
         """Nothing was hidden or deleted that the service did not delete."""
-        assert self.rows("select name, held from source where held > 0") == []
-        assert self.rows("select external_id from document where hidden and not deleted") == []
+        assert set(self.ledger.sources.values("held")) == {0}
+        assert self.ledger.documents.values("external_id", hidden=True, deleted=False) == []
 
 
 def word_of(body: str) -> str:
@@ -241,12 +241,12 @@ def test_a_service_that_lists_a_tenth_is_held_for_a_person(town: Town) -> None:
         town.site.larder("sources", "reconcile", "wiki", "--json", timeout=120)
         settle(town)
         assert town.stored("wiki") == before
-        assert town.rows("select held > 25 from source where name = 'wiki'") == [(True,)]
+        assert town.ledger.sources.one(name="wiki")["held"] > 25
     finally:
         town.wiki.lists_only(1.0)
     town.site.larder("sources", "reconcile", "wiki", "--json", timeout=120)
     settle(town)
-    assert town.rows("select held from source where name = 'wiki'") == [(0,)]
+    assert town.ledger.sources.values("held", name="wiki") == [0]
     town.expect_both()
 
 
@@ -263,8 +263,7 @@ def test_what_only_the_walk_can_see_is_seen_by_it(town: Town) -> None:
             town.site.larder("sources", "reconcile", name, "--json", timeout=120)
         settle(town)
     town.expect_both()
-    tags = town.rows("select tags from document where external_id = %s", town.pages[40])
-    assert tags == [(["harvest"],)]
+    assert town.ledger.documents.values("tags", external_id=town.pages[40]) == [["harvest"]]
     wiki.unrestrict(town.pages[41])
     town.site.larder("sources", "reconcile", "wiki", "--json", timeout=120)
     settle(town)
@@ -285,14 +284,14 @@ def test_no_secret_lies_in_the_broker_the_logs_or_the_database(town: Town) -> No
         text = path.read_text(errors="replace")
         assert town.wiki.token not in text, path
         assert town.boards.pat not in text, path
-    assert town.rows("select 1 from source where config::text like %s", f"%{town.boards.pat}%") == []
+    assert town.boards.pat not in json.dumps(town.ledger.sources.values("config"))
 
 
 def settle(town: Town) -> None:
     """Wait until no run is open."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        if town.rows("select count(*) from sync_run where finished_at is null") == [(0,)]:
+        if len(town.ledger.runs(finished_at=None)) == 0:
             return
         time.sleep(0.1)
-    raise AssertionError(town.rows("select * from sync_run where finished_at is null"))
+    raise AssertionError(town.ledger.runs(finished_at=None))

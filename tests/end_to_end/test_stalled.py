@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -16,6 +17,7 @@ import pytest
 from tests.end_to_end.drilled import frozen
 from tests.end_to_end.fleet import Fleet
 from tests.fakes.tcp_proxy import TcpProxy
+from tests.ledger import ago
 from workers.client import Client
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(300)]
@@ -57,7 +59,7 @@ class Pair:
         for n in range(PAGES):
             words = " ".join(f"w{n}x{self.version}x{k}" for k in range(30))
             (self.root / "docs" / f"{n}.md").write_text(f"# Page {n}\n\nVersion {self.version}. {words}\n")
-        self.well.sql("update source set next_sync_at = now() returning id")
+        self.well.ledger.sources.set(next_sync_at=ago())
 
     def is_current(self) -> bool:
         """Every page is searchable in its last version, and nothing is left to do."""
@@ -79,10 +81,11 @@ class Pair:
 
     def standing(self) -> list[object]:
         """What the ledger says of work that is not done."""
-        ask = self.well.sql
+        ask, ledger = self.well.sql, self.well.ledger
         return [
-            *ask("select stage, state, crash_count, last_error, count(*) from document group by 1, 2, 3, 4"),
-            *ask("select state, attempts, error, enqueued_at, now() from sync_run where finished_at is null"),
+            Counter(ledger.documents.values("stage", "state", "crash_count", "last_error")),
+            *ledger.runs.values("state", "attempts", "error", "enqueued_at", finished_at=None),
+            ago(),
             *ask("select state, wait_event, query from pg_stat_activity where xact_start is not null"),
         ]
 
@@ -149,7 +152,7 @@ def pair() -> Iterator[Pair]:
         try:
             well.commands = EVERY
             well.revive()
-            made.until(lambda: well.sql("select 1 from source"), 60)
+            made.until(well.ledger.sources, 60)
             made.publish()
             made.until(made.is_current, 60)
             yield made
@@ -182,12 +185,12 @@ def test_the_rest_goes_on_within_two_leases(pair: Pair, name: str, place: str, h
         pair.publish()
         fresh = pair.until(pair.is_current, 2 * LEASE + WORK)
         assert all(answer.result(2 * LEASE + WORK) for answer in answers)
-        asked = "select 1 from enrichment_job where finished_at is null"
-        pair.until(lambda: not pair.well.sql(asked), max(0.1, begun + 2 * LEASE + WORK - time.monotonic()))
+        left = max(0.1, begun + 2 * LEASE + WORK - time.monotonic())
+        pair.until(lambda: not pair.well.ledger.jobs(finished_at=None), left)
         print(
             f"{name} {how} at {place or 'rest'}: indexed after {held:.1f} s, what came later after {fresh:.1f} s"
         )
     time.sleep(2)  # it believes that the work is still its own
     assert pair.is_current()
-    assert pair.well.sql("select 1 from dead_letter") == []
+    assert pair.well.ledger.dead() == []
     pair.victims.kill(f"{name}-2")

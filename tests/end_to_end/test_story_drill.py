@@ -43,7 +43,7 @@ def fleet() -> Iterator[Fleet]:
 def test_killing_workers_loses_doubles_and_halves_no_story(fleet: Fleet) -> None:
     chance = random.Random(7)
     per_job = f"select count(*) from clarifai_user_story_embeddings group by source_doc_id having count(*) <> {BATCH}"
-    running = "select crash_count from enrichment_job where state = 'running'"
+
     with fleet.client() as client:
         for job in range(JOBS):
             made = [story(f"story {n} of job {job}", source_doc_id=f"job {job}") for n in range(BATCH)]
@@ -53,18 +53,18 @@ def test_killing_workers_loses_doubles_and_halves_no_story(fleet: Fleet) -> None
                 client.store_stories(made)
         fleet.revive()
         kills, end = 0, time.monotonic() + 300
-        while fleet.sql("select 1 from enrichment_job where state in ('queued', 'running') limit 1"):
-            assert time.monotonic() < end, fleet.sql("select state, crash_count, error from enrichment_job")
+        while not {"queued", "running"}.isdisjoint(fleet.ledger.jobs.values("state")):
+            assert time.monotonic() < end, fleet.ledger.jobs.values("state", "crash_count", "error")
             assert fleet.sql(per_job) == []
             time.sleep(chance.uniform(0.02, 0.3))
-            held = [count for (count,) in fleet.sql(running)]
+            held = fleet.ledger.jobs.values("crash_count", state="running")
             # Whose worker died three times is given up, and says so: that is for stories that kill.
             if held and max(held) < 3 and kills < KILLS:
                 fleet.kill("enrich")
                 kills += 1
                 fleet.revive()
         assert kills == KILLS
-    assert {state for (state,) in fleet.sql("select state from enrichment_job")} == {"done"}
+    assert set(fleet.ledger.jobs.values("state")) == {"done"}
     table = "clarifai_user_story_embeddings"
     counted = fleet.sql(f"select count(*), count(distinct user_story_text), count(embedding) from {table}")
     assert counted == [(JOBS * BATCH,) * 3]

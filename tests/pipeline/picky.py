@@ -75,10 +75,7 @@ class Interrupted:
 
 
 def run_item(shop: Workshop, external_id: str) -> Any:
-    (row,) = shop.sql(
-        "select * from run_item where document_id = :id order by run_id desc limit 1", id=shop.id(external_id)
-    )
-    return row
+    return shop.run_items(document_id=shop.id(external_id))[-1]
 
 
 def through(shop: Workshop, upto: str, **changes: Any) -> Indexer:

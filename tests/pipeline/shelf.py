@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
@@ -15,6 +15,7 @@ from pipeline.ingest.steps import Indexer
 from pipeline.ledger import Item, Limits, Stage, due_work, search_indexes, work
 from pipeline.ledger.search_indexes import IndexedDocument, WantedIndex, activate, begin_index
 from pipeline.search.chunk_store import SearchIndex, active_index, indexes
+from tests.ledger import ago, of_connection
 from tests.pipeline.workshop import LEASE, Workshop
 
 OTHER = 16
@@ -59,7 +60,7 @@ class Shelf:
     def due(self, index: SearchIndex | None = None) -> list[due_work.Batch]:
         """What a look of the pump would send."""
         with self.shop.database.control() as connection:
-            connection.execute(text("update index_document set enqueued_at = null"))
+            of_connection(connection).indexed.set(enqueued_at=None)
             return due_work.choose_fills(connection, (index or self.index).id, LIMITS)
 
     def fill(self, index: SearchIndex | None = None, **changes: Any) -> list[Item]:
@@ -68,6 +69,12 @@ class Shelf:
         for one in self.due(index):
             again += self.filler(index, **changes).fill(one.tenant_id, one.items).requeued
         return again
+
+    def kill(self, external_id: str) -> None:
+        """Have three workers killed by a document, the last a moment ago."""
+        key = {"index_id": self.index.id, "document_id": self.shop.id(external_id)}
+        lease = {"lease_token": uuid4(), "lease_until": ago(seconds=1)}
+        self.shop.indexed.set(key, crash_count=3, **lease)
 
     def progress(self, index: SearchIndex | None = None) -> search_indexes.Progress:
         with self.shop.database.control() as connection:
@@ -82,14 +89,11 @@ class Shelf:
 
     def contents(self, index: SearchIndex | None = None) -> dict[str, list[str]]:
         """Texts in an index by the document's name."""
-        rows = self.shop.sql(
-            """select d.external_id, c.content from chunk c join document d on d.id = c.document_id
-               where c.index_id = :i order by d.external_id, c.ord""",
-            i=(index or self.index).id,
-        )
+        rows = self.shop.chunks(index_id=(index or self.index).id)
         found: dict[str, list[str]] = {}
-        for row in rows:
-            found.setdefault(row["external_id"], []).append(row["content"])
+        for key, name in self.shop.documents.values("id", "external_id"):
+            if texts := [row["content"] for row in rows if row["document_id"] == key]:
+                found[name] = texts
         return found
 
 

@@ -27,6 +27,7 @@ from pipeline.errors import (
 from pipeline.ingest.text_embedding import EmbeddingTerms
 from pipeline.ledger import Limits, due_work, embedding_use, overview
 from pipeline.ledger.embedding_use import Meter, Used
+from tests.ledger import ago
 from tests.pipeline.picky import Picky
 from tests.pipeline.workshop import MODEL, Workshop, document, paragraphs
 
@@ -74,12 +75,12 @@ def chunked(shop: Workshop, **documents: str) -> None:
 
 def stages(shop: Workshop) -> dict[str, tuple[str, int, int]]:
     """Stage, waits and tries of each document."""
-    rows = shop.sql("select external_id, stage, waits, attempts from document")
-    return {r["external_id"]: (r["stage"], r["waits"], r["attempts"]) for r in rows}
+    rows = shop.documents.values("external_id", "stage", "waits", "attempts")
+    return {name: (stage, waits, tries) for name, stage, waits, tries in rows}
 
 
 def wake(shop: Workshop) -> None:
-    shop.sql("update document set due_at = now()")
+    shop.documents.set(due_at=ago())
 
 
 def standing(shop: Workshop, name: str) -> embedding_use.Hold | None:
@@ -144,7 +145,7 @@ class TestSharedTexts:
         worker(names)
         assert (len(paid.seen), len(set(paid.seen))) == (9, 9)
         assert {stage for stage, _, _ in stages(shop).values()} == {"embedded"}
-        assert shop.sql("select * from embedding_claim") == []
+        assert shop.claimed_texts() == []
 
     def test_the_texts_of_a_worker_that_died_are_free_when_its_documents_are(self, shop: Workshop) -> None:
         chunked(shop, a=paragraphs(6))
@@ -155,9 +156,9 @@ class TestSharedTexts:
         shop.embedder = dead = Picky(meanwhile=lambda: die() if dead.calls == 2 else None)
         with pytest.raises(KeyboardInterrupt):
             shop.indexer(terms=terms()).embed(shop.tenant, shop.items())
-        assert shop.value("select count(*) from embedding_claim") == 6
-        shop.sql("update document set lease_until = now() - interval '1 second'")
-        shop.sql("update embedding_claim set until = now() - interval '1 second'")
+        assert len(shop.claimed_texts()) == 6
+        shop.documents.set(lease_until=ago(seconds=1))
+        shop.claimed_texts.set(until=ago(seconds=1))
         shop.embedder = second = Picky()
         shop.indexer(terms=terms()).embed(shop.tenant, shop.items())
         assert (len(dead.seen), len(second.seen), stages(shop)["a"][0]) == (4, 2, "embedded")
@@ -167,8 +168,8 @@ class TestSharedTexts:
         left: list[bool] = []
 
         def look() -> None:
-            same = "select bool_and(c.until >= d.lease_until) from embedding_claim c, document d"
-            left.append(bool(shop.value(same)))
+            untils = shop.claimed_texts.values("until")
+            left.append(min(untils) >= max(shop.documents.values("lease_until")))
 
         shop.embedder = Picky(meanwhile=look)
         shop.indexer(terms=terms(), lease=0.001).embed(shop.tenant, shop.items())
@@ -177,9 +178,7 @@ class TestSharedTexts:
     def test_a_free_model_claims_nothing(self, shop: Workshop) -> None:
         chunked(shop, a=paragraphs(3))
         seen: list[int] = []
-        shop.embedder = Picky(
-            meanwhile=lambda: seen.append(shop.value("select count(*) from embedding_claim"))
-        )
+        shop.embedder = Picky(meanwhile=lambda: seen.append(len(shop.claimed_texts())))
         shop.indexer(terms=terms(budget=None)).embed(shop.tenant, shop.items())
         assert seen == [0]
 
@@ -220,8 +219,8 @@ class TestWaits:
         ):
             purse = Purse()
             shop.embedder = Picky(trouble=trouble)
-            shop.set("a", "due_at = now(), state = 'pending'")
-            shop.sql("delete from embedding_hold")
+            shop.set("a", due_at=ago(), state="pending")
+            shop.holds.clear()
             shop.indexer(terms=terms(purse, str(shop.tenant))).embed(shop.tenant, shop.items("a"))
             assert purse.ends == [end], trouble
 
@@ -361,7 +360,7 @@ class TestHolds:
         def again(name: str) -> int:
             """How many calls a message about this document leads to when it is time to probe."""
             before = paid.calls
-            shop.sql("update embedding_hold set probe_at = now()")
+            shop.holds.set(probe_at=ago())
             wake(shop)
             indexer.embed(shop.tenant, shop.items(name))
             indexer.embed(shop.tenant, shop.items(*"abc".replace(name, "")))
@@ -390,7 +389,7 @@ class TestHolds:
         chunked(shop, a=paragraphs(1))
         shop.embedder = Picky(trouble=EmbedderRefused("wrong key"))
         shop.indexer(terms=terms(name=str(shop.tenant))).embed(shop.tenant, shop.items())
-        shop.sql("update embedding_hold set seen_at = now() - interval '16 minutes'")
+        shop.holds.set(seen_at=ago(minutes=16))
         assert standing(shop, str(shop.tenant)) is None
 
 
@@ -403,7 +402,7 @@ class TestUsage:
         shop.indexer(terms=free).embed(shop.tenant, shop.items())
         chunked(shop, b=paragraphs(5))
         shop.indexer(terms=free).embed(shop.tenant, shop.items("b"))
-        (row,) = shop.sql("select * from embedding_usage")
+        (row,) = shop.usage()
         assert (row["provider"], row["model"], row["kind"]) == ("paid", MODEL, "document")
         assert (row["calls"], row["texts"], row["cache_hits"]) == (2, 5, 5)
         assert [(used.texts, used.cache_hits) for _, used in told] == [(5, 0), (0, 5)]

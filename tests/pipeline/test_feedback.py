@@ -19,6 +19,7 @@ from pipeline.search.cache import read_snapshot
 from pipeline.search.feedback import Marks, Question, Verdict
 from pipeline.search.question import key_of
 from pipeline.search.records import Filter
+from tests.ledger import ago, of_connection
 from tests.pipeline.enrichment.library import PBI, enricher, stocked
 from tests.pipeline.stores.depot import Depot
 from tests.pipeline.test_search_cache import Asker
@@ -198,19 +199,17 @@ def test_other_questions_move_a_little(shop: Workshop) -> None:
 
 def test_the_newest_of_very_many_count(shop: Workshop) -> None:
     for verdict, age in (("noise", 2), ("useful", 1)):
-        shop.sql(
-            """insert into feedback (tenant_id, document_id, query_hash, verdict, at)
-               select :t, :d, cast(:v as text) || n, :v, now() - make_interval(days => :age)
-               from generate_series(1, :most) n""",
-            t=shop.tenant,
-            d=shop.id("two"),
-            v=verdict,
-            age=age,
-            most=feedback.MOST_COUNTED,
-        )
+        said = {
+            "tenant_id": shop.tenant,
+            "document_id": shop.id("two"),
+            "verdict": verdict,
+            "at": ago(days=age),
+        }
+        for n in range(feedback.MOST_COUNTED):
+            shop.feedback.add(query_hash=f"{verdict}{n}", **said)
     assert of(shop, search(shop), "two").feedback == 0.6
     say(shop, "two", "noise")
-    shop.sql("update feedback set at = now() - interval '3 days' where query_hash = :k", k=key_of(ASKED))
+    shop.feedback.set(key_of(ASKED), at=ago(days=3))
     assert of(shop, search(shop), "two").feedback == pytest.approx(-2.4), (
         "what is said of this question always"
     )
@@ -299,7 +298,7 @@ def test_step_4_asks_under_the_items_id(shared_database: Database) -> None:
 def test_what_was_said_goes_with_its_document(shop: Workshop) -> None:
     say(shop, "one", "useful")
     say(shop, "two", "useful")
-    shop.sql("delete from document where id = :id", id=shop.id("one"))
+    shop.documents.clear({"id": shop.id("one")})
     with shop.database.tenant(shop.tenant) as connection:
         assert [row["ref"] for row in feedback.listed(connection)] == ["two"]
 
@@ -313,8 +312,8 @@ def test_a_removal_stamps_once_and_not_for_what_hangs_on_it(shop: Workshop) -> N
             "select sum(pg_stat_get_xact_tuples_updated(oid)) from pg_class where relname = 'change_stamp'"
         )
         before = connection.execute(text(stamps)).scalar_one()
-        connection.execute(text("delete from document"))
-        assert connection.execute(text("select count(*) from feedback")).scalar() == 0
+        of_connection(connection).documents.clear()
+        assert of_connection(connection).feedback() == []
         assert connection.execute(text(stamps)).scalar_one() - before <= 1
 
 
@@ -322,10 +321,10 @@ def test_another_tenants_document_is_not_marked(shop: Workshop, shared_database:
     other = Workshop(shared_database, uuid4(), uuid4())
     asked = Question(key=key_of(ASKED), item=ASKED, content={})
     with other.database.tenant(other.tenant) as connection:
-        before = connection.execute(text("select count(*) from feedback")).scalar()
+        assert of_connection(connection).feedback() == []
         with pytest.raises(RequestRejected, match="no document"):
             feedback.record(connection, other.tenant, asked, shop.id("one"), "useful")
-        assert connection.execute(text("select count(*) from feedback")).scalar() == before == 0
+        assert of_connection(connection).feedback() == []
 
 
 def test_names_are_cut_for_people_and_questions_are_kept(shop: Workshop) -> None:

@@ -85,7 +85,7 @@ def test_hidden_documents_crowd_nobody_out(
     depot = Depot(shared_database, exact_below=10_000)
     for n in range(hidden):
         depot.put("kestrel", title=f"secret {n}")
-    depot.sql("update document set hidden = true")
+    depot.documents.set(hidden=True)
     for n in range(4):
         depot.put(f"kestrel {'otter ' * (n + 1)}", title=str(n))
     depot.count()

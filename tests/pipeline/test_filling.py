@@ -21,6 +21,7 @@ from pipeline.ingest.steps import Decision
 from pipeline.ingest.text_embedding import EmbeddingTerms
 from pipeline.ledger import Lease, dead, due_work, embedding_use, upkeep
 from pipeline.ledger.search_indexes import WantedIndex, begin_index, drop_index
+from tests.ledger import ago
 from tests.pipeline.shelf import LIMITS, OTHER, Counting, Shelf, first
 from tests.pipeline.test_embed_step import Purse
 from tests.pipeline.workshop import Workshop, document, paragraphs
@@ -35,7 +36,7 @@ def test_what_was_sent_is_not_sent_again_until_its_message_counts_as_lost(shelf:
     both = {shelf.shop.id("a"), shelf.shop.id("b")}
     assert sent() == [both]
     assert sent() == []
-    shelf.shop.sql("update index_document set enqueued_at = enqueued_at - interval '10 seconds'")
+    shelf.shop.indexed.set(enqueued_at=ago(seconds=10))
     assert sent(resend=60) == []
     assert sent(resend=5) == [both]
 
@@ -48,14 +49,12 @@ def test_a_killed_worker_costs_a_lease_and_nothing_else(shelf: Shelf) -> None:
     with pytest.raises(SystemExit):
         shelf.fill(embedder=lambda: Killed(OTHER))
     assert shelf.due() == [], "it is leased"
-    shelf.shop.sql(
-        "update index_document set lease_until = now() - interval '1 s' where lease_token is not null"
-    )
+    shelf.shop.indexed.set(lease_until=ago(seconds=1))
     due = shelf.due()
     assert sorted(len(one.items) for one in due) == [1, 1], "those that crashed travel alone"
     shelf.fill()
     assert shelf.progress().missing == 0
-    assert shelf.shop.value("select max(crash_count) from index_document") == 0
+    assert set(shelf.shop.indexed.values("crash_count")) == {0}
 
 
 @pytest.mark.parametrize("moment", ["version", "enqueued_at"])
@@ -78,11 +77,9 @@ def test_a_database_short_of_memory_costs_a_wait_and_no_crash(
             "slice_seconds": -1.0,
         }
         shelf.filler(**(slow if moment == "enqueued_at" else {})).fill(one.tenant_id, one.items)
-    rows = shelf.shop.sql(
-        "select lease_token, crash_count from index_document where index_id = :i", i=shelf.index.id
-    )
-    assert [tuple(row.values()) for row in rows] == [(None, 0)] * 2
-    shelf.shop.sql("update index_document set due_at = now()")
+    rows = shelf.shop.indexed.values("lease_token", "crash_count", index_id=shelf.index.id)
+    assert rows == [(None, 0)] * 2
+    shelf.shop.indexed.set(due_at=ago())
     shelf.fill()
     assert shelf.progress().missing == 0
 
@@ -90,12 +87,7 @@ def test_a_database_short_of_memory_costs_a_wait_and_no_crash(
 def test_one_that_kills_again_and_again_is_given_up_on_for_this_index_only(shelf: Shelf) -> None:
     shop, old = shelf.shop, first(shelf)
     shelf.due()
-    shop.sql(
-        """update index_document set crash_count = 3, lease_token = gen_random_uuid(),
-           lease_until = now() - interval '1 s' where index_id = :i and document_id = :id""",
-        i=shelf.index.id,
-        id=shop.id("a"),
-    )
+    shelf.kill("a")
     shelf.fill()
     p = shelf.progress()
     assert (p.missing, p.dead) == (1, 1)
@@ -141,25 +133,25 @@ def test_a_failure_that_may_pass_is_tried_again_and_then_given_up_on(alone: Work
     shelf = Shelf(alone, strategy="fixed")
     for attempts, letters in ((1, 0), (2, 1)):
         shelf.fill(chunker_of=lambda _name, _type: Failing())
-        tried = alone.value("select attempts from index_document where index_id = :i", i=shelf.index.id)
+        tried = alone.indexed.one(index_id=shelf.index.id)["attempts"]
         assert (tried, len(alone.dead_letters())) == (attempts, letters)
-        alone.sql("update index_document set due_at = now()")
+        alone.indexed.set(due_at=ago())
     assert shelf.due() == []
 
 
 def test_a_late_message_about_one_that_was_given_up_on_fills_nothing(shelf: Shelf) -> None:
     (due,) = shelf.due()
-    shelf.shop.sql("update index_document set dead_version = 1 where index_id = :i", i=shelf.index.id)
+    shelf.shop.indexed.set(shelf.index.id, dead_version=1)
     assert shelf.filler().fill(due.tenant_id, due.items).requeued == []
     assert shelf.contents() == {}
 
 
 def test_filling_the_index_that_is_read_ends_the_answers_that_were_kept(shelf: Shelf) -> None:
     def stamps() -> list[object]:
-        return [row["stamp"] for row in shelf.shop.sql("select stamp from change_stamp order by slot")]
+        return shelf.shop.change_stamps.values("stamp")
 
     shelf.fill()
-    shelf.shop.sql("update index_document set version = 0 where index_id = :i", i=shelf.index.id)
+    shelf.shop.indexed.set(shelf.index.id, version=0)
     shelf.switch()
     before = stamps()
     shelf.fill()
@@ -181,7 +173,7 @@ def test_filling_the_index_that_is_read_tells_how_many_chunks_there_are_now(alon
 def test_a_newer_version_of_one_that_was_given_up_on_is_tried_again(shelf: Shelf) -> None:
     shop = shelf.shop
     shelf.due()
-    shop.sql("update index_document set dead_version = 1 where index_id = :i", i=shelf.index.id)
+    shop.indexed.set(shelf.index.id, dead_version=1)
     shop.admit(document("a", "A better text."))
     shop.index()
     shelf.fill()
@@ -202,10 +194,9 @@ def test_trouble_of_the_provider_never_makes_a_dead_letter(shelf: Shelf, error: 
     assert shelf.shop.dead_letters() == []
     assert shelf.progress().last_error is not None
     assert shelf.due() == [], "it waits"
-    tried = "select distinct attempts, waits from index_document where index_id = :i"
-    assert shelf.shop.sql(tried, i=shelf.index.id) == [{"attempts": 0, "waits": 1}]
-    assert shelf.shop.sql("select * from embedding_hold") == [], "it holds up no other index"
-    shelf.shop.sql("update index_document set due_at = now()")
+    assert set(shelf.shop.indexed.values("attempts", "waits", index_id=shelf.index.id)) == {(0, 1)}
+    assert shelf.shop.holds() == [], "it holds up no other index"
+    shelf.shop.indexed.set(due_at=ago())
     shelf.fill()
     assert (shelf.progress().missing, shelf.progress().last_error) == (0, None)
 
@@ -229,7 +220,7 @@ def test_no_text_is_embedded_twice(shelf: Shelf) -> None:
 
 def test_a_text_that_another_worker_is_embedding_is_waited_for(shelf: Shelf) -> None:
     other = Lease(tenant_id=shelf.shop.tenant, token=uuid4())
-    texts = [bytes(row["hash"]) for row in shelf.shop.sql("select distinct hash from chunk order by 1")]
+    texts = [bytes(row["hash"]) for row in shelf.shop.chunks()]
     with shelf.shop.database.tenant(shelf.shop.tenant) as connection:
         embedding_use.claim_texts(connection, other, shelf.index.model, texts[:1], lease=60)
     counting, paid = Counting(OTHER), EmbeddingTerms(budget=lambda _tenant: Purse())
@@ -238,11 +229,11 @@ def test_a_text_that_another_worker_is_embedding_is_waited_for(shelf: Shelf) -> 
     assert shelf.progress().missing == 1
     with shelf.shop.database.tenant(shelf.shop.tenant) as connection:
         embedding_use.release_texts(connection, other)
-    shelf.shop.sql("update index_document set due_at = now() returning 1")
+    shelf.shop.indexed.set(due_at=ago())
     shelf.fill(terms=paid, embedder=lambda: counting)
     assert shelf.progress().missing == 0
     assert len(counting.seen) == len(set(counting.seen)) == len(texts)
-    assert shelf.shop.value("select count(*) from embedding_claim") == 0
+    assert len(shelf.shop.claimed_texts()) == 0
 
 
 def test_the_good_texts_beside_a_refused_one_are_paid_once(shelf: Shelf) -> None:
@@ -256,7 +247,7 @@ def test_vectors_come_from_an_index_of_the_same_model_if_the_cache_was_trimmed(a
     alone.admit(document("a", paragraphs(2)))
     alone.index()
     shelf = Shelf(alone)
-    alone.sql("delete from embedding_cache")
+    alone.cached_vectors.clear()
     with alone.database.control() as connection:
         drop_index(connection, shelf.index)
         wanted = WantedIndex(provider="hashing", model="hashing-32", dimensions=32, strategy="fixed")
@@ -274,6 +265,6 @@ def test_tenants_take_turns(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> No
     for shop, most in ((shelf.shop, 12), (other, 3)):
         shop.admit(*(document(f"d{n}") for n in range(most)))
         shop.index()
-    shelf.shop.sql("update index_document set due_at = due_at - interval '1 hour'")
+    shelf.shop.indexed.set(due_at=ago(hours=1))
     monkeypatch.setattr(due_work, "FILLS_IN_FLIGHT", 8)
     assert {one.tenant_id: len(one.items) for one in shelf.due()} == {shelf.shop.tenant: 5, other.tenant: 3}

@@ -9,6 +9,7 @@ from pipeline.documents import Chunk, Kind
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.ingest.steps import centroid
 from pipeline.ledger import Stage
+from tests.ledger import ago
 from tests.pipeline.picky import Picky, run_item, through
 from tests.pipeline.workshop import DIMENSIONS, Workshop, document, paragraphs
 
@@ -38,13 +39,13 @@ class TestTheWay:
     def test_every_chunk_carries_its_tenant_project_and_version(self, shop: Workshop) -> None:
         shop.admit(document("a", paragraphs(2)))
         shop.index()
-        rows = shop.sql("select tenant_id, project_id, version from chunk")
-        assert [tuple(r.values()) for r in rows] == [(shop.tenant, shop.project, 1)] * 2
+        rows = shop.chunks.values("tenant_id", "project_id", "version")
+        assert rows == [(shop.tenant, shop.project, 1)] * 2
 
     def test_vectors_are_those_of_the_text_with_its_context(self, shop: Workshop) -> None:
         shop.admit(document("a", paragraphs(2)))
         shop.index()
-        rows = shop.sql("select content, context, embedding from chunk order by ord")
+        rows = shop.chunks()
         texts = [Chunk(ord=0, content=r["content"], context=r["context"]).embedding_text for r in rows]
         kept = np.array([r["embedding"].to_numpy() for r in rows], dtype=np.float32)
         assert np.allclose(kept, HashingEmbedder(DIMENSIONS).embed_documents(texts), atol=0.005)
@@ -54,9 +55,7 @@ class TestTheWay:
         shop.index()
         row = shop.row("empty")
         assert (row["state"], row["chunk_count"]) == ("done", 0)
-        assert shop.sql("select version, chunk_count, centroid from index_document") == [
-            {"version": 1, "chunk_count": 0, "centroid": None}
-        ]
+        assert shop.indexed.values("version", "chunk_count", "centroid") == [(1, 0, None)]
         assert run_item(shop, "empty")["outcome"] == "done"
 
     def test_what_is_no_prose_is_stored_and_not_searchable(self, shop: Workshop) -> None:
@@ -64,7 +63,7 @@ class TestTheWay:
         shop.admit(document("a", body))
         shop.index()
         assert shop.contents("a") == ["# Guide\n\nWords of it."]
-        assert shop.value("select body from document_body where document_id = :i", i=shop.id("a")) == body
+        assert shop.bodies.one(document_id=shop.id("a"))["body"] == body
 
     def test_of_nothing_but_leftovers_a_work_item_keeps_its_title(self, shop: Workshop) -> None:
         body = "Reproducible: Always\n\n<!-- describe -->\n"
@@ -89,7 +88,7 @@ class TestTheWay:
     def test_what_was_staged_is_gone_at_the_end(self, shop: Workshop) -> None:
         shop.admit(document("a", paragraphs(3)))
         shop.index()
-        assert shop.sql("select * from chunk_stage") == []
+        assert shop.staged_chunks() == []
 
     def test_messages_about_nothing_do_nothing(self, shop: Workshop) -> None:
         shop.admit(document("a"))
@@ -115,18 +114,18 @@ class TestChangedDocuments:
         parts = paragraphs(4).split("\n\n")
         shop.admit(document("a", "\n\n".join(parts)))
         shop.index()
-        first = shop.sql("select ord, embedding::text, ctid::text, content from chunk order by ord")
+        first = shop.chunks()
         parts[2] = "another third part " + "filler " * 12
         shop.admit(document("a", "\n\n".join(parts)))
-        run = shop.value("select max(run_id) from run_item")
+        run = max(shop.run_items.values("run_id"))
         shop.embedder = embedder = Picky()
         shop.index()
-        second = shop.sql("select ord, embedding::text, content, version from chunk order by ord")
+        second = shop.chunks()
         assert [r["version"] for r in second] == [2] * 4
         assert [r["ord"] for r, s in zip(first, second, strict=True) if r["content"] != s["content"]] == [2]
         assert [r["embedding"] == s["embedding"] for r, s in zip(first, second, strict=True)].count(True) == 3
         assert len(embedder.seen) == 1
-        item = shop.sql("select * from run_item where run_id = :r", r=run)[0]
+        item = shop.run_items(run_id=run)[0]
         assert (item["chunks"], item["chunks_written"], item["chunks_kept"]) == (4, 1, 3)
         assert (item["texts_embedded"], item["texts_reused"]) == (1, 3)
 
@@ -163,24 +162,22 @@ class TestTheCache:
     def test_what_is_of_use_again_is_not_the_longest_unused(self, shop: Workshop) -> None:
         shop.admit(document("a", paragraphs(3), title="Same"))
         shop.index()
-        shop.sql("update embedding_cache set used_at = now() - interval '3 days'")
+        shop.cached_vectors.set(used_at=ago(days=3))
         shop.admit(document("b", paragraphs(2), title="Same"))
         shop.index()
-        again = "select count(*) filter (where used_at > now() - interval '1 day') from embedding_cache"
-        assert shop.value(again) == 2
+        assert sum(used_at > ago(days=1) for used_at in shop.cached_vectors.values("used_at")) == 2
 
     def test_a_text_that_a_batch_holds_twice_is_embedded_once(self, shop: Workshop) -> None:
         shop.admit(document("a", paragraphs(2), title="Same"), document("b", paragraphs(2), title="Same"))
         shop.embedder = embedder = Picky()
         shop.index()
         assert len(embedder.seen) == 2
-        total = "select sum(texts_embedded) as e, sum(texts_reused) as r from run_item"
-        assert [tuple(r.values()) for r in shop.sql(total)] == [(2, 2)]
+        assert shop.texts_counted() == (2, 2)
 
     def test_an_emptied_cache_is_refilled_from_the_documents_own_chunks(self, shop: Workshop) -> None:
         shop.admit(document("a", paragraphs(4)))
         shop.index()
-        shop.sql("delete from embedding_cache")
+        shop.cached_vectors.clear()
         shop.admit(document("a", paragraphs(4) + "\n\nOne more part."))
         shop.embedder = embedder = Picky()
         shop.index()
@@ -190,7 +187,7 @@ class TestTheCache:
     def test_vectors_that_vanish_before_the_upsert_are_made_again(self, shop: Workshop) -> None:
         shop.admit(document("a", paragraphs(3)), document("empty", ""))
         indexer = through(shop, "upsert")
-        shop.sql("delete from embedding_cache")
+        shop.cached_vectors.clear()
         step = indexer.upsert(shop.tenant, shop.items())
         assert [i.document_id for i in step.requeued] == [shop.id("a")]
         row = shop.row("a")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from pipeline.errors import LarderError, StoreHindered, StoreUnavailable
 from pipeline.ingest import work_in_progress
 from pipeline.ledger import Stage, dead, overview, search_indexes
 from pipeline.search.chunk_store import SearchIndex
+from tests.ledger import ago, ahead
 from tests.pipeline.picky import STEPS, Interrupted, Picky, through
 from tests.pipeline.workshop import DIMENSIONS, Workshop, document, fill_index, paragraphs
 
@@ -51,9 +53,7 @@ class TestOvertaken:
         def edit() -> None:
             if not edited:
                 edited.append(1)
-                shop.admit(
-                    document("a", paragraphs(2, "new")), run=shop.value("select max(id) from sync_run")
-                )
+                shop.admit(document("a", paragraphs(2, "new")), run=shop.runs()[-1]["id"])
 
         indexer, items = through(shop, step), shop.items()
         plain = shop.chunker
@@ -91,19 +91,18 @@ class TestOvertaken:
         def overtake() -> None:
             if not overtaken:
                 overtaken.append(1)
-                shop.set("a", "lease_until = now() - interval '1 second'")
+                shop.set("a", lease_until=ago(seconds=1))
                 assert shop.indexer().embed(shop.tenant, shop.items()).ready
 
         shop.embedder = Picky(meanwhile=overtake)
         assert shop.indexer().embed(shop.tenant, shop.items()).ready == []
-        total = "select sum(texts_embedded) as e, sum(texts_reused) as r from run_item"
-        assert [tuple(r.values()) for r in shop.sql(total)] == [(3, 0)]
+        assert shop.texts_counted() == (3, 0)
 
     def test_a_write_to_an_index_that_is_being_built_waits_and_holds_no_worker(self, alone: Workshop) -> None:
         """The build has locked the table, for hours with millions of chunks."""
         alone.admit(document("a", paragraphs(2)))
         through(alone, "upsert")
-        index = alone.value("select id from search_index")
+        index = alone.indexes.one()["id"]
         with alone.database.control() as connection:
             build = search_indexes.claim_build(connection, index, lease=60)
         assert build is not None
@@ -112,16 +111,16 @@ class TestOvertaken:
         assert (row["stage"], row["waits"], row["attempts"], row["crash_count"]) == ("embedded", 1, 0, 0)
         with alone.database.control() as connection:
             search_indexes.finish_build(connection, build)
-        alone.set("a", "due_at = now()")
+        alone.set("a", due_at=ago())
         alone.indexer().upsert(alone.tenant, alone.items())
         assert len(alone.contents("a")) == 2
 
     def test_a_deleted_document_is_not_written(self, shop: Workshop) -> None:
         shop.admit(document("a", paragraphs(2)))
         indexer, items = through(shop, "embed"), shop.items()
-        shop.embedder = Picky(meanwhile=lambda: shop.set("a", "deleted = true, lease_token = null"))
+        shop.embedder = Picky(meanwhile=lambda: shop.set("a", deleted=True, lease_token=None))
         assert indexer.embed(shop.tenant, items).ready == []
-        assert shop.value("select count(embedding) from chunk") == 0
+        assert set(shop.chunks.values("embedding")) <= {None}
 
 
 class TestTrouble:
@@ -136,7 +135,7 @@ class TestTrouble:
 
     def test_a_lost_body_is_told_with_its_cure(self, shop: Workshop) -> None:
         shop.admit(document("a"))
-        shop.sql("delete from document_body")
+        shop.bodies.clear()
         shop.index()
         assert "--force" in shop.dead_letters()[0]["reason"]
 
@@ -158,28 +157,26 @@ class TestTrouble:
         shop.admit(*(document(name, paragraphs(3, name)) for name in "abc"))
         shop.embedder = Picky(fails_from=2)
         shop.index()
-        rows = shop.sql("""
-            select *, due_at > now() + interval '50 seconds' as later from document where state <> 'done'""")
-        assert {
-            (r["state"], r["stage"], r["later"], r["attempts"], r["crash_count"], r["waits"]) for r in rows
-        } == {("pending", "chunked", True, 0, 0, 1)}
-        assert len(rows) >= 2
-        assert rows[0]["last_error"] == "the provider is away"
-        assert shop.value("select count(*) from embedding_cache") == 4
-        shop.sql("update document set due_at = now()")
+        waiting = [r for r in shop.documents() if r["state"] != "done"]
+        assert {(r["state"], r["stage"], r["attempts"], r["crash_count"], r["waits"]) for r in waiting} == {
+            ("pending", "chunked", 0, 0, 1)
+        }
+        assert all(r["due_at"] > ahead(seconds=50) for r in waiting)
+        assert len(waiting) >= 2
+        assert waiting[0]["last_error"] == "the provider is away"
+        assert len(shop.cached_vectors()) == 4
+        shop.documents.set(due_at=ago())
         shop.embedder = embedder = Picky()
         shop.index()
         assert len(embedder.seen) == 5
-        total = "select sum(texts_embedded) as e, sum(texts_reused) as r from run_item"
-        assert [tuple(r.values()) for r in shop.sql(total)] == [(9, 0)]
-        used = shop.sql("select texts, cache_hits from embedding_usage")
-        assert [tuple(r.values()) for r in used] == [(9, 0)], "its own texts are no hits"
-        assert {(r["state"], r["waits"]) for r in shop.sql("select * from document")} == {("done", 0)}
+        assert shop.texts_counted() == (9, 0)
+        assert shop.usage.values("texts", "cache_hits") == [(9, 0)], "its own texts are no hits"
+        assert {(r["state"], r["waits"]) for r in shop.documents()} == {("done", 0)}
 
     def test_an_outage_is_nobodys_failed_try(self, shop: Workshop) -> None:
         shop.admit(document("a"))
         through(shop, "embed")
-        shop.set("a", "attempts = 1, waits = 500")
+        shop.set("a", attempts=1, waits=500)
         shop.embedder = Picky(fails_from=1)
         shop.indexer().embed(shop.tenant, shop.items())
         row = shop.row("a")
@@ -211,13 +208,11 @@ class TestTrouble:
             raise StoreUnavailable("gone")
 
         shop.indexer(index=away).upsert(shop.tenant, shop.items())
-        assert [(r["state"], r["attempts"]) for r in shop.sql("select * from document")] == [
-            ("pending", 0)
-        ] * 2
-        assert {r["waits"] for r in shop.sql("select waits from document")} == {1}
-        shop.sql("update document set due_at = now()")
+        assert [(r["state"], r["attempts"]) for r in shop.documents()] == [("pending", 0)] * 2
+        assert {r["waits"] for r in shop.documents()} == {1}
+        shop.documents.set(due_at=ago())
         shop.indexer().upsert(shop.tenant, shop.items())
-        assert {r["state"] for r in shop.sql("select state from document")} == {"done"}
+        assert {r["state"] for r in shop.documents()} == {"done"}
 
 
 FULL = """
@@ -250,21 +245,20 @@ class TestAHinderedDatabase:
         alone.admit(document("a", paragraphs(2)), document("b", paragraphs(2, "other")))
         omniscient.execute(f"{FULL} insert on {table} for each row execute function full_disk()")
         for _ in range(4):
-            alone.sql("update document set due_at = now()")
+            alone.documents.set(due_at=ago())
             alone.index()
-        rows = alone.sql("select state, attempts, crash_count, last_error from document")
-        assert [tuple(row.values())[:3] for row in rows] == [("pending", 0, 0)] * 2
-        assert all("No space left on device" in row["last_error"] for row in rows)
-        alone.sql("update document set due_at = now() + interval '1 minute'")
+        assert alone.documents.values("state", "attempts", "crash_count") == [("pending", 0, 0)] * 2
+        assert all("No space left on device" in error for error in alone.documents.values("last_error"))
+        alone.documents.set(due_at=ahead(minutes=1))
         with alone.database.control() as connection:
             told = overview.waiting(connection)
         assert told is not None, "the operator's screen says why nothing goes on"
         assert (told.documents, "No space left on device" in told.reason) == (2, True)
         assert alone.dead_letters() == []
         omniscient.execute(f"drop trigger full_disk on {table}")
-        alone.sql("update document set due_at = now()")
+        alone.documents.set(due_at=ago())
         alone.index()
-        assert {r["state"] for r in alone.sql("select state from document")} == {"done"}
+        assert {r["state"] for r in alone.documents()} == {"done"}
 
     def test_what_the_database_cannot_take_does_not_hold_up_the_others(
         self, alone: Workshop, omniscient: SQL
@@ -288,7 +282,7 @@ class TestAHinderedDatabase:
         omniscient.execute(DAMAGED.format(alone.id("bad")) + DAMAGE[place])
         for _ in range(3):
             alone.index()
-            alone.sql("update document set due_at = now() where state = 'pending'")
+            alone.documents.set({"state": "pending"}, due_at=ago())
         assert {i: alone.row(i)["state"] for i in ("a", "bad", "c")} == {
             "a": "done",
             "bad": "dead",
@@ -306,9 +300,9 @@ class TestAHinderedDatabase:
         omniscient.execute(DAMAGE["a body is read"].replace("document_id", "tenant_id"))
         for _ in range(5):
             alone.index()
-            alone.sql("update document set due_at = now()")
-        rows = alone.sql("select state, waits > 2 as waits from document")
-        assert [tuple(row.values()) for row in rows] == [("pending", True)] * (dead.MOST_DAMAGED + 1)
+            alone.documents.set(due_at=ago())
+        assert alone.documents.values("state") == ["pending"] * (dead.MOST_DAMAGED + 1)
+        assert min(alone.documents.values("waits")) > 2
         assert alone.dead_letters() == []
 
     def test_documents_that_could_not_be_given_back_at_once_have_not_crashed(
@@ -344,8 +338,7 @@ class TestSlices:
         assert shop.row("b")["crash_count"] == 0
         indexer.upsert(shop.tenant, shop.items())
         assert len(shop.contents("b")) == 6
-        total = "select sum(texts_embedded) as e, sum(texts_reused) as r from run_item"
-        assert [tuple(r.values()) for r in shop.sql(total)] == [(9, 0)]
+        assert shop.texts_counted() == (9, 0)
 
     def test_of_many_large_documents_some_are_cut_and_the_others_wait_for_their_turn(
         self, shop: Workshop, monkeypatch: pytest.MonkeyPatch
@@ -355,8 +348,8 @@ class TestSlices:
         slow, todo = shop.indexer(slice_seconds=-1.0), shop.items()
         cut = [slow.chunk(shop.tenant, todo) for _ in range(3)]
         assert [(len(one.ready), len(one.requeued)) for one in cut] == [(1, 2), (1, 1), (1, 0)]
-        assert {row["stage"] for row in shop.sql("select stage, crash_count from document")} == {"chunked"}
-        assert shop.sql("select * from document where crash_count > 0 or lease_token is not null") == []
+        assert {row["stage"] for row in shop.documents()} == {"chunked"}
+        assert set(shop.documents.values("crash_count", "lease_token")) == {(0, None)}
 
     @pytest.mark.parametrize("step", ["bodies", "batches_by_size"])
     @pytest.mark.parametrize(("fault", "staged"), [(StoreUnavailable, 0), (StoreHindered, 3)])
@@ -381,8 +374,8 @@ class TestSlices:
         monkeypatch.setattr(work_in_progress, step, fails_once)
         with suppress(StoreUnavailable):
             shop.indexer().chunk(shop.tenant, shop.items())
-        assert shop.sql("select * from document where crash_count > 0 or lease_token is not null") == []
-        done = shop.sql("select * from document where stage = 'chunked'")
+        assert set(shop.documents.values("crash_count", "lease_token")) == {(0, None)}
+        done = shop.documents(stage="chunked")
         assert len(done) == staged or (fault is StoreUnavailable and len(done) == (step == "bodies"))
 
     def test_documents_of_usual_size_are_cut_and_written_together(self, shop: Workshop) -> None:
@@ -398,12 +391,11 @@ class TestSlices:
         seen: list[float] = []
 
         def look() -> None:
-            left = "select extract(epoch from lease_until - now()) from document where id = :id"
             given_up = time.monotonic() + 20
-            while (now := float(shop.value(left, id=shop.id("a")))) < -1 and time.monotonic() < given_up:
+            while (until := shop.row("a")["lease_until"]) < ago(seconds=1) and time.monotonic() < given_up:
                 time.sleep(0.01)
-            seen.append(now)
-            shop.set("a", "lease_until = lease_until - interval '10 seconds'")
+            seen.append((until - ago()).total_seconds())
+            shop.set("a", lease_until=until - timedelta(seconds=10))
 
         shop.embedder = Picky(meanwhile=look)
         shop.indexer(lease=0.001).embed(shop.tenant, shop.items())

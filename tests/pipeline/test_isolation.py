@@ -96,7 +96,8 @@ def two(shared_addresses: Addresses, shared_database: Database) -> Two:
         one.admit(document("a", paragraphs(2)), document("dead"))
         one.index(one.items("a"))
         claimed = one.claim("dead")
-        one.sql("update document set state = 'dead' where id = any(:ids)", ids=claimed.ids)
+        for key in claimed.ids:
+            one.documents.set({"id": key}, state="dead")
         one.admit(document("b", paragraphs(2)))
         one.indexer().chunk(one.tenant, one.items())
         fill_rest(one)
@@ -371,7 +372,7 @@ class TestTheAudit:
     def test_each_entry_holds_the_hash_of_the_one_before(self, two: Two) -> None:
         for n in range(3):
             two.ours.sql("select audit_append(:t, 'me', 'do', :s, '{}')", t=two.ours.tenant, s=str(n))
-        rows = two.ours.sql("select prev_hash, hash from audit order by seq")
+        rows = two.ours.audit()
         assert [r["prev_hash"] for r in rows] == ["", *(r["hash"] for r in rows[:-1])]
 
 
@@ -405,8 +406,8 @@ class TestTheStateView:
         shop.admit(*(document(i) for i in ("indexed", "outdated", "failed", "gone")))
         shop.index()
         shop.admit(document("outdated", "edited"), document("pending", metadata={"source_path": "p/x.md"}))
-        shop.set("failed", "state = 'dead', last_error = 'why', attempts = 2, crash_count = 1")
-        shop.set("gone", "deleted = true")
+        shop.set("failed", state="dead", last_error="why", attempts=2, crash_count=1)
+        shop.set("gone", deleted=True)
         rows = shop.sql("select * from indexing_state")
         found = {r["source_path"]: r["status"] for r in rows}
         assert found == {

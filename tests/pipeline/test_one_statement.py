@@ -52,15 +52,16 @@ def stock(shared_database: Database) -> Depot:
             contents = ["word3 word7 word1"]  # equal scores, told apart by their ids
         made.append((of, [Chunk(ord=o, content=c, context=of.title) for o, c in enumerate(contents)]))
     depot.put_all(made)
-    depot.sql("update document set hidden = true where id in (select id from document order by id limit 9)")
-    for row in depot.sql("select document_id, embedding from chunk where ord = 0 order by document_id")[::2]:
-        centroid = np.roll(np.asarray(row.embedding.to_list()), 1)
-        depot.sql(
-            "insert into index_document (tenant_id, index_id, document_id, version, centroid) values (:t, :i, :d, 1, :c)",
-            t=depot.tenant,
-            i=depot.index.id,
-            d=row.document_id,
-            c=HalfVector(centroid),
+    for key in sorted(depot.documents.values("id"))[:9]:
+        depot.documents.set({"id": key}, hidden=True)
+    for row in depot.chunks(ord=0)[::2]:
+        centroid = np.roll(np.asarray(row["embedding"].to_list()), 1)
+        depot.indexed.add(
+            tenant_id=depot.tenant,
+            index_id=depot.index.id,
+            version=1,
+            document_id=row["document_id"],
+            centroid=HalfVector(centroid),
         )
     depot.count()
     return depot
@@ -277,7 +278,8 @@ def test_what_is_not_shown_takes_no_place(
     depot.build()
     depot.count()
     assert secret <= {hit.document.id for hit in by_meaning(depot, counting, vector, k=5).hits}
-    depot.sql(f"update document set {gone} = true where id = any(:ids)", ids=list(secret))
+    for key in secret:
+        depot.documents.set({"id": key}, **{gone: True})
     for request in ({}, {"filter": Filter(kinds=(Kind.REFERENCE,))}, {"dedupe": False}):
         found = by_meaning(depot, counting, vector, k=5, **request)
         assert not secret & {hit.document.id for hit in found.hits}

@@ -261,7 +261,7 @@ def test_synonyms_find_what_is_called_otherwise(shared_database: Database) -> No
 def test_security_levels_and_exclusions_hold_in_every_mode(shared_database: Database, mode: str) -> None:
     depot = Depot(shared_database, exact_below=10_000)
     open_, secret = depot.put("kestrel", title="open"), depot.put("kestrel", title="secret")
-    depot.sql("update document set security_level = 'secret' where title = 'secret'")
+    depot.documents.set({"title": "secret"}, security_level="secret")
     least = {"mode": mode, "min_similarity": -1.0}
     one = Filter(security_levels=("internal", "public"))
     assert ask(depot, RetrievalOptions(), "kestrel", filter=one, **least) == ["open"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -17,9 +18,15 @@ from pipeline.ingest import work_in_progress
 from pipeline.ledger import search_indexes
 from pipeline.ledger.search_indexes import drop_index
 from pipeline.search.chunk_store import active_index
+from tests.ledger import ago
 from tests.pipeline.picky import Interrupted
 from tests.pipeline.shelf import OTHER, Shelf, first
 from tests.pipeline.workshop import Workshop, document, paragraphs
+
+
+def dims(vectors: list[Any]) -> list[int]:
+    """How many numbers each has."""
+    return [len(vector.to_list()) for vector in vectors]
 
 
 def test_it_is_filled_with_what_the_active_index_has(shelf: Shelf) -> None:
@@ -28,19 +35,13 @@ def test_it_is_filled_with_what_the_active_index_has(shelf: Shelf) -> None:
     p = shelf.progress()
     assert (p.total, p.missing, p.stale, p.dead, p.chunks, p.lag_seconds) == (2, 0, 0, 0, 5, None)
     assert shelf.contents() == shelf.contents(first(shelf))
-    dims = shelf.shop.sql(
-        "select index_id, vector_dims(embedding) as n, count(*) from chunk group by 1, 2 order by 1"
-    )
-    assert [(row["n"], row["count"]) for row in dims] == [(32, 5), (OTHER, 5)]
+    assert dims(shelf.shop.chunks.values("embedding")) == [32] * 5 + [OTHER] * 5
     assert shelf.due() == []
 
 
 def test_each_index_has_its_own_centroids(shelf: Shelf) -> None:
     shelf.fill()
-    rows = shelf.shop.sql(
-        "select distinct index_id, vector_dims(centroid) as n from index_document order by 1"
-    )
-    assert [row["n"] for row in rows] == [32, OTHER]
+    assert dims(shelf.shop.indexed.values("centroid")) == [32] * 2 + [OTHER] * 2
 
 
 def test_another_way_of_cutting_takes_the_stored_text(alone: Workshop) -> None:
@@ -52,9 +53,7 @@ def test_another_way_of_cutting_takes_the_stored_text(alone: Workshop) -> None:
     contents = shelf.contents()["a"]
     assert len(contents) > 3
     assert max(map(len, contents)) <= 60
-    assert alone.value("select chunk_count from index_document where index_id = :i", i=shelf.index.id) == len(
-        contents
-    )
+    assert alone.indexed.one(index_id=shelf.index.id)["chunk_count"] == len(contents)
 
 
 def test_another_way_of_cutting_leaves_out_what_is_no_prose(alone: Workshop) -> None:
@@ -138,31 +137,29 @@ def test_what_is_being_cut_during_a_switch_to_another_way_of_cutting_is_cut_anew
     step = alone.indexer(index=active_index).chunk(alone.tenant, alone.items())
     row = alone.row("a")
     assert (step.ready, row["stage"], row["crash_count"]) == ([], "fetched", 0)
-    assert alone.sql("select * from chunk_stage") == []
+    assert alone.staged_chunks() == []
     alone.chunker = plain
     assert alone.indexer(index=active_index, strategy="fixed").chunk(alone.tenant, alone.items()).ready
 
 
 def test_what_changes_no_row_ends_no_answer_that_was_kept(shelf: Shelf) -> None:
     """As upkeep and walks do that find nothing, each hour and for every tenant."""
-    stamps = "select string_agg(stamp\\:\\:text, ',' order by slot) from change_stamp"
-    before = shelf.shop.value(stamps)
+    before = shelf.shop.change_stamps()
     for statement in ("update document set hidden = true where false", "delete from document where false"):
         shelf.shop.sql(statement)
         with shelf.shop.database.control() as connection:
             connection.execute(text(statement))
-    assert shelf.shop.value(stamps) == before
-    shelf.shop.sql("update document set hidden = not hidden")
-    assert shelf.shop.value(stamps) != before
+    assert shelf.shop.change_stamps() == before
+    shelf.shop.documents.set(hidden=True)
+    assert shelf.shop.change_stamps() != before
 
 
 def test_an_index_made_active_too_early_is_filled_all_the_same(shelf: Shelf) -> None:
-    before = shelf.shop.value("select string_agg(stamp\\:\\:text, '') from change_stamp")
+    before = shelf.shop.change_stamps()
     shelf.switch()
     shelf.fill()
     assert shelf.progress().missing == 0
-    after = shelf.shop.value("select string_agg(stamp\\:\\:text, '') from change_stamp")
-    assert before != after, "answers that were kept from before no longer hold"
+    assert shelf.shop.change_stamps() != before, "answers that were kept from before no longer hold"
 
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
@@ -186,14 +183,14 @@ def test_a_deleted_document_is_gone_from_every_index(shelf: Shelf, moment: str) 
     if moment == "after":
         delete()
     assert set(shelf.contents()) == {"b"}
-    assert shop.value("select count(*) from chunk where document_id = :id", id=shop.id("a")) == 0
-    assert shop.value("select count(*) from index_document where document_id = :id", id=shop.id("a")) == 0
+    assert len(shop.chunks(document_id=shop.id("a"))) == 0
+    assert len(shop.indexed(document_id=shop.id("a"))) == 0
     assert shelf.progress().missing == 0
 
 
 def test_a_hidden_document_needs_no_work_in_any_index(shelf: Shelf) -> None:
     shelf.fill()
-    shelf.shop.set("a", "hidden = true")
+    shelf.shop.set("a", hidden=True)
     assert (shelf.progress().missing, shelf.due()) == (0, [])
 
 
@@ -203,7 +200,7 @@ def test_a_slice_of_time_that_is_over_leaves_the_rest_for_the_next_message(shelf
     for _ in range(8):
         again = shelf.fill(embedder=lambda: HashingEmbedder(OTHER, batch_size=1), slice_seconds=0)
     assert (again, shelf.progress().missing) == ([], 0)
-    assert shelf.shop.value("select max(crash_count) from index_document") == 0
+    assert set(shelf.shop.indexed.values("crash_count")) == {0}
 
 
 def test_a_dead_document_is_copied_in_the_version_that_is_searchable(alone: Workshop) -> None:
@@ -211,7 +208,7 @@ def test_a_dead_document_is_copied_in_the_version_that_is_searchable(alone: Work
     alone.admit(document("a", paragraphs(2)))
     alone.index()
     alone.admit(document("a", "Poison."))
-    alone.set("a", "state = 'dead'")
+    alone.set("a", state="dead")
     shelf = Shelf(alone, strategy="fixed")
     shelf.fill()
     assert shelf.contents()["a"] == shelf.contents(first(shelf))["a"]
@@ -236,16 +233,14 @@ def test_an_older_version_that_comes_late_is_not_noted(shelf: Shelf) -> None:
         for version in (3, 2):
             there = search_indexes.IndexedDocument(document_id=one, version=version, chunks=version)
             search_indexes.record_indexed(connection, shop.tenant, shelf.index.id, [there])
-    noted = "select version, chunk_count from index_document where index_id = :i and document_id = :id"
-    assert shop.sql(noted, i=shelf.index.id, id=one) == [{"version": 3, "chunk_count": 3}]
+    noted = shop.indexed.values("version", "chunk_count", index_id=shelf.index.id, document_id=one)
+    assert noted == [(3, 3)]
 
 
 def test_a_copy_that_is_not_whole_is_cut_anew(shelf: Shelf) -> None:
     shop, old = shelf.shop, first(shelf)
     before = shelf.contents(old)
-    shop.sql(
-        "delete from chunk where index_id = :i and document_id = :id and ord = 1", i=old.id, id=shop.id("a")
-    )
+    shop.chunks.clear({"index_id": old.id, "document_id": shop.id("a"), "ord": 1})
     shelf.fill()
     assert shelf.contents() == before
 
@@ -260,7 +255,7 @@ def test_an_index_that_is_being_built_is_written_later(shelf: Shelf) -> None:
     assert build is not None
     with shelf.shop.database.control() as connection:
         search_indexes.finish_build(connection, build)
-    shelf.shop.sql("update index_document set due_at = now()")
+    shelf.shop.indexed.set(due_at=ago())
     shelf.fill()
     assert shelf.progress().missing == 0
 
@@ -270,7 +265,7 @@ def test_two_fillers_and_a_doubled_message_write_each_chunk_once(shelf: Shelf) -
     for one in [*due, *due]:
         assert shelf.filler().fill(one.tenant_id, one.items).requeued == []
     assert shelf.progress().chunks == 5
-    assert shelf.shop.value("select count(*) from chunk where index_id = :i", i=shelf.index.id) == 5
+    assert len(shelf.shop.chunks(index_id=shelf.index.id)) == 5
 
 
 def test_two_tenants_are_filled_each_from_its_own(shelf: Shelf) -> None:
@@ -281,8 +276,7 @@ def test_two_tenants_are_filled_each_from_its_own(shelf: Shelf) -> None:
     shelf.fill()
     assert shelf.progress().missing == 0
     assert len(shelf.contents()["a"]) == 3
-    found = theirs.sql("select content from chunk where index_id = :i", i=shelf.index.id)
-    assert [row["content"] for row in found] == ["A text of somebody else."]
+    assert theirs.chunks.values("content", index_id=shelf.index.id) == ["A text of somebody else."]
 
 
 def test_an_index_that_is_dropped_meanwhile_takes_all_that_was_noted_with_it(shelf: Shelf) -> None:
@@ -291,5 +285,5 @@ def test_an_index_that_is_dropped_meanwhile_takes_all_that_was_noted_with_it(she
         drop_index(connection, shelf.index)
     for one in due:
         assert shelf.filler().fill(one.tenant_id, one.items).requeued == []
-    assert shelf.shop.value("select count(*) from index_document where index_id = :i", i=shelf.index.id) == 0
+    assert len(shelf.shop.indexed(index_id=shelf.index.id)) == 0
     assert shelf.shop.dead_letters() == []

@@ -98,7 +98,7 @@ def test_in_a_large_store_the_vector_index_is_followed_further(
         seen.append(named.get("ef_search", 0))
         return ask(database, *args, **named)
 
-    depot.sql(f"update index_stat set chunks = {chunks}")
+    depot.statistics.set(chunks=chunks)
     monkeypatch.setattr(Database, "fetch", spy)
     search(depot, "kestrel falcon", RetrievalOptions(candidates=100))
     assert max(seen) == looked

@@ -20,6 +20,7 @@ from pipeline.reranking import RerankOptions
 from pipeline.search import RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights, cache
 from pipeline.search.cache import Caches, MemoryCache
 from pipeline.search.records import Filter
+from tests.ledger import ago, of_connection
 from tests.pipeline.shelf import OTHER, Shelf
 from tests.pipeline.stores.depot import DIMENSIONS, Counting, Depot
 from tests.pipeline.workshop import Workshop, document
@@ -194,7 +195,7 @@ def test_level_two_answers_what_is_remembered_and_asks_nobody(depot: Depot) -> N
 
 def test_a_database_that_is_there_is_always_asked(depot: Depot, asker: Asker) -> None:
     asker.search()
-    depot.sql("update document set hidden = true where title = 'Kestrels'")
+    depot.documents.set({"title": "Kestrels"}, hidden=True)
     found = asker.search()
     assert not found.from_cache
     assert [hit.document.title for hit in found.hits] == ["Otters"]
@@ -297,7 +298,7 @@ def hide(shop: Workshop) -> None:
 
 def hide_by_hand(shop: Workshop) -> None:
     with shop.database.control() as connection:
-        connection.exec_driver_sql("update document set hidden = true")
+        of_connection(connection).documents.set(hidden=True)
 
 
 @pytest.mark.req("001-098")
@@ -321,12 +322,12 @@ def test_the_ledgers_own_steps_and_other_tenants_change_no_state(
     shared_database: Database, shop: Workshop
 ) -> None:
     before = state(shop)
-    shop.set("one", "attempts = attempts + 1, due_at = now(), state = 'pending', lease_until = now()")
+    shop.set("one", attempts=1, due_at=ago(), state="pending", lease_until=ago())
     other = Workshop(shared_database, uuid4(), uuid4())
     other.admit(document("x", "a kestrel elsewhere"))
     other.index()
     assert state(shop) == before != ""
-    shop.set("one", "hidden = true")
+    shop.set("one", hidden=True)
     assert state(shop) != before
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from pipeline.documents import Page, Problem
 from pipeline.errors import LeaseLost, RateLimited, SourceUnavailable
 from pipeline.ledger import runs, sources
+from tests.ledger import ago, ahead
 from tests.pipeline.walked import EARLIER, LATER, Shelf, go_on, pipeline_of, shelf, sync
 from tests.pipeline.workshop import Workshop
 
@@ -22,7 +24,7 @@ class TestSlices:
         assert go_on(shop, source, run, after_page=lambda: rung.append(1))
         row = shop.run(run)
         assert (row.state, row.listed, row.queued, len(rung)) == ("processing", 5, 5, 3)
-        (known,) = shop.sql("select * from source")
+        (known,) = shop.sources()
         assert (known["cursor"], known["stamp"], known["next_sync_at"]) == ({"read": 5}, "stamp-5", LATER)
         assert (known["pipeline_version"], known["sync_token"]) == (pipeline_of(source), None)
 
@@ -75,16 +77,15 @@ class TestSlices:
         assert not go_on(shop, source, run, slice_seconds=-1.0, after_page=edit_what_was_read)
         while not go_on(shop, source, run, slice_seconds=-1.0):
             pass
-        assert shop.value("select stamp from source") == "stamp-6" != source.stamp()
+        assert shop.sources.one()["stamp"] == "stamp-6" != source.stamp()
 
     def test_who_made_it_due_during_the_walk_is_not_forgotten(self, shop: Workshop) -> None:
         source, run = shelf(6, walks_all=True), shop.open_run()
-        shop.sql("update source set next_sync_at = now() + interval '2 hours'")
-        made_due = "update source set next_sync_at = now()"
-        assert go_on(shop, source, run, after_page=lambda: shop.sql(made_due))
-        assert shop.value("select next_sync_at <= now() from source")
+        shop.sources.set(next_sync_at=ahead(hours=2))
+        assert go_on(shop, source, run, after_page=lambda: shop.sources.set(next_sync_at=ago()))
+        assert shop.sources.one()["next_sync_at"] <= ago()
         assert go_on(shop, source, shop.open_run())
-        assert shop.value("select next_sync_at from source") == LATER
+        assert shop.sources.one()["next_sync_at"] == LATER
 
     def test_nothing_is_done_for_a_run_that_is_over(self, shop: Workshop) -> None:
         source, run = shelf(2), shop.open_run()
@@ -96,9 +97,7 @@ class TestSlices:
 
     def test_nothing_is_done_while_somebody_else_walks(self, shop: Workshop) -> None:
         source, run = shelf(2), shop.open_run()
-        shop.sql(
-            "update source set sync_token = gen_random_uuid(), sync_lease_until = now() + interval '9 s'"
-        )
+        shop.sources.set(sync_token=uuid4(), sync_lease_until=ahead(seconds=9))
         assert go_on(shop, source, run)
         assert source.begun_at == []
         assert shop.run(run).state == "discovering"
@@ -107,12 +106,12 @@ class TestSlices:
         source, run = shelf(6), shop.open_run()
 
         def take_over() -> None:
-            shop.sql("update source set sync_token = gen_random_uuid()")
+            shop.sources.set(sync_token=uuid4())
 
         with pytest.raises(LeaseLost):
             go_on(shop, source, run, after_page=take_over)
         assert shop.run(run).listed == 2
-        (known,) = shop.sql("select * from source")
+        (known,) = shop.sources()
         assert (known["cursor"], known["sync_token"] is None) == ({"read": 2}, False)
 
 
@@ -131,7 +130,7 @@ class TestFaults:
             page * 2,
             {"read": page * 2} if page else None,
         )
-        assert shop.value("select sync_token from source") is None
+        assert shop.sources.one()["sync_token"] is None
         assert go_on(shop, source, run)
         row = shop.run(run)
         assert (row.listed, row.queued, row.unchanged) == (6, 6, 0)
@@ -199,10 +198,8 @@ class TestWhereToBegin:
         row = sync(shop, source, chunker="c2")
         assert source.begun_at == [None, {"read": 3}]
         assert (row.listed, row.queued, row.unchanged) == (3, 3, 0)
-        assert {r["pipeline_version"] for r in shop.sql("select * from document")} == {
-            pipeline_of(source, "c2")
-        }
-        assert {r["desired_version"] for r in shop.sql("select * from document")} == {2}
+        assert {r["pipeline_version"] for r in shop.documents()} == {pipeline_of(source, "c2")}
+        assert {r["desired_version"] for r in shop.documents()} == {2}
 
     def test_another_configuration_during_the_walk_reads_everything_by_it(self, shop: Workshop) -> None:
         source, run = shelf(6), shop.open_run()
@@ -213,7 +210,7 @@ class TestWhereToBegin:
 
         with pytest.raises(LeaseLost):
             go_on(shop, source, run, after_page=configure_anew)
-        assert (shop.value("select cursor from source"), shop.run(run).cursor) == (None, None)
+        assert (shop.sources.one()["cursor"], shop.run(run).cursor) == (None, None)
         assert go_on(shop, source, run, config_hash="c2")
         assert source.begun_at == [None, None]
 
@@ -222,17 +219,17 @@ class TestWhereToBegin:
         source.versions = dict.fromkeys(source.documents, "v1")
         run = shop.open_run()
         assert not go_on(shop, source, run, slice_seconds=-1.0)
-        while not shop.sql("select * from walk_piece"):
+        while not shop.walk_pieces():
             assert not go_on(shop, source, run, slice_seconds=-1.0)
         with shop.database.tenant(shop.tenant) as connection:
             sources.register(connection, [shop.registration(config_hash="c2")])
-        assert shop.sql("select * from walk_piece") == []
+        assert shop.walk_pieces() == []
         assert (shop.run(run).cursor, shop.run(run).stamp) == (None, None)
 
 
 class TestWhatIsGone:
     def hidden(self, shop: Workshop) -> list[str]:
-        return [r["external_id"] for r in shop.sql("select external_id from document where hidden")]
+        return [r["external_id"] for r in shop.documents(hidden=True)]
 
     @pytest.mark.parametrize(
         ("options", "walk", "hidden"),
@@ -257,16 +254,16 @@ class TestWhatIsGone:
     def test_the_next_walk_is_timed_at_first_and_after_each(self, shop: Workshop) -> None:
         source = shelf(2)
         sync(shop, source)
-        assert shop.value("select next_walk_at from source") == LATER
-        shop.sql("update source set next_walk_at = :t", t=EARLIER)
+        assert shop.sources.one()["next_walk_at"] == LATER
+        shop.sources.set(next_walk_at=EARLIER)
         sync(shop, source)
-        assert shop.value("select next_walk_at from source") == EARLIER
+        assert shop.sources.one()["next_walk_at"] == EARLIER
         sync(shop, source, walk=True)
-        assert shop.value("select next_walk_at from source") == LATER
+        assert shop.sources.one()["next_walk_at"] == LATER
 
     def test_a_source_whose_syncs_all_walk_needs_no_walks_besides(self, shop: Workshop) -> None:
         sync(shop, shelf(2, walks_all=True))
-        assert shop.value("select next_walk_at from source") is None
+        assert shop.sources.one()["next_walk_at"] is None
 
     def test_a_failed_walk_removes_nothing(self, shop: Workshop) -> None:
         source = shelf(4, walks_all=True)
@@ -286,19 +283,17 @@ class TestWhatIsLeftOut:
         row = sync(shop, source)
         assert row.left_out == {"not for everybody": 8, "holds no text": 2}, "two pages"
         assert (row.skipped, row.listed) == (10, 13)
-        assert shop.value("select left_out from source") == row.left_out
+        assert shop.sources.one()["left_out"] == row.left_out
         source.left_out = {}
         sync(shop, source)
-        assert shop.value("select left_out from source") == row.left_out, (
-            "a look at changes tells nothing of the rest"
-        )
+        assert shop.sources.one()["left_out"] == row.left_out, "a look at changes tells nothing of the rest"
 
     def test_an_id_walk_that_tells_it_counts_for_all(self, shop: Workshop) -> None:
         source = shelf(3, left_out={"not for everybody": 4}, all_left_out={"not for everybody": 5})
         assert sync(shop, source).left_out == {"not for everybody": 5}
         source.all_left_out = {}
         assert sync(shop, source, walk=True).left_out == {}
-        assert shop.value("select left_out from source") == {}
+        assert shop.sources.one()["left_out"] == {}
 
 
 class TestTheIdWalk:
@@ -323,7 +318,7 @@ class TestTheIdWalk:
             go_on(shop, source, run)
         gone = source.documents.pop("d0")
         assert go_on(shop, source, run), gone
-        assert [r["external_id"] for r in shop.sql("select external_id from document where hidden")] == ["d0"]
+        assert [r["external_id"] for r in shop.documents(hidden=True)] == ["d0"]
 
     def test_only_what_differs_is_read_again(self, shop: Workshop) -> None:
         source = self.source(shop)
@@ -347,7 +342,7 @@ class TestTheIdWalk:
         source.versions["d2"] = "v2"
         row = sync(shop, source, walk=True)
         assert (row.queued, row.unchanged) == (0, 1)
-        assert shop.value("select fingerprint from document where external_id = 'd2'") == "v2"
+        assert shop.documents.one(external_id="d2")["fingerprint"] == "v2"
 
     def test_an_item_the_pages_never_brought_is_read(self, shop: Workshop) -> None:
         source = self.source(shop)
@@ -363,7 +358,7 @@ class TestTheIdWalk:
         del source.documents["d2"]
         row = sync(shop, source, walk=True)
         assert row.deleted == 1
-        assert shop.value("select deleted from document where external_id = 'd2'")
+        assert shop.documents.one(external_id="d2")["deleted"]
 
     def test_what_was_hidden_and_is_there_again_is_shown(self, shop: Workshop) -> None:
         source = self.source(shop)
@@ -374,7 +369,7 @@ class TestTheIdWalk:
         source.versions["d1"] = "v1"
         row = sync(shop, source, walk=True)
         assert (row.restored, source.read_again) == (1, [])
-        assert not shop.value("select hidden from document where external_id = 'd1'")
+        assert not shop.documents.one(external_id="d1")["hidden"]
 
     def test_a_long_one_gives_way_and_goes_on_behind_what_it_read(self, shop: Workshop) -> None:
         source = self.source(shop, 120)
@@ -418,7 +413,7 @@ class TestTheIdWalk:
         assert source.read_again == [["d5"]]
         row = shop.run(run)
         assert (row.hidden, row.left_out) == (1, {"not for everybody": 3})
-        assert shop.sql("select * from walk_piece") == []
+        assert shop.walk_pieces() == []
 
     def test_what_comes_while_ids_are_listed_is_not_taken_for_gone(self, shop: Workshop) -> None:
         source = self.source(shop, 6)
@@ -456,19 +451,19 @@ class TestTheIdWalk:
         source = self.source(shop)
         source.versions["d2"] = "v2"
         sync(shop, source, walk=True)
-        assert shop.value("select cursor from source") == {"read": 4}
+        assert shop.sources.one()["cursor"] == {"read": 4}
 
 
 def test_what_is_gone_goes_while_a_document_of_the_last_run_waits(shop: Workshop) -> None:
     source = shelf(3, walks_all=True)
     go_on(shop, source, shop.open_run())
-    shop.sql("update document set due_at = now() + interval '1 day'")
+    shop.documents.set(due_at=ahead(days=1))
     del source.documents["d1"]
     with shop.database.tenant(shop.tenant) as connection:
         second = runs.open_run(connection, shop.tenant, shop.source, trigger="schedule")
     assert second is not None
     assert go_on(shop, source, second)
-    assert [r["external_id"] for r in shop.sql("select external_id from document where hidden")] == ["d1"]
+    assert [r["external_id"] for r in shop.documents(hidden=True)] == ["d1"]
 
 
 def test_a_newer_run_takes_over_what_the_older_still_waits_for(shop: Workshop) -> None:

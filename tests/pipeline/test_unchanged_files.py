@@ -19,6 +19,7 @@ from pipeline.errors import SourceUnavailable
 from pipeline.ingest.sync import Syncer
 from pipeline.ledger import admission, documents, runs, sources
 from tests.connectors.folders import file_options
+from tests.ledger import ago
 from tests.pipeline.walked import schedule
 from tests.pipeline.workshop import LEASE, Workshop
 
@@ -185,9 +186,7 @@ def _synced(
             )
             where = shop.where(run, force=force, pipeline=f"{source.extractor}|c1|m")
             complete = syncer.slice(source, where, schedule, config_hash="c1")
-    shop.sql(
-        "update document set state = 'done', stage = 'done', last_indexed = now() where state = 'pending'"
-    )
+    shop.documents.set({"state": "pending"}, state="done", stage="done", last_indexed=ago())
     return shop.run(run)
 
 
@@ -206,16 +205,12 @@ def told(run: runs.RunRow) -> dict[str, Any]:
 
 def rows(shop: Workshop) -> list[Any]:
     """What the ledger has of a folder."""
+    columns = ["external_id", "title", "kind", "url", "tags", "metadata", "security_level", "desired_hash"]
+    columns += ["desired_version", "state", "hidden", "deleted"]
     return [
-        dict(row)
-        for row in shop.sql(
-            """
-        select d.external_id, d.title, d.kind, d.url, d.tags, d.metadata, d.security_level, d.desired_hash,
-               d.desired_version, d.state, d.hidden, d.deleted, b.body
-        from document d left join document_body b on b.document_id = d.id
-        where d.source_id = :source order by d.external_id""",
-            source=shop.source,
-        )
+        {**{column: one[column] for column in columns}, "body": body}
+        for one in shop.documents(source_id=shop.source)
+        for body in shop.bodies.values("body", document_id=one["id"]) or [None]
     ]
 
 
@@ -284,7 +279,7 @@ def test_all_files_are_read_where_what_was_noted_does_not_count(
     shop, day = folder.comparing, 86_400
     if why.startswith("a day"):
         at = time.time() + (day if why.endswith("before") else -day - 1)
-        shop.sql("update source set cursor = jsonb_build_object('read_at', cast(:at as float8))", at=at)
+        shop.sources.set(cursor={"read_at": at})
     elif why == "configured":
         with shop.database.tenant(shop.tenant) as connection:
             sources.register(connection, [shop.registration(config_hash="other")])
@@ -293,7 +288,7 @@ def test_all_files_are_read_where_what_was_noted_does_not_count(
         with shop.database.tenant(shop.tenant) as connection:
             documents.clear(connection, shop.source)
     elif why == "extractor":
-        shop.sql("update source set pipeline_version = 'markdown-0|c1|m'")
+        shop.sources.set(pipeline_version="markdown-0|c1|m")
     run = folder.sync(**how)
     assert (run.listed, sorted(opened)) == (3, ALL)
     opened.clear()
@@ -304,16 +299,16 @@ def test_all_files_are_read_where_what_was_noted_does_not_count(
 @pytest.mark.parametrize(
     ("change", "counts"),
     [
-        ("state = 'pending'", {"queued": 1}),
-        ("state = 'dead'", {"failed": 1}),
-        ("deleted = true, hidden = true", {"queued": 1}),
-        ("pipeline_version = 'markdown-0|c1|m'", {"queued": 1}),
+        ({"state": "pending"}, {"queued": 1}),
+        ({"state": "dead"}, {"failed": 1}),
+        ({"deleted": True, "hidden": True}, {"queued": 1}),
+        ({"pipeline_version": "markdown-0|c1|m"}, {"queued": 1}),
     ],
 )
 def test_a_document_that_is_not_done_is_read_and_told_as_ever(
-    folder: Folder, opened: list[str], change: str, counts: dict[str, int]
+    folder: Folder, opened: list[str], change: dict[str, Any], counts: dict[str, int]
 ) -> None:
-    folder.comparing.set("b.md", change)
+    folder.comparing.set("b.md", **change)
     run = folder.sync()
     assert (run.listed, run.unchanged, opened) == (3, 2, ["b.md"])
     assert {name: getattr(run, name) for name in counts} == counts
@@ -322,7 +317,7 @@ def test_a_document_that_is_not_done_is_read_and_told_as_ever(
 def test_what_was_hidden_and_is_there_again_is_shown_without_being_read(
     folder: Folder, opened: list[str]
 ) -> None:
-    folder.comparing.set("b.md", "hidden = true")
+    folder.comparing.set("b.md", hidden=True)
     assert (folder.sync().restored, opened) == (1, [])
     assert not folder.comparing.row("b.md")["hidden"]
 
@@ -333,7 +328,7 @@ def test_too_many_deletions_wait_for_a_person_as_ever(folder: Folder) -> None:
     run = folder.sync(guard=admission.DeletionGuard(share=0.2, documents=1))
     assert (
         run.hidden,
-        folder.comparing.value("select held from source where id = :i", i=folder.comparing.source),
+        folder.comparing.sources.one(id=folder.comparing.source)["held"],
     ) == (0, 3)
 
 

@@ -69,7 +69,7 @@ def test_words_are_found_before_the_vectors_are_there(shop: Workshop) -> None:
     assert found.hits[0].explanation is not None
     assert found.hits[0].explanation.similarity is not None
     assert sorted(titles(search(shop, "kestrel or heron", "vector"))) == ["new", "old"]
-    assert not shop.value("select count(*) from chunk where embedding is null")
+    assert not len(shop.chunks(embedding=None))
     with shop.database.control() as connection:
         assert partial_of_all(connection) is None
 
@@ -102,9 +102,10 @@ def test_the_vectors_come_to_the_very_rows(shop: Workshop) -> None:
     run = shop.open_run()
     shop.admit(document("new", "A kestrel hovers."), run=run)
     cut(shop)
-    shop.sql("update chunk set length = 77 where embedding is null")
+    for one in shop.chunks(embedding=None):
+        shop.chunks.set({"document_id": one["document_id"], "ord": one["ord"]}, length=77)
     embed(shop)
-    assert shop.value("select length from chunk where document_id = :id", id=shop.id("new")) == 77
+    assert shop.chunks.one(document_id=shop.id("new"))["length"] == 77
     shop.close_run(run)
     assert (shop.run(run).chunks_written, shop.run(run).chunks_kept) == (1, 0)
 
@@ -155,7 +156,7 @@ class TestRights:
                 )
             for mode in ("hybrid", "keyword"):
                 assert "new" not in titles(search(shop, "kestrel", mode))
-            assert shop.value("select count(*) from chunk where document_id = :id", id=shop.id("new")) == rows
+            assert len(shop.chunks(document_id=shop.id("new"))) == rows
         assert search(shop, "heron").partial is None
 
     def test_cleared(self, shop: Workshop) -> None:
@@ -205,7 +206,7 @@ def test_while_an_index_is_built_nothing_waits_for_it(shop: Workshop) -> None:
     shop.admit(document("new", "A kestrel hovers."))
     with shop.database.control() as connection:
         search_indexes.request_builds(connection)
-        index = shop.value("select id from search_index")
+        index = shop.indexes.one()["id"]
         build = search_indexes.claim_build(connection, index, lease=60)
         assert build is not None
     cut(shop)
@@ -232,8 +233,7 @@ def test_vectors_are_not_indexed_for_the_sake_of_words(shop: Workshop) -> None:
 
 def test_words_are_counted_when_there_are_many_more(shop: Workshop) -> None:
     def counted(word: str) -> Any:
-        found = shop.sql("select chunks from lexeme_stat where lexeme = :word", word=word)
-        return found[0]["chunks"] if found else None
+        return next(iter(shop.lexemes.values("chunks", lexeme=word)), None)
 
     def outgrown() -> bool:
         with shop.database.control() as connection:
@@ -261,7 +261,7 @@ def test_words_are_counted_when_there_are_many_more(shop: Workshop) -> None:
 def test_a_document_that_can_never_be_embedded_stays_found_by_words(shop: Workshop) -> None:
     shop.admit(document("new", "A kestrel hovers."))
     cut(shop)
-    shop.set("new", "state = 'dead'")
+    shop.set("new", state="dead")
     found = search(shop, "kestrel", "keyword")
     assert titles(found) == ["new"]
     assert found.partial is None

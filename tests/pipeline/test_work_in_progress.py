@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from uuid import UUID
 
 import numpy as np
@@ -15,6 +14,7 @@ from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import StoreRejected, StoreUnavailable
 from pipeline.ingest import work_in_progress
 from pipeline.search.chunk_store import active_index
+from tests.ledger import ago, of_connection
 from tests.pipeline.workshop import DIMENSIONS, MODEL, Workshop, document, paragraphs
 
 A, B = b"a" * 32, b"b" * 32
@@ -48,7 +48,7 @@ def missing(shop: Workshop, hashes: list[bytes], model: str = MODEL) -> set[byte
 class TestBodies:
     def test_only_the_wanted_version_is_given_out(self, shop: Workshop) -> None:
         shop.admit(document("a", "one"), document("b", "two"))
-        shop.set("b", "desired_version = 2")
+        shop.set("b", desired_version=2)
         claim = shop.claim()
         with shop.database.tenant(shop.tenant) as connection:
             found = work_in_progress.bodies(connection, claim)
@@ -74,9 +74,8 @@ class TestStagedChunks:
         stage(shop, "b", chunks("bystander"))
         stage(shop, "a", chunks("x", "y", "z"))
         ident = stage(shop, "a", chunks("new"), version=2)
-        rows = shop.sql("select version, content from chunk_stage where document_id = :id", id=ident)
-        assert [tuple(r.values()) for r in rows] == [(2, "new")]
-        assert shop.value("select count(*) from chunk_stage") == 2
+        assert shop.staged_chunks.values("version", "content", document_id=ident) == [(2, "new")]
+        assert len(shop.staged_chunks()) == 2
 
     def test_nothing_staged_is_complete(self, shop: Workshop) -> None:
         shop.admit(document("a"))
@@ -106,9 +105,9 @@ class TestTheCache:
 
     def test_a_vector_that_is_there_stays(self, shop: Workshop) -> None:
         cache(shop, [A], ["first"])
-        before = shop.value("select vector::text from embedding_cache")
+        before = shop.cached_vectors.one()["vector"]
         cache(shop, [A, A, B], ["second", "third", "fourth"])
-        assert shop.value("select vector::text from embedding_cache where hash = :a", a=A) == before
+        assert shop.cached_vectors.one(hash=A)["vector"] == before
         assert missing(shop, [A, B]) == set()
 
     def test_tenants_pay_each_for_themselves(self, shop: Workshop) -> None:
@@ -119,35 +118,37 @@ class TestTheCache:
     def test_refilling_takes_only_what_the_staged_chunks_want(self, shop: Workshop) -> None:
         shop.admit(document("a", paragraphs(3)), document("b", paragraphs(2, "b")))
         shop.index()
-        shop.sql("delete from embedding_cache")
-        own = [r["hash"] for r in shop.sql("select hash from chunk where document_id = :id", id=shop.id("a"))]
+        shop.cached_vectors.clear()
+        own = [r["hash"] for r in shop.chunks(document_id=shop.id("a"))]
         with shop.database.tenant(shop.tenant) as connection:
             index = active_index(connection)
             assert index is not None
             for hashes, kept in (([b"new"], 0), (own, 3)):
                 work_in_progress.refill(connection, shop.tenant, index, [shop.id("a")], hashes)
-                assert connection.execute(text("select count(*) from embedding_cache")).scalar() == kept
+                assert len(of_connection(connection).cached_vectors()) == kept
 
     def test_use_is_noted_once_a_day(self, shop: Workshop) -> None:
         cache(shop, [A, B], ["a", "b"])
-        shop.sql("update embedding_cache set used_at = now() - interval '2 days' where hash = :a", a=A)
-        shop.sql("update embedding_cache set used_at = now() - interval '2 hours' where hash = :b", b=B)
+        shop.cached_vectors.set(A, used_at=ago(days=2))
+        shop.cached_vectors.set(B, used_at=ago(hours=2))
         with shop.database.tenant(shop.tenant) as connection:
             work_in_progress.touch(connection, shop.tenant, MODEL, [A, B])
-        ages = shop.sql("select now() - used_at as age from embedding_cache order by hash")
-        assert ages[0]["age"] < timedelta(minutes=1)
-        assert ages[1]["age"] > timedelta(hours=1)
+        first, second = shop.cached_vectors.values("used_at")
+        assert first > ago(minutes=1)
+        assert second < ago(hours=1)
 
     def test_trimming_drops_the_longest_unused_first(self, shop: Workshop) -> None:
         hashes = [bytes([n]) * 32 for n in range(20)]
         cache(shop, hashes, [f"word{n}" for n in range(20)])
-        shop.sql("update embedding_cache set used_at = now() - interval '1 day' where hash < :h", h=hashes[5])
+        for one in hashes[:5]:
+            shop.cached_vectors.set(one, used_at=ago(days=1))
         with shop.database.tenant(shop.tenant) as connection:
             assert work_in_progress.trim_cache(connection, megabytes=1) == 0
             assert work_in_progress.trim_cache(connection, megabytes=0, batch=5) == 20
         cache(shop, hashes, [f"word{n}" for n in range(20)])
-        shop.sql("update embedding_cache set used_at = now() - interval '1 day' where hash < :h", h=hashes[5])
-        size = int(shop.value("select sum(pg_column_size(e.*)) from embedding_cache e"))
+        for one in hashes[:5]:
+            shop.cached_vectors.set(one, used_at=ago(days=1))
+        size = sum(row["n"] for row in shop.sql("select pg_column_size(e.*) as n from embedding_cache e"))
         with shop.database.tenant(shop.tenant) as connection:
             megabytes: float = size * 0.8 / 1_000_000
             assert work_in_progress.trim_cache(connection, megabytes=megabytes, batch=1) in {4, 5}  # type: ignore[arg-type]
@@ -163,7 +164,7 @@ class TestBulkCopies:
         with pytest.raises(StoreRejected) as caught:
             stage(shop, "a", twice)
         assert "secret" not in str(caught.value)
-        assert shop.sql("select * from chunk_stage") == []
+        assert shop.staged_chunks() == []
 
     def test_a_connection_that_breaks_is_passing_trouble(self, shop: Workshop) -> None:
         shop.admit(document("a"))
@@ -174,7 +175,7 @@ class TestBulkCopies:
                 lambda c: work_in_progress.stage_chunks(c, shop.tenant, {ident: chunks("x")}, {ident: 1}),
             )
         stage(shop, "a", chunks("x"))
-        assert shop.value("select count(*) from chunk_stage") == 1
+        assert len(shop.staged_chunks()) == 1
 
     def test_reading_over_a_broken_connection_too(self, shop: Workshop) -> None:
         with pytest.raises(StoreUnavailable):

@@ -141,5 +141,5 @@ def sync(
     """A whole sync; documents are left as if they had been indexed."""
     run = shop.open_run(force=force, walk=walk)
     assert go_on(shop, source, run, force=force, chunker=chunker)
-    shop.sql("update document set state = 'done', stage = 'done' where state = 'pending'")
+    shop.documents.set({"state": "pending"}, state="done", stage="done")
     return shop.run(run)

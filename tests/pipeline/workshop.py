@@ -18,6 +18,7 @@ from pipeline.errors import LarderError
 from pipeline.ingest.steps import Decision, Indexer
 from pipeline.ledger import Item, Stage, admission, document_id, runs, source_id, sources, work
 from pipeline.search.chunk_store import SearchIndex, open_index
+from tests.ledger import Ledger, ago, of_tenant
 
 DIMENSIONS = 32
 MODEL = f"hashing-{DIMENSIONS}"
@@ -60,10 +61,11 @@ def fill_index(connection: Connection) -> SearchIndex:
     )
 
 
-class Workshop:
+class Workshop(Ledger):
     """One source of one tenant: admit documents, index them, look at the rows."""
 
     def __init__(self, database: Database, tenant: UUID, project: UUID, name: str = "notes") -> None:
+        super().__init__(of_tenant(database, tenant))
         self.database = database
         self.tenant = tenant
         self.project = project
@@ -94,36 +96,33 @@ class Workshop:
             found = connection.execute(text(statement), values)
             return list(found.mappings()) if found.returns_rows else []
 
-    def value(self, statement: str, **values: Any) -> Any:
-        """The first column of the only row."""
-        (row,) = self.sql(statement, **values)
-        return next(iter(row.values()))
-
     def id(self, external_id: str) -> UUID:
         """The id of a document."""
         return document_id(self.source, external_id)
 
     def row(self, external_id: str) -> Any:
         """The ledger row of a document."""
-        (row,) = self.sql("select * from document where id = :id", id=self.id(external_id))
-        return row
+        return self.documents.one(id=self.id(external_id))
 
-    def set(self, external_id: str, assignment: str) -> None:
+    def set(self, external_id: str, /, **values: Any) -> None:
         """Change a document's row behind the ledger's back, to make time pass or workers die."""
-        self.sql(f"update document set {assignment} where id = :id", id=self.id(external_id))
+        self.documents.set({"id": self.id(external_id)}, **values)
 
     def contents(self, external_id: str) -> list[str]:
         """What search has of a document, in order."""
-        rows = self.sql(
-            "select content from chunk where document_id = :id order by ord", id=self.id(external_id)
-        )
-        return [row["content"] for row in rows]
+        return self.chunks.values("content", document_id=self.id(external_id))
+
+    def texts_counted(self) -> tuple[int, int]:
+        """How many texts the items of all runs had embedded, and how many were there already."""
+        items = self.run_items()
+        return sum(i["texts_embedded"] for i in items), sum(i["texts_reused"] for i in items)
 
     # -- runs --------------------------------------------------------------------------------------
 
     def open_run(self, **options: Any) -> int:
         """A new run; the one that is open, if any, is closed first."""
-        self.sql("update sync_run set state = 'finished', finished_at = now() where finished_at is null")
+        for one in self.runs(finished_at=None):
+            self.runs.set(one["id"], state="finished", finished_at=ago())
         with self.database.tenant(self.tenant) as connection:
             run = runs.open_run(connection, self.tenant, self.source, **{"trigger": "manual", **options})
         assert run is not None
@@ -172,10 +171,9 @@ class Workshop:
 
     def items(self, *external_ids: str) -> list[Item]:
         """What a message about these documents would name; all waiting ones by default."""
-        rows = self.sql("select id, external_id, desired_version, state from document order by external_id")
         return [
             Item(row["id"], row["desired_version"])
-            for row in rows
+            for row in self.documents()
             if (row["external_id"] in external_ids if external_ids else row["state"] == "pending")
         ]
 
@@ -207,4 +205,4 @@ class Workshop:
 
     def dead_letters(self) -> list[Any]:
         """Dead letters that nobody has resolved."""
-        return self.sql("select * from dead_letter where resolved_at is null order by id")
+        return self.dead(resolved_at=None)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from sqlalchemy import text
-
 from pipeline.ledger import due_work
+from tests.ledger import of_connection
 from workers.app.ingestion import maintenance, pump, steps, sync
 from workers.app.ingestion.sync import configured_sources
 from workers.runtime import Runtime
@@ -36,7 +35,7 @@ def index(parts: Runtime) -> None:
     indexer = steps.indexer(parts, parts.settings.tenant_id)
     for step in (indexer.chunk, indexer.embed, indexer.upsert):
         with parts.database.control() as connection:
-            connection.execute(text("update document set enqueued_at = null where state = 'pending'"))
+            of_connection(connection).documents.set({"state": "pending"}, enqueued_at=None)
             found = due_work.pump_once(connection, steps.limits(parts.rag))
         assert found is not None
         for batch in found.batches:

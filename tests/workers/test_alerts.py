@@ -12,17 +12,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from email import message_from_bytes
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
-import psycopg
 import pytest
 import redis
 from fastapi.testclient import TestClient
-from sqlalchemy import text
 
 from pipeline.documents import Json
 from pipeline.ledger import audit, upkeep
@@ -32,6 +32,7 @@ from tests.fakes.faults import Fault
 from tests.fakes.messages import Answer, Seen
 from tests.fakes.server import FakeServer
 from tests.fakes.tcp_proxy import TcpProxy
+from tests.ledger import Ledger, ago
 from tests.workers.indexed import index, write_pages
 from tests.workers.installed import installed
 from workers.api.app import create_app
@@ -69,8 +70,8 @@ rag:
 class Place:
     """An installation with one who watches it."""
 
-    def __init__(self, parts: Runtime, folder: Path) -> None:
-        self.parts, self.folder = parts, folder
+    def __init__(self, parts: Runtime, folder: Path, ledger: Ledger) -> None:
+        self.parts, self.folder, self.ledger = parts, folder, ledger
         self.seen = status.watcher(parts)
         self.patient = Runtime(parts.settings, parts.addresses)
         self.now = 0.0
@@ -90,10 +91,7 @@ class Place:
     def calm(self) -> None:
         """Two looks with the time in between after which an alert is over."""
         self.look()
-        with self.parts.database.control() as connection:
-            connection.execute(
-                text("update alert set seen_at = now() - make_interval(secs => :s)"), {"s": 2.5 * INTERVAL}
-            )
+        self.ledger.alerts.set(seen_at=ago(seconds=2.5 * INTERVAL))
         self.look()
 
 
@@ -101,7 +99,9 @@ Install = Callable[..., Place]
 
 
 @pytest.fixture
-def install(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> Iterator[Install]:
+def install(
+    tmp_path: Path, addresses: Addresses, servers: embedded.Servers, ledger: Ledger
+) -> Iterator[Install]:
     with ExitStack() as opened:
 
         def make(
@@ -113,7 +113,7 @@ def install(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> 
             write_pages(tmp_path, 6)
             index(parts)
             parts.addresses = replace(parts.addresses, **places)
-            place = Place(parts, tmp_path)
+            place = Place(parts, tmp_path, ledger)
             for one in (place.seen, place.patient):
                 opened.callback(one.close)
             return place
@@ -121,63 +121,86 @@ def install(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> 
         yield make
 
 
-TROUBLES: dict[str, tuple[str, str]] = {
-    "indexing_failure": ("update source set failures = 5", "update source set failures = 0"),
+Change = Callable[[Ledger], object]
+
+
+def make_due(ledger: Ledger, document: str | None = None, **values: Any) -> None:
+    """Have the document of this name, or the first, wait for an hour already."""
+    which = document or ledger.documents()[0]["external_id"]
+    ledger.documents.set(which, **{"state": "pending", "stage": "chunked", "due_at": ago(hours=1), **values})
+
+
+def starve(ledger: Ledger) -> None:
+    """Have nobody work at a queue whose canary is late."""
+    ledger.add_worker("c", "control,embed,enrich", started_at=ago(hours=1))
+    ledger.canaries.add(queue="ingest", sung_at=ago(minutes=2))
+
+
+def use_up(ledger: Ledger, tokens: int = 950) -> None:
+    """Have most tokens of the day used."""
+    day, tenant = datetime.now(UTC).date(), ledger.tenants()[0]["id"]
+    ledger.usage.add(tenant_id=tenant, day=day, provider="p", model="m", kind="document", tokens=tokens)
+
+
+def leave_behind(ledger: Ledger) -> None:
+    """Have a store lack a chunk for an hour."""
+    ledger.stores.add(name="s")
+    index = ledger.indexes.add(
+        provider="p", model="m", dimensions=8, chunker="c", pipeline_version="v", status="building"
+    )
+    ledger.outbox.add(
+        tenant_id=ledger.tenants()[0]["id"],
+        store="s",
+        index_id=index["id"],
+        document_id=uuid4(),
+        ord=0,
+        lane=1,
+        noted_at=ago(hours=1),
+    )
+
+
+def resolve(ledger: Ledger) -> None:
+    """Have all that failed for good be well."""
+    ledger.dead.set(resolved_at=ago())
+    ledger.documents.set({"state": "dead"}, state="done")
+
+
+TROUBLES: dict[str, tuple[Change, Change]] = {
+    "indexing_failure": (lambda of: of.sources.set(failures=5), lambda of: of.sources.set(failures=0)),
     "oldest_due": (
-        """update document set state = 'pending', stage = 'chunked', enqueued_at = null, due_at = now() - interval '1 h'
-           where id = (select min(id::text)::uuid from document)""",
-        "update document set state = 'done', stage = 'done' where state = 'pending'",
+        lambda of: make_due(of, enqueued_at=None),
+        lambda of: of.documents.set({"state": "pending"}, state="done", stage="done"),
     ),
     "freshness_broken": (
-        "update source set schedule = '0 * * * *', last_sync_at = now() - interval '5 h'",
-        "update source set last_sync_at = now()",
+        lambda of: of.sources.set(schedule="0 * * * *", last_sync_at=ago(hours=5)),
+        lambda of: of.sources.set(last_sync_at=ago()),
     ),
-    "held_deletions": ("update source set held = 3", "update source set held = 0"),
-    "left_out": ("""update source set left_out = '{"empty": 2}'""", "update source set left_out = '{}'"),
+    "held_deletions": (lambda of: of.sources.set(held=3), lambda of: of.sources.set(held=0)),
+    "left_out": (
+        lambda of: of.sources.set(left_out={"empty": 2}),
+        lambda of: of.sources.set(left_out={}),
+    ),
     "deaf_worker": (
-        "insert into worker (name, queues, host, pid, seen_at) values ('w', 'embed', 'h', 1, now() - interval '50 s')",
-        "delete from worker",
+        lambda of: of.add_worker("w", "embed", seen_at=ago(seconds=50)),
+        lambda of: of.workers.clear("w"),
     ),
     "silent_queue": (
-        "insert into canary values ('embed', now() - interval '1 h')",
-        "update canary set sung_at = now()",
+        lambda of: of.canaries.add(queue="embed", sung_at=ago(hours=1)),
+        lambda of: of.canaries.set(sung_at=ago()),
     ),
-    "unserved_queue": (
-        """insert into worker (name, queues, host, pid, started_at) values ('c', 'control,embed,enrich', 'h', 1, now() - interval '1 h');
-           insert into canary values ('ingest', now() - interval '2 min')""",
-        "delete from worker; delete from canary",
-    ),
+    "unserved_queue": (starve, lambda of: (of.workers.clear(), of.canaries.clear())),
     "enrichment_waiting": (
-        """insert into enrichment_job (id, tenant_id, project_id, request, created_at)
-           select gen_random_uuid(), tenant_id, project_id, '{}', now() - interval '1 m' from source""",
-        "delete from enrichment_job",
+        lambda of: of.add_job(created_at=ago(minutes=1)),
+        lambda of: of.jobs.clear(),
     ),
     "embedding_held": (
-        "insert into embedding_hold (fingerprint, code, error, probe_at) values ('f', 'E002', 'refused', now())",
-        "delete from embedding_hold",
+        lambda of: of.holds.add(fingerprint="f", code="E002", error="refused", probe_at=ago()),
+        lambda of: of.holds.clear(),
     ),
-    "budget_low": (
-        """insert into embedding_usage (tenant_id, day, provider, model, kind, tokens)
-           select tenant_id, current_date, 'p', 'm', 'document', 950 from source""",
-        "delete from embedding_usage",
-    ),
-    "store_behind": (
-        """insert into vector_store (name) values ('s');
-           insert into search_index (provider, model, dimensions, chunker, pipeline_version, status)
-           values ('p', 'm', 8, 'c', 'v', 'building');
-           insert into vector_outbox (tenant_id, store, index_id, document_id, ord, lane, noted_at)
-           select s.tenant_id, 's', max(i.id), gen_random_uuid(), 0, 1, now() - interval '1 h'
-           from search_index i, source s group by 1 limit 1""",
-        "delete from vector_store; delete from search_index where provider = 'p'",
-    ),
-    "audit_broken": ("update audit set actor = 'somebody else'", "update audit set actor = 'ann'"),
-    "dead_letters": (
-        """insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts, crash_count)
-           select tenant_id, source_id, id, desired_version, 'chunked', 'E001', 'r', 1, 0 from document
-           where id = (select max(id::text)::uuid from document);
-           update document set state = 'dead' where id = (select max(id::text)::uuid from document)""",
-        "update dead_letter set resolved_at = now(); update document set state = 'done' where state = 'dead'",
-    ),
+    "budget_low": (use_up, lambda of: of.usage.clear("p")),
+    "store_behind": (leave_behind, lambda of: (of.stores.clear(), of.indexes.clear({"provider": "p"}))),
+    "audit_broken": (lambda of: of.audit.set(actor="somebody else"), lambda of: of.audit.set(actor="ann")),
+    "dead_letters": (lambda of: of.bury("docs/page-5.md"), resolve),
 }
 ELSEWHERE = {
     *(
@@ -192,9 +215,7 @@ ELSEWHERE = {
 
 
 @pytest.mark.req("001-061", "001-063")
-def test_each_alert_is_told_once_and_its_end_once(
-    install: Install, omniscient: psycopg.Connection[Any]
-) -> None:
+def test_each_alert_is_told_once_and_its_end_once(install: Install, ledger: Ledger) -> None:
     here = install()
     own = here.parts.settings.tenant_id
     with here.parts.database.tenant(own) as connection:
@@ -202,7 +223,7 @@ def test_each_alert_is_told_once_and_its_end_once(
     here.look()
     assert here.told() == []
     for broken, _ in TROUBLES.values():
-        omniscient.execute(broken)
+        broken(ledger)
     here.now += 2 * alerts.VERIFY_SECONDS
     here.look()
     here.now += alerts.SIGN_SECONDS
@@ -216,7 +237,7 @@ def test_each_alert_is_told_once_and_its_end_once(
     grave = {n for n in TROUBLES if ALERTS[n][1] in ("error", "critical")}
     assert here.names("grave.log") == {("firing", name): 1 for name in grave}
     for _, mended in TROUBLES.values():
-        omniscient.execute(mended)
+        mended(ledger)
     here.now += 2 * alerts.VERIFY_SECONDS
     here.calm()
     here.look(2)
@@ -236,36 +257,32 @@ def test_every_alert_has_a_line_for_whoever_is_called_at_night() -> None:
         assert severity in rows[name], name
 
 
-def test_trouble_that_comes_and_goes_is_told_once(
-    install: Install, omniscient: psycopg.Connection[Any]
-) -> None:
+def test_trouble_that_comes_and_goes_is_told_once(install: Install, ledger: Ledger) -> None:
     here = install()
     for held in (3, 0, 3, 0, 3):
-        omniscient.execute("update source set held = %s", [held])
+        ledger.sources.set(held=held)
         here.look()
     assert here.names() == {("firing", "held_deletions"): 1}
 
 
-def test_of_several_who_watch_one_tells(install: Install, omniscient: psycopg.Connection[Any]) -> None:
+def test_of_several_who_watch_one_tells(install: Install, ledger: Ledger) -> None:
     here = install()
     other = Watcher(here.seen, here.patient)
-    omniscient.execute("update source set held = 3")
+    ledger.sources.set(held=3)
     for _ in range(2):
         here.look()
         other.look()
     assert here.names() == {("firing", "held_deletions"): 1}
 
 
-def test_conditions_change_thresholds_and_switch_alerts_off(
-    install: Install, omniscient: psycopg.Connection[Any]
-) -> None:
+def test_conditions_change_thresholds_and_switch_alerts_off(install: Install, ledger: Ledger) -> None:
     here = install(
         "[{name: held_deletions, threshold: 10, severity: critical}, {name: left_out, threshold: 1, enabled: false}]"
     )
-    omniscient.execute("""update source set held = 9, left_out = '{"empty": 2}'""")
+    ledger.sources.set(held=9, left_out={"empty": 2})
     here.look()
     assert here.told() == []
-    omniscient.execute("update source set held = 10")
+    ledger.sources.set(held=10)
     here.look()
     ((told),) = here.told()
     assert (told["severity"], told["message"]) == (
@@ -329,7 +346,7 @@ def test_one_short_absence_of_the_database_is_no_alert(
 
 
 def test_after_a_silence_of_the_database_workers_have_time_to_give_a_sign(
-    install: Install, addresses: Addresses, omniscient: psycopg.Connection[Any]
+    install: Install, addresses: Addresses, ledger: Ledger
 ) -> None:
     with TcpProxy.to(addresses.app) as store:
         here = install(database=store.url(addresses.app), control=store.url(addresses.control))
@@ -338,7 +355,7 @@ def test_after_a_silence_of_the_database_workers_have_time_to_give_a_sign(
         here.look()
         here.now += 60
         store.open()
-        omniscient.execute("insert into canary values ('embed', now() - interval '1 h')")
+        ledger.canaries.add(queue="embed", sung_at=ago(hours=1))
         here.look()
         assert ("firing", "silent_queue") not in here.names(), "nobody could give one"
         here.now += 700
@@ -346,38 +363,35 @@ def test_after_a_silence_of_the_database_workers_have_time_to_give_a_sign(
         assert ("firing", "silent_queue") in here.names()
 
 
-def signs_of_life(omniscient: psycopg.Connection[Any], **ages: int) -> None:
+def signs_of_life(ledger: Ledger, **ages: int) -> None:
     """Have the workers of these names seen so many seconds ago."""
     for name, age in ages.items():
-        omniscient.execute(
-            """insert into worker (name, queues, host, pid, seen_at)
-               values (%s, 'control,ingest,embed,enrich', 'h', 1, now() - make_interval(secs => %s))
-               on conflict (name) do update set seen_at = excluded.seen_at""",
-            (name, age),
-        )
+        if not ledger.workers(name=name):
+            ledger.add_worker(name, "control,ingest,embed,enrich")
+        ledger.workers.set(name, seen_at=ago(seconds=age))
 
 
 def test_an_absence_of_the_database_between_two_looks_makes_no_worker_silent(
-    install: Install, omniscient: psycopg.Connection[Any]
+    install: Install, ledger: Ledger
 ) -> None:
     here = install()
-    signs_of_life(omniscient, a=3, b=8)
+    signs_of_life(ledger, a=3, b=8)
     here.look()
     for a, b in (5, 45), (8, 3):  # the first that is back gives its sign before the other
         here.now += 40
-        signs_of_life(omniscient, a=a, b=b)
+        signs_of_life(ledger, a=a, b=b)
         here.look()
     for age in 40, 55:  # and here none is back yet
         here.now += 15
-        signs_of_life(omniscient, a=age, b=age)
+        signs_of_life(ledger, a=age, b=age)
         here.look()
     assert here.told() == []
 
 
-def test_a_worker_is_silent_if_others_are_not(install: Install, omniscient: psycopg.Connection[Any]) -> None:
+def test_a_worker_is_silent_if_others_are_not(install: Install, ledger: Ledger) -> None:
     here = install()
     for age in 25, 65:
-        signs_of_life(omniscient, a=3, b=age)
+        signs_of_life(ledger, a=3, b=age)
         assert here.told() == []
         here.look()
         here.now += 40
@@ -415,17 +429,15 @@ def test_a_broker_that_is_away_and_one_that_is_full(install: Install, servers: e
         }
 
 
-def test_a_backlog_that_grows(install: Install, omniscient: psycopg.Connection[Any]) -> None:
+def test_a_backlog_that_grows(install: Install, ledger: Ledger) -> None:
     here = install("[{name: backlog_growing, threshold: 600, severity: warning}]")
-    more = """insert into document_count (tenant_id, source_id, state, stage, hidden, documents, chunks)
-              select tenant_id, id, 'pending', 'chunked', false, %s, 0 from source"""
     for change in (10, -10) * 5:  # more and less of it is no growth
-        omniscient.execute(more, [change])
+        ledger.count_waiting(change)
         here.look()
         here.now += 100
     assert here.names()["firing", "backlog_growing"] == 0
     for _ in range(10):
-        omniscient.execute(more, [10])
+        ledger.count_waiting(10)
         here.look()
         here.now += 100
     assert here.names()["firing", "backlog_growing"] == 1
@@ -468,7 +480,7 @@ def post() -> Iterator[Any]:
 
 @pytest.mark.req("001-061")
 def test_alerts_go_to_the_log_a_chat_and_by_mail_and_wait_for_what_is_away(
-    install: Install, omniscient: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+    install: Install, ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Hook() as hook, post() as server:
         here = install(
@@ -478,7 +490,7 @@ def test_alerts_go_to_the_log_a_chat_and_by_mail_and_wait_for_what_is_away(
         - {{type: mail, host: 127.0.0.1, port: {server.server_address[1]}, tls: false, sender: l@x.org, recipients: [o@x.org]}}"""
         )
         hook.faults.next(Fault.status(503), times=2)
-        omniscient.execute("update source set held = 3")
+        ledger.sources.set(held=3)
         here.look()
         assert "webhook did not take an alert (status 503)" in caplog.text
         here.look(3)
@@ -494,21 +506,19 @@ def test_alerts_go_to_the_log_a_chat_and_by_mail_and_wait_for_what_is_away(
         assert parsedate_to_datetime(told["Date"]), "a mail without a date is refused as a forged one by some"
         (line,) = [record for record in caplog.records if record.message == said]
         assert (line.levelno, vars(line)["alert"]) == (logging.WARNING, "held_deletions")
-        omniscient.execute("update source set held = 0")
+        ledger.sources.set(held=0)
         with caplog.at_level(logging.INFO):
             here.calm()
         assert [r.levelno for r in caplog.records if r.message == f"over: {said}"] == [logging.INFO]
         assert "a-secret" not in caplog.text
 
 
-def test_no_end_of_a_process_takes_an_alert_away(
-    install: Install, omniscient: psycopg.Connection[Any]
-) -> None:
+def test_no_end_of_a_process_takes_an_alert_away(install: Install, ledger: Ledger) -> None:
     """It is fired once for all who look, so whoever comes next must tell what the first one could not."""
     with Hook() as hook:
         here = install(channels=f"- {{type: webhook, url: '{hook.address}/hooks'}}")
         hook.faults.next(Fault.status(503), times=1)
-        omniscient.execute("update source set held = 3")
+        ledger.sources.set(held=3)
         here.look()
         assert (len(hook.requests("/hooks")), here.names()) == (1, {("firing", "held_deletions"): 1})
         here.watcher = Watcher(here.seen, here.patient)
@@ -516,7 +526,7 @@ def test_no_end_of_a_process_takes_an_alert_away(
         assert [one.json["alert"] for one in hook.requests("/hooks")] == ["held_deletions"] * 2
         assert here.names() == {("firing", "held_deletions"): 1}, "who has been told is not told again"
 
-        omniscient.execute("update source set left_out = '{\"empty\": 2}'")
+        ledger.sources.set(left_out={"empty": 2})
         hook.faults.next(Fault.status(503), times=1)
         here.look()
         with here.parts.database.control() as connection:
@@ -524,14 +534,14 @@ def test_no_end_of_a_process_takes_an_alert_away(
         assert killed is not None
         here.look()
         assert len(hook.requests("/hooks")) == 3, "somebody is at it"
-        omniscient.execute("update alert_message set lease_until = now() - interval '1 s'")
+        ledger.alert_messages.set(lease_until=ago(seconds=1))
         here.look()
         assert [one.json["alert"] for one in hook.requests("/hooks")[3:]] == ["left_out"]
-        assert omniscient.execute("select count(*) from alert_message").fetchone() == (0,)
+        assert ledger.alert_messages() == []
 
 
 def test_what_a_channel_does_not_take_keeps_its_own_end_back_and_no_other_alert(
-    install: Install, omniscient: psycopg.Connection[Any]
+    install: Install, ledger: Ledger
 ) -> None:
     with Hook() as hook:
         here = install(channels=f"- {{type: webhook, url: '{hook.address}/hooks'}}")
@@ -540,7 +550,7 @@ def test_what_a_channel_does_not_take_keeps_its_own_end_back_and_no_other_alert(
             return [(one.json["alert"], one.json["state"]) for one in hook.requests("/hooks")]
 
         hook.faults.next(Fault.status(400), times=1)
-        omniscient.execute("update source set held = 3, left_out = '{\"empty\": 2}'")
+        ledger.sources.set(held=3, left_out={"empty": 2})
         here.look()
         assert len(posted()) == 1, "one that takes nothing is asked once in a look"
         first = posted()[0][0]
@@ -549,41 +559,40 @@ def test_what_a_channel_does_not_take_keeps_its_own_end_back_and_no_other_alert(
         assert posted()[1:] == [(other, "firing"), (first, "firing")]
 
         hook.faults.next(Fault.status(503), times=2)
-        omniscient.execute("update source set held = 4")
-        omniscient.execute("delete from alert where name = 'held_deletions'")
+        ledger.sources.set(held=4)
+        ledger.alerts.clear("held_deletions")
         here.look()
-        omniscient.execute("update source set held = 0")
+        ledger.sources.set(held=0)
         here.calm()
         here.look()
         states = [state for alert, state in posted()[3:] if alert == "held_deletions"]
         assert states == ["firing", "firing", "firing", "cleared"], "its end is not told before its beginning"
 
 
-def test_what_waits_for_a_channel_goes_with_it(install: Install, omniscient: psycopg.Connection[Any]) -> None:
+def test_what_waits_for_a_channel_goes_with_it(install: Install, ledger: Ledger) -> None:
     with Hook() as hook:
         here = install(channels=f"- {{type: webhook, url: '{hook.address}/hooks'}}")
         hook.faults.next(Fault.status(503), times=1)
-        omniscient.execute("update source set held = 3")
+        ledger.sources.set(held=3)
         here.look()
-        omniscient.execute("update alert_message set address = 'of a channel that is configured no more'")
+        ledger.alert_messages.set(address="of a channel that is configured no more")
         here.look()
         assert len(hook.requests("/hooks")) == 1
-        assert omniscient.execute("select count(*) from alert_message").fetchone() == (0,)
+        assert ledger.alert_messages() == []
 
 
 @pytest.mark.req("001-123", "001-139")
 def test_each_rule_and_panel_has_figures_with_the_compose_files_as_shipped(
-    install: Install, omniscient: psycopg.Connection[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    install: Install, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "metrics_token.txt").write_text("a-token-of-the-tests\n", encoding="utf-8")
     variables = {"LARDER_METRICS_TOKEN_FILE": str(tmp_path / "metrics_token.txt")}
     shipped = load(ROOT / "deploy/compose/larder.yaml", variables)
     here = install()
     for raised, _ in TROUBLES.values():
-        omniscient.execute(raised)
-    row = omniscient.execute("select tenant_id, id from source").fetchone()
-    assert row is not None
-    assert sync.start_run(here.parts, *row, trigger="manual")
+        raised(ledger)
+    ((tenant, source),) = ledger.sources.values("tenant_id", "id")
+    assert sync.start_run(here.parts, tenant, source, trigger="manual")
     here.look()
     shown = here.parts.rag.model_copy(update={"monitoring": shipped.rag.monitoring})
     monkeypatch.setattr(here.parts, "rag", shown)
@@ -601,14 +610,14 @@ def test_each_rule_and_panel_has_figures_with_the_compose_files_as_shipped(
     assert 'source="docs"' in page
 
 
-def test_two_channels_to_one_place_are_two(install: Install, omniscient: psycopg.Connection[Any]) -> None:
+def test_two_channels_to_one_place_are_two(install: Install, ledger: Ledger) -> None:
     path = "./logs/both.log"
     here = install(
         channels=f"""
         - {{type: file, path: {path}, minSeverity: warning}}
         - {{type: file, path: {path}, minSeverity: critical}}"""
     )
-    omniscient.execute("update source set held = 3")
+    ledger.sources.set(held=3)
     here.look()
     assert here.names("both.log") == {("firing", "held_deletions"): 1}
 
@@ -620,9 +629,7 @@ def test_no_alert_goes_to_where_clouds_hand_out_keys(install: Install) -> None:
         CHANNELS["webhook"](channel, install().parts.settings, told)
 
 
-def test_a_name_of_several_lines_keeps_no_alert_back(
-    install: Install, omniscient: psycopg.Connection[Any]
-) -> None:
+def test_a_name_of_several_lines_keeps_no_alert_back(install: Install, ledger: Ledger) -> None:
     """Uploads are a source by the name of their project, which somebody sent."""
     with Hook() as hook, post() as server:
         port = server.server_address[1]
@@ -631,9 +638,7 @@ def test_a_name_of_several_lines_keeps_no_alert_back(
         - {{type: mail, host: 127.0.0.1, port: {port}, tls: false, sender: l@x.org, recipients: [o@x.org]}}
         - {{type: webhook, url: '{hook.address}/hooks'}}"""
         )
-        omniscient.execute(
-            "update source set held = 3, name = %s", ["upload:a\r\nBcc: evil@x.org\n\n\u2028b"]
-        )
+        ledger.sources.set(held=3, name="upload:a\r\nBcc: evil@x.org\n\n\u2028b")
         here.look()
         (mail,) = server.mails
         assert b"held_deletions acme/upload:a Bcc: evil@x.org b" in b" ".join(mail.split())
@@ -641,11 +646,9 @@ def test_a_name_of_several_lines_keeps_no_alert_back(
         assert len(hook.requests("/hooks")) == 1
 
 
-def test_a_running_control_worker_looks_by_itself(
-    install: Install, omniscient: psycopg.Connection[Any]
-) -> None:
+def test_a_running_control_worker_looks_by_itself(install: Install, ledger: Ledger) -> None:
     here = install(interval=0.15)
-    omniscient.execute("update source set held = 3")
+    ledger.sources.set(held=3)
     running = Loops(here.parts)
     running.start()
     end = time.monotonic() + 30

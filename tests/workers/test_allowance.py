@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import redis
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from pipeline.embedding.budget import BudgetedEmbedder, Cost
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import BudgetSpent, EmbedderRefused
 from pipeline.ledger import embedding_use
 from tests.conftest import Addresses
+from tests.ledger import ago, ahead, of_connection
 from tests.pipeline.workshop import Workshop, document
 from workers import runtime
 from workers.app import status
@@ -86,7 +89,7 @@ def held(parts: Runtime, fix: str = "correct embedding.apiKey") -> str:
     return name
 
 
-def stuck(parts: Runtime, delay: str, reason: str = "used up") -> None:
+def stuck(parts: Runtime, due_at: datetime, reason: str = "used up") -> None:
     """A document that waits to be embedded."""
     shop = Workshop(
         parts.database,
@@ -94,9 +97,7 @@ def stuck(parts: Runtime, delay: str, reason: str = "used up") -> None:
         parts.settings.project_id,
     )
     shop.admit(document("a"))
-    shop.set(
-        "a", f"stage = 'chunked', waits = 3, last_error = '{reason}', due_at = now() + interval '{delay}'"
-    )
+    shop.set("a", stage="chunked", waits=3, last_error=reason, due_at=due_at)
 
 
 def diagnosed(parts: Runtime) -> Diagnosis:
@@ -180,7 +181,7 @@ class TestTheRoom:
         assert room(parts) == 0
         assert room(opened(**{**PAID, "apiKey": "sk-mended"})) is None
         with parts.database.control() as connection:
-            connection.execute(text("update embedding_hold set probe_at = now()"))
+            of_connection(connection).holds.set(probe_at=ago())
         assert room(parts) == PROBE_DOCUMENTS
 
     def test_nothing_while_the_provider_is_away_then_a_few(self, opened: Open) -> None:
@@ -197,16 +198,19 @@ class TestTheRoom:
 
     def test_the_pump_keeps_to_it(self, opened: Open) -> None:
         parts = opened(**PAID)
-        stuck(parts, "-1 minute")
-        sent = "select count(*) from document where enqueued_at is not null"
+        stuck(parts, ago(minutes=1))
+
+        def sent(connection: Connection) -> int:
+            return sum(one is not None for one in of_connection(connection).documents.values("enqueued_at"))
+
         held(parts)
         pump.pump_once(parts)
         with parts.database.control() as connection:
-            assert connection.execute(text(sent)).scalar() == 0
+            assert sent(connection) == 0
             embedding_use.release_hold(connection, parts.allowance.fingerprint)
         pump.pump_once(parts)
         with parts.database.control() as connection:
-            assert connection.execute(text(sent)).scalar() == 1
+            assert sent(connection) == 1
 
 
 class TestWhatTheOperatorSees:
@@ -251,7 +255,7 @@ class TestWhatTheOperatorSees:
 
     def test_a_wait(self, opened: Open) -> None:
         parts = opened(**PAID)
-        stuck(parts, "2 hours")
+        stuck(parts, ahead(hours=2))
         shown = state(parts)
         assert (shown["state"], shown["error"], shown["documents"]) == ("waiting", "used up", 1)
         assert diagnosed(parts).status == "warning"
@@ -264,7 +268,7 @@ class TestWhatTheOperatorSees:
 
     def test_held_documents_are_not_late(self, opened: Open) -> None:
         parts = opened(**PAID)
-        stuck(parts, "-1 hour")
+        stuck(parts, ago(hours=1))
         assert doctor.waiting(parts).status == "warning"
         held(parts)
         assert doctor.waiting(parts).status == "ok"
@@ -295,12 +299,11 @@ class TestAStart:
         held(parts := opened(**PAID))
         sync.register(parts)
         with parts.database.control() as connection:
-            names = connection.execute(text("select fingerprint from embedding_hold")).scalars().all()
-        assert names == [parts.allowance.fingerprint]
+            assert of_connection(connection).holds.values("fingerprint") == [parts.allowance.fingerprint]
 
     def test_what_waits_tries_again(self, opened: Open) -> None:
         parts = opened(**PAID)
-        stuck(parts, "10 hours")
+        stuck(parts, ahead(hours=10))
         sync.register(parts)
         assert state(parts)["state"] == "ok"
 
@@ -314,9 +317,9 @@ class TestACommandThatWaits:
 
     def test_it_does_not_wait_for_tomorrow(self, opened: Open) -> None:
         parts = opened(**PAID)
-        stuck(parts, "30 seconds")
+        stuck(parts, ahead(seconds=30))
         sync_now.raise_if_stuck(parts)
-        stuck(parts, "3 hours")
+        stuck(parts, ahead(hours=3))
         with pytest.raises(BudgetSpent, match="used up"):
             sync_now.raise_if_stuck(parts)
 
@@ -328,15 +331,13 @@ def test_old_use_and_dead_claims_are_trimmed(opened: Open) -> None:
     with parts.database.tenant(parts.settings.tenant_id) as connection:
         embedding_use.add_usage(connection, meter, embedding_use.Used(calls=1))
         embedding_use.add_usage(connection, meter, embedding_use.Used(calls=1))
-        connection.execute(text("update embedding_usage set day = day - 401"))
+        used = of_connection(connection)
+        used.usage.set(day=ago(days=401).date())
         embedding_use.add_usage(connection, meter, embedding_use.Used(calls=7))
-        connection.execute(
-            text(
-                "insert into embedding_claim values (:t, 'm', 'h', gen_random_uuid(), now() - interval '2 days')"
-            ),
-            {"t": parts.settings.tenant_id},
-        )
+        dead = {"token": uuid4(), "until": ago(days=2)}
+        used.claimed_texts.add(tenant_id=parts.settings.tenant_id, model="m", hash=b"h", **dead)
     maintenance.trim(parts)
     with parts.database.tenant(parts.settings.tenant_id) as connection:
-        assert connection.execute(text("select calls from embedding_usage")).scalars().all() == [7]
-        assert connection.execute(text("select count(*) from embedding_claim")).scalar() == 0
+        left = of_connection(connection)
+        assert left.usage.values("calls") == [7]
+        assert left.claimed_texts() == []

@@ -16,6 +16,7 @@ from pipeline.errors import StoreUnavailable
 from pipeline.ledger import jobs
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
+from tests.ledger import of_connection
 from workers.client import Client, EnrichmentExpired
 from workers.local import embedded
 from workers.monitoring import metrics
@@ -152,7 +153,5 @@ def test_a_broker_that_breaks_off_is_no_error(addresses: Addresses, servers: emb
         proxy.cut()
         job = client.submit({**PBI, "id": "PBI-2"})
         with client._database.tenant(client.tenant) as connection:
-            row: Any = connection.exec_driver_sql(
-                "select id from enrichment_job where enqueued_at is null"
-            ).one()
-        assert row.id == job, "the pump sends it"
+            unsent = of_connection(connection).jobs.values("id", enqueued_at=None)
+        assert unsent == [job], "the pump sends it"

@@ -19,6 +19,7 @@ from pipeline.embedding import EmbedderLimits, Vectors
 from pipeline.embedding.budget import BudgetedEmbedder, Cost
 from pipeline.errors import BudgetSpent, EmbedderRefused, EmbedderUnavailable, LarderError
 from pipeline.ledger import sources
+from tests.ledger import ago, of_connection
 from workers.limits.allowance import TenantBudget
 from workers.limits.limiters import ProviderRateLimiter, RateLimits
 from workers.local import embedded
@@ -54,7 +55,7 @@ class Desk:
     def used(self) -> dict[str, tuple[int, int, int, Any]]:
         """(calls, texts, tokens, cost) by kind."""
         with self.database.tenant(self.tenant) as connection:
-            rows = connection.exec_driver_sql("select * from embedding_usage").mappings().all()
+            rows = of_connection(connection).usage()
         return {r["kind"]: (r["calls"], r["texts"], r["tokens"], r["cost"]) for r in rows}
 
 
@@ -123,7 +124,7 @@ class TestTheDay:
 
     def test_the_day_belongs_to_one_tenant_and_one_date(self, desk: Desk) -> None:
         budget = desk.budget(EmbeddingBudgetSettings(daily_tokens=100, query_share=0.0))
-        grant = budget.take(HUNDRED)
+        grant, yesterday = budget.take(HUNDRED), ago(days=1).date()
         spent(budget, HUNDRED)
         other = uuid4()
         with desk.database.tenant(other) as connection:
@@ -131,7 +132,7 @@ class TestTheDay:
         theirs = replace(budget, tenant_id=other)
         theirs.take(HUNDRED)
         with desk.database.tenant(desk.tenant) as connection:
-            connection.exec_driver_sql("update embedding_usage set day = day - 1")
+            of_connection(connection).usage.set(day=yesterday)
         budget.take(HUNDRED)
         assert grant.day == datetime.now(UTC).date()
 
@@ -139,7 +140,7 @@ class TestTheDay:
         budget = desk.budget()
         grant = budget.take(HUNDRED)
         with desk.database.tenant(desk.tenant) as connection:
-            connection.exec_driver_sql("update embedding_usage set day = '2026-01-01'")
+            of_connection(connection).usage.set(day=date(2026, 1, 1))
         budget.refused(type(grant)(cost=grant.cost, day=date(2026, 1, 1)))
         assert desk.used() == {"document": (1, 0, 0, 0)}
 

@@ -34,6 +34,7 @@ from pipeline.ledger import jobs
 from pipeline.ledger.jobs import BULK
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
+from tests.ledger import Ledger, ago
 from workers.app.enrichment import job as enriching
 from workers.app.enrichment.messaging import JobNotifications
 from workers.app.ingestion import maintenance, pump, steps
@@ -199,17 +200,14 @@ def test_a_notification_that_is_lost_costs_a_second(
 
 
 def test_looking_finds_what_nobody_told(
-    addresses: Addresses, parts: Runtime, omniscient: SQL, monkeypatch: pytest.MonkeyPatch
+    addresses: Addresses, parts: Runtime, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.client.LOOK_SECONDS", 240.0)
     with Client(addresses.app, tenant="acme", project="app") as client, ThreadPoolExecutor(1) as pool:
         job = client.submit(PBI)
         waiting = pool.submit(client.result, job, wait=90)
         time.sleep(0.5)
-        omniscient.execute(
-            "update enrichment_job set state = 'done', result = '{\"x\": 1}', finished_at = now() where id = %s",
-            (job,),
-        )
+        ledger.jobs.set(job, state="done", result={"x": 1}, finished_at=ago())
         assert waiting.result(60) == {"x": 1}
 
 
@@ -249,7 +247,7 @@ def test_no_answer_yet_says_so_and_keeps_the_job(client: Client) -> None:
 
 
 def test_what_fails_says_why_without_a_word_of_the_text(
-    client: Client, parts: Runtime, omniscient: SQL
+    client: Client, parts: Runtime, ledger: Ledger
 ) -> None:
     def refuse(_: dict[str, Any]) -> dict[str, Any]:
         raise SearchError("pbi.title is int, not a text", fix="send it as text")
@@ -263,7 +261,7 @@ def test_what_fails_says_why_without_a_word_of_the_text(
         with pytest.raises(EnrichmentFailed, match=words) as caught:
             client.result(job)
         assert SECRET not in str(caught.value)
-    for (error,) in omniscient.execute("select error from enrichment_job").fetchall():
+    for error in ledger.jobs.values("error"):
         assert SECRET not in error
 
 
@@ -347,12 +345,12 @@ def test_another_tenants_job_is_unknown(client: Client, addresses: Addresses, pa
         other.result(job)
 
 
-def test_answers_go_with_upkeep_after_their_time(client: Client, parts: Runtime, omniscient: SQL) -> None:
+def test_answers_go_with_upkeep_after_their_time(client: Client, parts: Runtime, ledger: Ledger) -> None:
     job = client.submit(PBI)
     work(parts, job)
     maintenance.trim(parts)
     assert client.result(job)
-    omniscient.execute("update enrichment_job set finished_at = now() - interval '25 hours'")
+    ledger.jobs.set(finished_at=ago(hours=25))
     maintenance.trim(parts)
     with pytest.raises(UnknownJob, match="resultsKeptHours"):
         client.result(job)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from pipeline.errors import ConfigurationError
 from tests.conftest import Addresses, Site
+from tests.ledger import Ledger, of_tenant
 from workers import runtime
 from workers.app.evaluation import dataset, measuring, sandbox
 from workers.app.evaluation.dataset import read
@@ -140,13 +140,11 @@ class TestBuild:
     ) -> None:
         odd = "a\tb\nc\rd\\t"
         parts = stocked(work("A-2", duplicate_of=odd), work(odd, text="As it is found."))
-        with parts.database.tenant(parts.settings.tenant_id) as connection:
-            connection.execute(text("update document set desired_version = desired_version + 1"))
-            connection.execute(
-                text("""
-                    insert into document_body (document_id, tenant_id, version, body)
-                    select id, tenant_id, desired_version, 'Not indexed yet.' from document""")
-            )
+        acme = Ledger(of_tenant(parts.database, parts.settings.tenant_id))
+        for one in acme.documents():
+            newer = {"version": one["desired_version"] + 1, "body": "Not indexed yet."}
+            acme.documents.set({"id": one["id"]}, desired_version=newer["version"])
+            acme.bodies.add(document_id=one["id"], tenant_id=one["tenant_id"], **newer)
         dataset.build(parts, parts.settings.tenant_id, tmp_path / "out")
         made = read(tmp_path / "out")
         assert made.relevant == {odd: {"A-2": 2.0}, "A-2": {odd: 2.0}}
@@ -175,7 +173,7 @@ class TestBuild:
         assert not (tmp_path / "out").exists()
 
     def test_ids_of_two_sources_are_told_apart(
-        self, tmp_path: Path, stocked: Callable[..., runtime.Runtime], omniscient: Any
+        self, tmp_path: Path, stocked: Callable[..., runtime.Runtime], omniscient: Any, ledger: Ledger
     ) -> None:
         """Two trackers count from 1: each link leads to an item of its own tracker."""
         parts = stocked(
@@ -184,7 +182,7 @@ class TestBuild:
             work("2b", project="b", duplicate_of="1"),
             work("one", project="b"),
         )
-        omniscient.execute("update document set external_id = '1' where external_id = 'one'")
+        ledger.documents.set("one", external_id="1")
         omniscient.commit()
         dataset.build(parts, parts.settings.tenant_id, tmp_path / "out")
         assert lines(tmp_path / "out/qrels.tsv") == {

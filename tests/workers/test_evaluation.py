@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from pipeline.errors import ConfigurationError
 from pipeline.search.records import Mode
 from tests.conftest import Addresses, Site
+from tests.ledger import ahead, of_connection
 from workers import runtime
 from workers.app.evaluation import measuring, sandbox
 from workers.app.evaluation.dataset import EvalDataset, read
@@ -291,15 +292,14 @@ def test_a_stopped_command_goes_on(
         with pytest.raises(KeyboardInterrupt):
             sandbox.index(parts, judged, silent)
     with parts.database.tenant(parts.settings.tenant_id) as connection:
-        connection.exec_driver_sql("update document set stage = 'embedded', lease_until = now() + '1 hour'")
-        connection.exec_driver_sql("update sync_run set state = 'discovering', finished_at = null")
+        left = of_connection(connection)
+        left.documents.set(stage="embedded", lease_until=ahead(hours=1))
+        left.runs.set(state="discovering", finished_at=None)
     assert sandbox.index(parts, judged, silent) == 0
     with parts.database.tenant(parts.settings.tenant_id) as connection:
-        row = connection.exec_driver_sql(
-            "select count(*), count(*) filter (where state = 'done'),"
-            " (select count(*) from sync_run where finished_at is null) from document"
-        ).one()
-    assert tuple(row) == (len(DOCUMENTS), len(DOCUMENTS), 0)
+        now = of_connection(connection)
+        assert now.documents.values("state") == ["done"] * len(DOCUMENTS)
+        assert now.runs(finished_at=None) == []
 
 
 class TestCommand:

@@ -13,6 +13,7 @@ import pytest
 from kombu.asynchronous.timer import Timer
 
 from tests.fakes.tcp_proxy import TcpProxy
+from tests.ledger import Ledger
 from workers.monitoring import liveness
 from workers.processes.heartbeat import ANSWER_TIMEOUT, DEAF_LOOKS, Presence
 from workers.runtime import Addresses, Runtime
@@ -74,14 +75,14 @@ def age(folder: Path) -> float:
     return liveness.ages(folder)["worker-embed"]
 
 
-def rows(sql: SQL) -> list[Any]:
-    return sql.execute("select queues from worker where pid > 0 and name = %s", (NAME,)).fetchall()
+def rows(ledger: Ledger) -> list[Any]:
+    return [row["queues"] for row in ledger.workers(name=NAME) if row["pid"] > 0]
 
 
-def test_it_is_listed_while_it_runs(presence: Presence, omniscient: SQL) -> None:
-    until(lambda: rows(omniscient) == [("embed",)])
+def test_it_is_listed_while_it_runs(presence: Presence, ledger: Ledger) -> None:
+    until(lambda: rows(ledger) == ["embed"])
     presence.stop()
-    assert rows(omniscient) == []
+    assert rows(ledger) == []
 
 
 def test_a_consumer_that_stands_still_while_the_broker_is_there_is_deaf(

@@ -7,14 +7,13 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import psycopg
 import pytest
 from fastapi.testclient import TestClient
 
 from tests.conftest import Addresses
 from tests.fakes.confluence import FakeConfluence
+from tests.ledger import Ledger, ago
 from tests.workers.installed import installed
 from tests.workers.told import SECRET
 from tests.workers.told import Told as Installation
@@ -44,8 +43,8 @@ rag:
 class Told(Installation):
     """An installation that a wiki tells of its changes."""
 
-    def __init__(self, wiki: FakeConfluence, runtime: Runtime, api: TestClient, sql: Any) -> None:
-        super().__init__(runtime, api, sql)
+    def __init__(self, wiki: FakeConfluence, runtime: Runtime, api: TestClient, ledger: Ledger) -> None:
+        super().__init__(runtime, api, ledger)
         self.wiki = wiki
 
     def read_pages(self) -> int:
@@ -55,11 +54,7 @@ class Told(Installation):
 
 @pytest.fixture
 def told(
-    tmp_path: Path,
-    addresses: Addresses,
-    servers: embedded.Servers,
-    omniscient: psycopg.Connection[Any],
-    broker: object,
+    tmp_path: Path, addresses: Addresses, servers: embedded.Servers, ledger: Ledger, broker: object
 ) -> Iterator[Told]:
     with FakeConfluence("cloud") as wiki:
         wiki.add_space("ENG")
@@ -69,7 +64,7 @@ def told(
         with installed(tmp_path, addresses, servers, config) as runtime:
             sync.register(runtime)
             with TestClient(create_app(runtime), raise_server_exceptions=False) as api:
-                town = Told(wiki, runtime, api, omniscient)
+                town = Told(wiki, runtime, api, ledger)
                 town.walk()
                 wiki.log.clear()
                 yield town
@@ -118,7 +113,7 @@ def test_what_the_service_does_not_show_yet_is_asked_for_again(told: Told) -> No
     told.later(5)
     assert told.work() == ["hook"]
     late = told.wiki.add_page("ENG", "Late", "<p>Late.</p>")
-    told.sql.execute("update source_hint set external_id = %s", (late,))  # the service shows it now
+    told.ledger.hints.set(external_id=late)  # the service shows it now
     told.later(61)
     assert told.work() == ["hook"]
     assert late in told.stored()
@@ -173,7 +168,7 @@ def test_what_is_not_proved_is_refused_alike(told: Told, source: str, secret: st
     answer = told.tell("1", source=source, secret=secret)
     assert answer.status_code == 401
     assert answer.json()["detail"].startswith(f"no event of a source '{source}' is proved")
-    assert told.sql.execute("select count(*) from source_event").fetchone() == (0,)
+    assert told.ledger.events() == []
 
 
 def test_many_wrong_ones_of_an_address_are_told_to_wait(told: Told) -> None:
@@ -204,7 +199,7 @@ def test_edits_are_read_while_the_first_load_goes_on(told: Told) -> None:
     assert told.work() == ["manual"], "the run that reads the source reads it"
     assert run is not None
     assert told.stored()[page] == "2"
-    assert told.sql.execute("select count(*) from source_hint where due_at is not null").fetchone() == (0,)
+    assert set(told.ledger.hints.values("due_at")) <= {None}
 
 
 def test_the_walk_brings_what_hooks_lost(told: Told) -> None:
@@ -223,10 +218,10 @@ def test_the_walk_brings_what_hooks_lost(told: Told) -> None:
 def test_a_paused_source_is_not_read(told: Told) -> None:
     page = first_page(told)
     told.wiki.edit(page, "<p>While paused.</p>")
-    told.sql.execute("update source set paused_at = now()")
+    told.ledger.sources.set(paused_at=ago())
     assert told.tell(page).status_code == 202
     assert told.work() == []
-    told.sql.execute("update source set paused_at = null")
+    told.ledger.sources.set(paused_at=None)
     pump.pump_once(told.runtime)
     assert told.work() == ["hook"]
     assert told.stored()[page] == "2"

@@ -16,6 +16,7 @@ import pytest
 import structlog
 
 from pipeline.search import SearchRequest
+from tests.ledger import Ledger
 from tests.workers.indexed import Build, index, write_pages
 from workers import runtime, tasks
 from workers.app.search import retriever
@@ -266,13 +267,13 @@ def test_events_of_indexing_and_searching(
 
 
 def test_a_document_that_fails_is_named_with_its_error(
-    build: Build, tmp_path: Path, caplog: pytest.LogCaptureFixture, omniscient: Any
+    build: Build, tmp_path: Path, caplog: pytest.LogCaptureFixture, omniscient: Any, ledger: Ledger
 ) -> None:
     write_pages(tmp_path, 1)
     parts = build(64)
     omniscient.execute("create rule no_body as on insert to document_body do instead nothing")
     index(parts)
-    ((document,),) = omniscient.execute("select id from document").fetchall()
+    document = ledger.documents.one()["id"]
     (failed,) = [vars(record) for record in caplog.records if record.message == "indexing_failed"]
     assert (failed["documents"], failed["dead"], failed["attempt"]) == ([str(document)], True, 1)
     assert "its text is not in the ledger" in failed["error"]

@@ -11,18 +11,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import httpx2
-import psycopg
 import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from pipeline.search import SearchRequest
 from tests.conftest import Addresses
+from tests.ledger import Ledger, ago
 from tests.pipeline.workshop import Workshop
 from tests.workers.indexed import Build, index, write_pages
 from tests.workers.installed import installed
@@ -234,18 +234,15 @@ def test_figures_without_a_database(parts: Runtime) -> None:
     assert value(shown, "larder_oldest_due_seconds") is None
 
 
-def test_a_late_source_is_one_that_the_schedule_has_passed(
-    build: Build, omniscient: psycopg.Connection[Any]
-) -> None:
+def test_a_late_source_is_one_that_the_schedule_has_passed(build: Build, ledger: Ledger) -> None:
     parts = build(64)
-    omniscient.execute("update source set schedule = '0 * * * *', timezone = 'UTC', next_sync_at = null")
+    ledger.sources.set(schedule="0 * * * *", timezone="UTC", next_sync_at=None)
     for hours, late in ((0, 0), (3, 2)):
-        omniscient.execute(
-            f"update source set last_sync_at = date_trunc('hour', now()) + interval '1 s' - interval '{hours} h'"
-        )
+        this_hour = ago().replace(minute=0, second=1, microsecond=0)
+        ledger.sources.set(last_sync_at=this_hour - timedelta(hours=hours))
         (found,) = status.status(parts)["sources"]
         assert late <= found["late_seconds"] / 3600 < late + 1 if late else found["late_seconds"] == 0
-    omniscient.execute("update source set paused_at = now()")
+    ledger.sources.set(paused_at=ago())
     assert status.status(parts)["sources"][0]["late_seconds"] == 0
 
 

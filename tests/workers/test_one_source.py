@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -11,6 +12,7 @@ import redis
 
 from pipeline.errors import SourceUnavailable
 from pipeline.ledger import Item, admission, runs, sources
+from tests.ledger import Ledger, ago
 from tests.workers.indexed import Build, write_pages
 from workers.app import operations, status
 from workers.app.ingestion import pump, steps, sync, sync_now
@@ -29,19 +31,19 @@ def synced(parts: Runtime) -> sources.SourceRow:
     return row
 
 
-@pytest.mark.parametrize("strange", ["kind = 'telepathy'", """config = config || '{"depth": 7}'"""])
+@pytest.mark.parametrize(
+    "strange", [lambda _: {"kind": "telepathy"}, lambda config: {"config": {**config, "depth": 7}}]
+)
 def test_a_row_of_a_newer_release_is_told_and_skipped_and_the_others_have_their_turn(
-    build: Build, broker: redis.Redis, omniscient: SQL, strange: str
+    build: Build, broker: redis.Redis, ledger: Ledger, strange: Callable[[Any], dict[str, Any]]
 ) -> None:
     parts = build()
     row = synced(parts)
-    omniscient.execute(
-        f"""insert into source (id, tenant_id, project_id, name, kind, origin, config, config_hash, watch, next_sync_at)
-            select gen_random_uuid(), tenant_id, project_id, 'newer', kind, 'command', config, '', true, now()
-            from source where id = '{row.id}'"""
-    )
-    omniscient.execute(f"update source set {strange} where name = 'newer'")
-    omniscient.execute("update source set next_sync_at = now() where name = 'docs'")
+    config = ledger.sources.one(id=row.id)["config"]
+    given = {"kind": row.kind, "origin": "command", "config": config, "watch": True, "next_sync_at": ago()}
+    ledger.add_source("newer", "docs", **given)
+    ledger.sources.set("newer", **strange(config))
+    ledger.sources.set("docs", next_sync_at=ago())
     for _ in range(3):
         pump.pump_once(parts)
     names = [json.loads(message)["headers"]["task"] for message in broker.lrange("ingest", 0, -1)]
@@ -50,7 +52,7 @@ def test_a_row_of_a_newer_release_is_told_and_skipped_and_the_others_have_their_
     assert "does not understand" in told["newer"]["last_error"]
     assert "newer" in told["newer"]["last_error"]
     assert told["docs"]["last_error"] is None
-    assert omniscient.execute("select failures from source where name = 'newer'").fetchone() == (1,)
+    assert ledger.sources.one(name="newer")["failures"] == 1
 
 
 def test_an_unexpected_error_in_a_slice_is_recorded_and_ends_the_run_after_a_few_tries(
@@ -80,7 +82,7 @@ def test_an_unexpected_error_in_a_slice_is_recorded_and_ends_the_run_after_a_few
 
 
 def test_who_cannot_walk_a_source_leaves_the_run_of_the_one_who_does_alone(
-    build: Build, tmp_path: Any, omniscient: SQL
+    build: Build, tmp_path: Any, ledger: Ledger
 ) -> None:
     """A message that was sent twice, to a worker with another file."""
     parts = build()
@@ -93,15 +95,16 @@ def test_who_cannot_walk_a_source_leaves_the_run_of_the_one_who_does_alone(
     other = Runtime(load(tmp_path / "other.yaml", {}), parts.addresses)
     assert sync.sync(other, row.tenant_id, row.id, run)
     other.close()
-    found = omniscient.execute("select state, attempts, error, due_at <= now() from sync_run").fetchone()
-    assert found == ("discovering", 0, None, True)
+    found = ledger.runs.one()
+    assert (found["state"], found["attempts"], found["error"]) == ("discovering", 0, None)
+    assert found["due_at"] <= ago()
 
 
 @pytest.mark.parametrize(
     "changes", [{"./docs/*.md": "./docs/page-0.md"}, {"name: docs": "name: newer"}], ids=["changed", "added"]
 )
 def test_a_worker_of_the_former_configuration_leaves_a_walk_to_those_of_the_new_one(
-    build: Build, tmp_path: Any, omniscient: SQL, changes: dict[str, str]
+    build: Build, tmp_path: Any, ledger: Ledger, changes: dict[str, str]
 ) -> None:
     """One is replaced after the other, and the first that is new has the ledger know what is configured."""
     write_pages(tmp_path, 2)
@@ -117,14 +120,14 @@ def test_a_worker_of_the_former_configuration_leaves_a_walk_to_those_of_the_new_
         run = sync.start_run(parts, row.tenant_id, row.id, trigger="manual")
         assert run is not None
         assert sync.sync(former, row.tenant_id, row.id, run)
-        found = omniscient.execute("select state, listed, error from sync_run").fetchone()
+        (found,) = ledger.runs.values("state", "listed", "error")
         assert found is not None
         assert found[:2] == ("discovering", 0)
         assert "another configuration" in found[2]
         assert sync.sync(parts, row.tenant_id, row.id, run)
     finally:
         parts.close()
-    found = omniscient.execute("select state, listed from sync_run").fetchone()
+    (found,) = ledger.runs.values("state", "listed")
     assert found == ("processing", 1 if "./docs/*.md" in changes else 2)
 
 
@@ -136,7 +139,7 @@ def test_a_worker_of_the_former_configuration_leaves_a_walk_to_those_of_the_new_
     ],
 )
 def test_a_run_that_the_running_workers_cannot_do_is_told_and_the_others_are_waited_for(
-    build: Build, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, omniscient: SQL, changes: str, words: str
+    build: Build, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, ledger: Ledger, changes: str, words: str
 ) -> None:
     write_pages(tmp_path, 1)
     former = build()
@@ -157,9 +160,7 @@ def test_a_run_that_the_running_workers_cannot_do_is_told_and_the_others_are_wai
         if looks == 1:
             assert sync.sync(working, docs.source.tenant_id, docs.source.id, docs.run.id)
         if docs.given_up:
-            omniscient.execute(
-                "update sync_run set state = 'finished', finished_at = now() where id = %s", (more.run.id,)
-            )
+            ledger.runs.set(more.run.id, state="finished", finished_at=ago())
 
     sync_now.wait(parts, watched, show)
     found = sync_now.report(watched, 1.0)
@@ -177,13 +178,11 @@ def test_a_run_that_the_running_workers_cannot_do_is_told_and_the_others_are_wai
 
 
 def test_who_waits_hears_that_the_workers_are_gone(
-    build: Build, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, omniscient: SQL
+    build: Build, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
 ) -> None:
     write_pages(tmp_path, 1)
     parts = build()
-    omniscient.execute(
-        "insert into worker (name, queues, host, pid, seen_at) values ('w', 'ingest', 'h', 1, now() - interval '2 min')"
-    )
+    ledger.add_worker("w", "ingest", seen_at=ago(minutes=2))
     watched = sync_now.start(parts, list(sync.configured_sources(parts.settings).values()), force=False)
     monkeypatch.setattr(sync_now, "UNSERVED_SECONDS", 0.5)
     with pytest.raises(SourceUnavailable, match="no worker serves ingest any more"):
@@ -191,7 +190,7 @@ def test_who_waits_hears_that_the_workers_are_gone(
 
 
 def test_what_a_worker_of_the_former_configuration_cuts_is_cut_again_by_the_next_sync(
-    build: Build, tmp_path: Any, omniscient: SQL
+    build: Build, tmp_path: Any, ledger: Ledger
 ) -> None:
     """It took the documents of a walk by the new one; the next walk has to know."""
     write_pages(tmp_path, 1)
@@ -202,15 +201,11 @@ def test_what_a_worker_of_the_former_configuration_cuts_is_cut_again_by_the_next
         run = sync.start_run(parts, row.tenant_id, row.id, trigger="manual")
         assert run is not None
         assert sync.sync(parts, row.tenant_id, row.id, run)
-        items = [
-            Item(*one)
-            for one in omniscient.execute("select id, desired_version from document where state = 'pending'")
-        ]
+        items = [Item(*one) for one in ledger.documents.values("id", "desired_version", state="pending")]
         assert items
         indexer = steps.indexer(cutting, row.tenant_id)
         for step in (indexer.chunk, indexer.embed, indexer.upsert):
             step(row.tenant_id, items)
-        omniscient.execute("update sync_run set state = 'finished', finished_at = now()")
-        (found,) = omniscient.execute("select max(length(content)) from chunk").fetchone() or (0,)
-        longest.append(found)
+        ledger.runs.set(state="finished", finished_at=ago())
+        longest.append(max(map(len, ledger.chunks.values("content"))))
     assert longest[0] > 300 >= longest[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ import psycopg
 import pytest
 
 from pipeline.errors import ConfigurationError, StoreError, StoreUnavailable
-from pipeline.ledger import project_id, tenant_id
-from pipeline.ledger import sources as ledger
+from pipeline.ledger import project_id, sources, tenant_id
 from tests.conftest import Addresses
+from tests.ledger import Ledger, ago, ahead
 from tests.workers.indexed import index
 from tests.workers.installed import installed, without_messages
 from workers import runtime
@@ -46,35 +47,18 @@ def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> It
     without_messages(servers)
 
 
-def audited(omniscient: SQL) -> list[tuple[str, str, str]]:
+def audited(ledger: Ledger) -> list[tuple[str, str, str]]:
     """(tenant, action, subject) in order."""
-    return omniscient.execute(
-        "select t.name, action, subject from audit a join tenant t on t.id = a.tenant_id order by a.at"
-    ).fetchall()
+    names = dict(ledger.tenants.values("id", "name"))
+    return [(names[row["tenant_id"]], row["action"], row["subject"]) for row in ledger.audit()]
 
 
-def bury(omniscient: SQL, source: str, items: list[str]) -> list[int]:
+def bury(ledger: Ledger, source: str, items: list[str]) -> list[int]:
     """Dead documents of a source with their letters; the numbers of the letters."""
     made = []
     for item in items:
-        omniscient.execute(
-            """
-            insert into document (id, tenant_id, source_id, external_id, project_id, source_type, kind, title,
-                                  desired_hash, pipeline_version, state, stage, attempts, last_error)
-            select gen_random_uuid(), tenant_id, id, %s, project_id, 'text', 'reference', 't', 'h', 'p', 'dead',
-                   'chunked', 8, 'no' from source where name = %s""",
-            (item, source),
-        )
-        row = omniscient.execute(
-            """
-            insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts,
-                                     crash_count)
-            select tenant_id, source_id, id, desired_version, stage, 'E002', 'the model is away', 8, 0
-            from document where external_id = %s returning id""",
-            (item,),
-        ).fetchone()
-        assert row is not None
-        made.append(row[0])
+        ledger.add_document(item, source, state="dead", stage="chunked", attempts=8, last_error="no")
+        made.append(ledger.add_letter(item, code="E002", reason="the model is away")["id"])
     return made
 
 
@@ -99,21 +83,19 @@ def test_an_unknown_name_lists_the_known_ones(parts: Runtime) -> None:
         assert caught.value.exit_code == 2
 
 
-def test_a_name_that_two_tenants_have_needs_its_tenant(parts: Runtime, omniscient: SQL) -> None:
+def test_a_name_that_two_tenants_have_needs_its_tenant(parts: Runtime, ledger: Ledger) -> None:
     operations.known_sources(parts)
-    omniscient.execute("update source set name = 'docs' where name = 'notes'")
+    ledger.sources.set("notes", name="docs")
     with pytest.raises(ConfigurationError) as caught:
         operations.pause(parts, "docs", paused=True)
     assert "acme/docs" in caught.value.fix
     assert "other/docs" in caught.value.fix
     assert operations.pause(parts, "other/docs", paused=True)["tenant"] == "other"
-    paused = omniscient.execute(
-        "select t.name from source s join tenant t on t.id = s.tenant_id where paused_at is not null"
-    )
-    assert paused.fetchall() == [("other",)]
+    paused = [one["tenant_id"] for one in ledger.sources() if one["paused_at"]]
+    assert paused == [tenant_id("other")]
 
 
-def test_pause_and_resume(parts: Runtime, omniscient: SQL) -> None:
+def test_pause_and_resume(parts: Runtime, ledger: Ledger) -> None:
     assert operations.pause(parts, "notes", paused=True) == {
         "source": "notes",
         "tenant": "other",
@@ -121,57 +103,56 @@ def test_pause_and_resume(parts: Runtime, omniscient: SQL) -> None:
     }
     assert [s["state"] for s in operations.listing(parts)] == ["active", "paused"]
     with parts.database.control() as connection:
-        assert "notes" not in [row.name for row in ledger.due(connection)]
+        assert "notes" not in [row.name for row in sources.due(connection)]
     operations.pause(parts, "notes", paused=False)
     assert [s["state"] for s in operations.listing(parts)] == ["active", "active"]
     with parts.database.control() as connection:
-        assert "notes" in [row.name for row in ledger.due(connection)]
-    assert audited(omniscient) == [("other", "pause", "notes"), ("other", "resume", "notes")]
+        assert "notes" in [row.name for row in sources.due(connection)]
+    assert audited(ledger) == [("other", "pause", "notes"), ("other", "resume", "notes")]
 
 
-def test_release_lets_held_deletions_go_with_a_walk(parts: Runtime, omniscient: SQL) -> None:
+def test_release_lets_held_deletions_go_with_a_walk(parts: Runtime, ledger: Ledger) -> None:
     operations.known_sources(parts)
-    omniscient.execute("update source set held = 30 where name = 'docs'")
+    ledger.sources.set("docs", held=30)
     done = operations.release(parts, "docs")
     assert (done["source"], done["released"]) == ("docs", 30)
-    runs = omniscient.execute("select id, trigger, walk from sync_run").fetchall()
+    runs = ledger.runs.values("id", "trigger", "walk")
     assert runs == [(done["run"], "reconcile", True)]
-    held = omniscient.execute(
-        "select held, released, released_until > now() + interval '23 hours' from source where name = 'docs'"
-    )
-    assert held.fetchone() == (0, 30, True)
-    assert audited(omniscient) == [("acme", "release", "docs"), ("acme", "reconcile", "docs")]
+    source = ledger.sources.one(name="docs")
+    assert (source["held"], source["released"]) == (0, 30)
+    assert source["released_until"] > ahead(hours=23)
+    assert audited(ledger) == [("acme", "release", "docs"), ("acme", "reconcile", "docs")]
     assert operations.release(parts, "docs")["run"] is None  # one open run per source
 
 
 @pytest.mark.usefixtures("broker")
 def test_reconcile_starts_a_walk_of_all_sources_but_paused_and_removed_ones(
-    parts: Runtime, omniscient: SQL, servers: embedded.Servers
+    parts: Runtime, ledger: Ledger, servers: embedded.Servers
 ) -> None:
     operations.pause(parts, "notes", paused=True)
     assert [r["source"] for r in operations.reconcile(parts, [])] == ["docs"]
     assert [r["source"] for r in operations.reconcile(parts, ["notes"])] == ["notes"]
-    runs = omniscient.execute("select trigger, walk from sync_run").fetchall()
+    runs = ledger.runs.values("trigger", "walk")
     assert runs == [("reconcile", True)] * 2
     lengths = broker.lengths(servers.broker_url, QUEUES)
     assert lengths == {"control": 0, "ingest": 2, "embed": 0, "enrich": 0}
 
 
-def test_a_source_that_is_no_longer_configured_is_not_synced(parts: Runtime, omniscient: SQL) -> None:
+def test_a_source_that_is_no_longer_configured_is_not_synced(parts: Runtime, ledger: Ledger) -> None:
     tenant = tenant_id("acme")
     project = project_id(tenant, "app")
     operations.known_sources(parts)
-    gone = ledger.Registration(
+    gone = sources.Registration(
         id=UUID(int=1), tenant_id=tenant, project_id=project, name="gone", kind="text", config_hash=""
     )
     with parts.database.tenant(tenant) as connection:
-        ledger.register(connection, [gone])
-    omniscient.execute("update source set removed_at = now() where name = 'gone'")
+        sources.register(connection, [gone])
+    ledger.sources.set("gone", removed_at=ago())
     with parts.database.tenant(tenant) as connection:
-        sent = ledger.Registration(
+        sent = sources.Registration(
             **{**vars(gone), "id": UUID(int=2), "name": "upload:app", "kind": "upload", "origin": "upload"}
         )
-        ledger.register(connection, [sent])
+        sources.register(connection, [sent])
     assert [r["source"] for r in operations.reconcile(parts, [])] == ["docs", "notes"]
     assert {s["name"]: s["state"] for s in operations.listing(parts)}["gone"] == "removed"
     with pytest.raises(ConfigurationError, match="no longer configured"):
@@ -191,60 +172,59 @@ def test_check_needs_no_server(parts: Runtime) -> None:
 # Dead letters -------------------------------------------------------------------------------------
 
 
-def test_replay_of_several_tenants_queues_exactly_the_chosen(parts: Runtime, omniscient: SQL) -> None:
+def test_replay_of_several_tenants_queues_exactly_the_chosen(parts: Runtime, ledger: Ledger) -> None:
     operations.known_sources(parts)
-    bury(omniscient, "docs", ["a.md", "b.md"])
-    bury(omniscient, "notes", ["c.txt"])
+    bury(ledger, "docs", ["a.md", "b.md"])
+    bury(ledger, "notes", ["c.txt"])
     chosen = [letter for letter in operations.dead_letters(parts) if letter.item != "b.md"]
     assert {(letter.item, letter.tenant) for letter in chosen} == {("a.md", "acme"), ("c.txt", "other")}
     assert operations.replay(parts, chosen) == {"replayed": ["a.md", "c.txt"], "skipped": []}
-    states = dict(omniscient.execute("select external_id, state from document").fetchall())
+    states = dict(ledger.documents.values("external_id", "state"))
     assert states == {"a.md": "pending", "b.md": "dead", "c.txt": "pending"}
-    assert {(t, a) for t, a, _ in audited(omniscient)} == {("acme", "dead.replay"), ("other", "dead.replay")}
+    assert {(t, a) for t, a, _ in audited(ledger)} == {("acme", "dead.replay"), ("other", "dead.replay")}
     assert operations.replay(parts, chosen) == {"replayed": [], "skipped": ["a.md", "c.txt"]}
-    assert len(audited(omniscient)) == 2  # nothing was changed, nothing is noted
+    assert len(audited(ledger)) == 2  # nothing was changed, nothing is noted
 
 
-def test_replay_rings_the_bell(parts: Runtime, omniscient: SQL, servers: embedded.Servers) -> None:
+def test_replay_rings_the_bell(parts: Runtime, ledger: Ledger, servers: embedded.Servers) -> None:
     operations.known_sources(parts)
-    bury(omniscient, "docs", ["a.md"])
+    bury(ledger, "docs", ["a.md"])
     operations.replay(parts, operations.dead_letters(parts))
     assert (broker.lengths(servers.broker_url, QUEUES) or {})["control"] == 1
 
 
-def test_dead_letters_of_one_source(parts: Runtime, omniscient: SQL) -> None:
+def test_dead_letters_of_one_source(parts: Runtime, ledger: Ledger) -> None:
     operations.known_sources(parts)
-    bury(omniscient, "docs", ["a.md"])
-    bury(omniscient, "notes", ["c.txt"])
+    bury(ledger, "docs", ["a.md"])
+    bury(ledger, "notes", ["c.txt"])
     assert [letter.item for letter in operations.dead_letters(parts, "notes")] == ["c.txt"]
     with pytest.raises(ConfigurationError, match="no source is called"):
         operations.dead_letters(parts, "nots")
 
 
-def test_drop_takes_off_the_list_and_leaves_the_document_dead(parts: Runtime, omniscient: SQL) -> None:
+def test_drop_takes_off_the_list_and_leaves_the_document_dead(parts: Runtime, ledger: Ledger) -> None:
     operations.known_sources(parts)
-    first, second = bury(omniscient, "docs", ["a.md", "b.md"])
+    first, second = bury(ledger, "docs", ["a.md", "b.md"])
     assert operations.drop(parts, operations.dead_letters_by_id(parts, [first])) == {"dropped": ["a.md"]}
     assert [letter.id for letter in operations.dead_letters(parts)] == [second]
     assert {letter.id for letter in operations.dead_letters(parts, settled=True)} == {first, second}
-    row = omniscient.execute("select state from document where external_id = 'a.md'").fetchone()
-    assert row == ("dead",)
-    assert [a for _, a, _ in audited(omniscient)] == ["dead.drop"]
+    assert ledger.documents.values("state", external_id="a.md") == ["dead"]
+    assert [a for _, a, _ in audited(ledger)] == ["dead.drop"]
 
 
-def test_an_unknown_letter_is_named(parts: Runtime, omniscient: SQL) -> None:
+def test_an_unknown_letter_is_named(parts: Runtime, ledger: Ledger) -> None:
     operations.known_sources(parts)
-    known = bury(omniscient, "docs", ["a.md"])
+    known = bury(ledger, "docs", ["a.md"])
     with pytest.raises(ConfigurationError, match="no dead letter 998, 999"):
         operations.dead_letters_by_id(parts, [*known, 998, 999])
 
 
-def test_what_is_audited_fits_the_chain(parts: Runtime, omniscient: SQL) -> None:
+def test_what_is_audited_fits_the_chain(parts: Runtime, ledger: Ledger) -> None:
     operations.known_sources(parts)
-    bury(omniscient, "docs", ["ä.md"])
+    bury(ledger, "docs", ["ä.md"])
     operations.pause(parts, "docs", paused=True)
     operations.replay(parts, operations.dead_letters(parts))
-    rows = omniscient.execute("select actor, detail, prev_hash, hash from audit order by seq").fetchall()
+    rows = ledger.audit.values("actor", "detail", "prev_hash", "hash")
     assert all(actor.startswith("cli") for actor, *_ in rows)
     assert rows[1][1] == {"items": ["ä.md"]}
     assert rows[1][2] == rows[0][3]
@@ -255,9 +235,9 @@ def test_what_is_audited_fits_the_chain(parts: Runtime, omniscient: SQL) -> None
 
 @pytest.mark.req("001-081", "001-011")
 @pytest.mark.usefixtures("broker")
-def test_status_has_the_promised_keys(parts: Runtime, omniscient: SQL) -> None:
+def test_status_has_the_promised_keys(parts: Runtime, ledger: Ledger) -> None:
     operations.known_sources(parts)
-    bury(omniscient, "docs", ["a.md"])
+    bury(ledger, "docs", ["a.md"])
     maintenance.record_canary(parts, "embed")
     found = status.status(parts)
     assert {
@@ -342,7 +322,7 @@ RENAMED = CONFIG.replace("name: docs", "name: handbook")
 
 @pytest.mark.parametrize("walked", [False, True], ids=["before its first sync", "after it"])
 def test_a_renamed_source_takes_its_documents_along(
-    tmp_path: Path, addresses: Addresses, servers: embedded.Servers, omniscient: SQL, walked: bool
+    tmp_path: Path, addresses: Addresses, servers: embedded.Servers, ledger: Ledger, walked: bool
 ) -> None:
     """`status` says that they come twice, and the command that ends it keeps ids, chunks and marks."""
     (tmp_path / "docs").mkdir()
@@ -353,13 +333,14 @@ def test_a_renamed_source_takes_its_documents_along(
     with installed(tmp_path, addresses, servers, CONFIG) as parts:
         sync.register(parts)
         index(parts)
-        known = "select id, external_id from document where external_id like 'docs/%'"
-        ids = set(omniscient.execute(known).fetchall())
-        with parts.database.tenant(tenant_id("acme")) as connection:
-            connection.exec_driver_sql(
-                "insert into feedback (tenant_id, document_id, query_hash, verdict) values (%s, %s, 'k', 'useful')",
-                (tenant_id("acme"), min(ids)[0]),
-            )
+
+        def known() -> set[tuple[UUID, str]]:
+            named = ledger.documents.values("id", "external_id")
+            return {(key, name) for key, name in named if name.startswith("docs/")}
+
+        ids = known()
+        said = {"document_id": min(ids)[0], "query_hash": "k", "verdict": "useful"}
+        ledger.feedback.add(tenant_id=tenant_id("acme"), **said)
     with installed(tmp_path, addresses, servers, RENAMED) as parts:
         runtime.use(parts)
         sync.register(parts)
@@ -376,30 +357,24 @@ def test_a_renamed_source_takes_its_documents_along(
         assert [s["name"] for s in operations.listing(parts)] == ["handbook", "notes"]
         assert "no longer configured" not in str(status.status(parts)["next"])
         if not walked:
-            assert set(omniscient.execute(known).fetchall()) == ids
-        assert omniscient.execute("select count(*) from feedback").fetchone() == (1,)
+            assert known() == ids
+        assert len(ledger.feedback()) == 1
         index(parts)
-        rows = omniscient.execute(
-            "select external_id, deleted or hidden from document where external_id like 'docs/%' order by external_id"
-        ).fetchall()
-        assert rows == [("docs/one.md", False), ("docs/two.md", False)]
+        shown = ledger.documents.values("external_id", deleted=False, hidden=False)
+        assert [name for name in shown if name.startswith("docs/")] == ["docs/one.md", "docs/two.md"]
+        assert len(known()) == 2
         (run,) = operations.newest_runs(parts, ["handbook"], 1)
         assert (run["listed"], run["unchanged"], run["texts_embedded"]) == (2, 2, 0)
         # A source that is called docs again has documents of its own.
         with installed(tmp_path, addresses, servers, CONFIG) as again:
             sync.register(again)
             index(again)
-            assert omniscient.execute("select count(*), count(distinct id) from document").fetchone() == (
-                5,
-                5,
-            )
-            assert omniscient.execute(
-                "select count(*) from document d join source s on s.id = d.source_id where s.name = 'handbook'"
-            ).fetchone() == (2,)
+            assert len(ledger.documents()) == len(set(ledger.documents.values("id"))) == 5
+            assert len(ledger.documents(source_id=ledger.sources.one(name="handbook")["id"])) == 2
 
 
 def test_sources_that_no_configuration_has_are_forgotten_and_nothing_else(
-    tmp_path: Path, addresses: Addresses, servers: embedded.Servers, omniscient: SQL, parts: Runtime
+    tmp_path: Path, addresses: Addresses, servers: embedded.Servers, ledger: Ledger, parts: Runtime
 ) -> None:
     """As a command leaves them that was called with a wrong LARDER_TENANT."""
     sync.register(parts)
@@ -408,7 +383,7 @@ def test_sources_that_no_configuration_has_are_forgotten_and_nothing_else(
         runtime.use(made)
         sync.register(made)
         index(made)
-    bury(omniscient, "notes", ["x.txt"])
+    bury(ledger, "notes", ["x.txt"])
     with installed(tmp_path, addresses, servers, CONFIG) as made:
         runtime.use(made)
         with pytest.raises(ConfigurationError, match="acme/docs is configured"):
@@ -420,21 +395,15 @@ def test_sources_that_no_configuration_has_are_forgotten_and_nothing_else(
             ("acme", "docs"),
             ("other", "notes"),
         ]
-        assert omniscient.execute("select count(*) from dead_letter").fetchone() == (1,)
-        counted = omniscient.execute("""
-            select t.name, count(*) from document d join tenant t on t.id = d.tenant_id where not d.deleted
-            group by 1 order by 1""").fetchall()
-        assert counted == [("acme", 1), ("other", 1)]
-    assert ("wrong", "forget", "docs") in audited(omniscient)
+        assert len(ledger.dead()) == 1
+        left = Counter(ledger.documents.values("tenant_id", deleted=False))
+        assert left == {tenant_id("acme"): 1, tenant_id("other"): 1}
+    assert ("wrong", "forget", "docs") in audited(ledger)
 
 
-def test_what_was_uploaded_is_not_forgotten_with_a_source(parts: Runtime, omniscient: SQL) -> None:
+def test_what_was_uploaded_is_not_forgotten_with_a_source(parts: Runtime, ledger: Ledger) -> None:
     operations.listing(parts)
-    omniscient.execute(
-        """insert into source (id, tenant_id, project_id, name, kind, origin, config, config_hash)
-           select gen_random_uuid(), tenant_id, project_id, 'upload:app', 'upload', 'upload', '{}', ''
-           from source where name = 'docs'"""
-    )
+    ledger.add_source("upload:app", "docs", kind="upload", origin="upload", config={})
     with pytest.raises(ConfigurationError, match="uploads"):
         operations.forgettable(parts, ["upload:app"])
 

@@ -18,6 +18,7 @@ from pipeline.ledger import documents
 from pipeline.search import SearchRequest
 from pipeline.search.records import Filter
 from tests.conftest import Addresses
+from tests.ledger import Ledger
 from tests.workers.indexed import index
 from tests.workers.installed import installed
 from workers.app import operations
@@ -77,51 +78,50 @@ def held(omniscient: SQL, word: str) -> list[str]:
 
 @pytest.mark.req("001-113")
 def test_nothing_of_the_database_holds_what_is_redacted_until_the_source_says_otherwise(
-    start: Start, tmp_path: Path, omniscient: SQL
+    start: Start, tmp_path: Path, omniscient: SQL, ledger: Ledger
 ) -> None:
     (tmp_path / "a.md").write_text("# Contact\n\nWrite to ann@corp.com, or log in with password=hunter2.\n")
 
     def version() -> Any:
-        return omniscient.execute("select desired_version from document").fetchone()
+        return ledger.documents.one()["desired_version"]
 
     start()
     assert held(omniscient, "Contact")
     assert held(omniscient, "corp.com") + held(omniscient, "hunter2") == []
     start()
-    assert version() == (1,)
+    assert version() == 1
     start(", redact: [phone]")
-    assert version() == (2,)
+    assert version() == 2
     assert "chunk" in held(omniscient, "corp.com")
     assert held(omniscient, "hunter2") == []
 
 
-def levels(omniscient: SQL) -> dict[str, str]:
-    return dict(omniscient.execute("select external_id, security_level from document").fetchall())
+def levels(ledger: Ledger) -> dict[str, str]:
+    return dict(ledger.documents.values("external_id", "security_level"))
 
 
 @pytest.mark.req("001-114")
 def test_changed_rules_hold_from_the_next_sync_and_first_for_who_sees_less(
-    start: Start, tmp_path: Path, omniscient: SQL
+    start: Start, tmp_path: Path, ledger: Ledger
 ) -> None:
     (tmp_path / "pay.md").write_text("---\ntags: [hr]\n---\n# Pay\n\nWho earns what.\n")
     (tmp_path / "plan.md").write_text("# Plan\n\nWho does what.\n")
     start()
-    assert levels(omniscient) == {"pay.md": "internal", "plan.md": "internal"}
+    assert levels(ledger) == {"pay.md": "internal", "plan.md": "internal"}
     rules = "security: {levels: [{level: restricted, labels: [hr]}, {level: public, paths: ['**']}]}"
     parts = start(more=rules)
-    assert levels(omniscient) == {"pay.md": "restricted", "plan.md": "public"}
+    assert levels(ledger) == {"pay.md": "restricted", "plan.md": "public"}
     request = SearchRequest(
         text="plan earns", mode="keyword", filter=Filter(security_levels=("public", "internal"))
     )
     assert [
         hit.document.title for hit in search(parts, parts.settings.tenant_id, request, by="ann").hits
     ] == ["Plan"]
-    versions = "select desired_version from document order by external_id"
-    before = omniscient.execute(versions).fetchall()
+    before = ledger.documents.values("desired_version")
     start(more=rules)
-    assert omniscient.execute(versions).fetchall() == before
+    assert ledger.documents.values("desired_version") == before
     start(", securityLevel: confidential")
-    assert levels(omniscient) == {"pay.md": "confidential", "plan.md": "confidential"}
+    assert levels(ledger) == {"pay.md": "confidential", "plan.md": "confidential"}
 
 
 @pytest.mark.req("001-114")
@@ -154,7 +154,7 @@ def test_what_is_encrypted_is_shown_to_admins_and_operators_alone(
 
 @pytest.mark.req("001-114")
 def test_a_sync_without_a_key_says_so_and_stores_nothing(
-    start: Start, tmp_path: Path, omniscient: SQL
+    start: Start, tmp_path: Path, ledger: Ledger
 ) -> None:
     parts = start(more="security: {encrypt: [author]}")
     (tmp_path / "a.md").write_text("---\nauthor: Ann Archer\n---\n# Kestrel\n\nIt hovers.\n")
@@ -162,7 +162,7 @@ def test_a_sync_without_a_key_says_so_and_stores_nothing(
     (said,) = [one["last_error"] for one in operations.listing(parts)]
     assert "metadata are to be encrypted (author), and there is no key" in said
     assert "larder keys new" in said
-    assert omniscient.execute("select count(*) from document").fetchone() == (0,)
+    assert len(ledger.documents()) == 0
 
 
 @pytest.mark.req("001-114")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from pipeline.errors import ConfigurationError, EmbedderRefused
 from pipeline.ledger import Item, Stage, due_work, work
 from pipeline.search import SearchRequest
 from pipeline.search.chunk_store import SearchIndex, indexes
+from tests.ledger import Ledger, ago, of_connection
 from tests.workers.indexed import Build, index, write_pages
 from workers.app import explain, operations, reindex, search
 from workers.app import status as statuses
@@ -45,7 +48,7 @@ def parts(build: Build, tmp_path: Path) -> Runtime:
 def fill(parts: Runtime) -> None:
     """What the pump and the embed worker do, until nothing is due in any index."""
     with parts.database.control() as connection:
-        connection.execute(text("update index_document set enqueued_at = null"))
+        of_connection(connection).indexed.set(enqueued_at=None)
         found = indexes(connection)
     for one in found:
         with parts.database.control() as connection:
@@ -79,14 +82,14 @@ def test_another_model_in_the_configuration_is_told_everywhere(parts: Runtime) -
 
 
 @pytest.mark.req("001-011")
-def test_there_and_back_again(parts: Runtime, omniscient: SQL) -> None:
+def test_there_and_back_again(parts: Runtime, ledger: Ledger) -> None:
     begun = reindex.begin(parts)
     assert begun["begun"]
     assert reindex.begin(parts) == begun, "repeatable"
     with pytest.raises(ConfigurationError, match="lacks 3 of 3 documents"):
         reindex.switch(parts)
-    built = omniscient.execute("select keyword_built from search_index where status = 'building'")
-    assert built.fetchall() == [(False,)], "it refuses before it builds anything or waits"
+    built = ledger.indexes.values("keyword_built", status="building")
+    assert built == [False], "it refuses before it builds anything or waits"
     assert states(parts) == {"hashing-384": "active", "hashing-256": "building"}
     fill(parts)
     assert "larder reindex switch" in {step["fix"] for step in statuses.status(parts)["next"]}
@@ -100,21 +103,19 @@ def test_there_and_back_again(parts: Runtime, omniscient: SQL) -> None:
     back = reindex.switch(parts, "retired")
     assert (back["active"], back["kept"]) == (1, begun["index"])
     assert find(parts, "Paragraph 1 of page 2") == before
-    audited = omniscient.execute(
-        "select action, subject from audit where actor <> 'ann' order by seq"
-    ).fetchall()
-    assert [a for a, _ in audited] == ["reindex", "reindex.switch", "reindex.rollback"]
+    audited = [one["action"] for one in ledger.audit() if one["actor"] != "ann"]
+    assert audited == ["reindex", "reindex.switch", "reindex.rollback"]
 
 
 def test_after_a_switch_the_next_sync_indexes_what_changed_and_nothing_else(
-    parts: Runtime, tmp_path: Path, omniscient: SQL
+    parts: Runtime, tmp_path: Path, ledger: Ledger
 ) -> None:
     reindex.begin(parts)
     fill(parts)
     reindex.switch(parts)
     (tmp_path / "docs" / "page-1.md").write_text("# Page 1\n\nA new text about herons.\n")
     index(parts)
-    generations = dict(omniscient.execute("select external_id, generation from document").fetchall())
+    generations = dict(ledger.documents.values("external_id", "generation"))
     assert generations == {"docs/page-0.md": 1, "docs/page-1.md": 2, "docs/page-2.md": 1}
     assert find(parts, "herons")[1][0] == "Page 1"
     with pytest.raises(ConfigurationError, match="lacks 1 of 3"):
@@ -125,7 +126,7 @@ def test_after_a_switch_the_next_sync_indexes_what_changed_and_nothing_else(
 
 
 def test_a_worker_of_before_the_switch_keeps_each_vector_under_its_own_models_name(
-    parts: Runtime, tmp_path: Path, omniscient: SQL
+    parts: Runtime, tmp_path: Path, ledger: Ledger
 ) -> None:
     reindex.begin(parts)
     fill(parts)
@@ -135,13 +136,15 @@ def test_a_worker_of_before_the_switch_keeps_each_vector_under_its_own_models_na
     assert run is not None
     assert sync.sync(parts, one.tenant_id, one.id, run)
     before = steps.indexer(parts, one.tenant_id)
-    waiting = omniscient.execute("select id, desired_version from document where state = 'pending'")
-    items = [Item(*row) for row in waiting.fetchall()]
+    waiting = ledger.documents.values("id", "desired_version", state="pending")
+    items = [Item(*row) for row in waiting]
     assert before.chunk(one.tenant_id, items).ready
     reindex.switch(parts, force=True)
     before.embed(one.tenant_id, items)
-    kept = omniscient.execute("select distinct model, vector_dims(vector) from embedding_cache order by 1")
-    assert kept.fetchall() == [("hashing-256", 256), ("hashing-384", 384)]
+    kept = {
+        (model, len(json.loads(vector))) for model, vector in ledger.cached_vectors.values("model", "vector")
+    }
+    assert kept == {("hashing-256", 256), ("hashing-384", 384)}
 
 
 def test_force_takes_an_index_as_it_is_and_it_fills_up_later(parts: Runtime) -> None:
@@ -153,32 +156,25 @@ def test_force_takes_an_index_as_it_is_and_it_fills_up_later(parts: Runtime) -> 
 
 
 def test_everything_is_built_and_counted_before_the_switch(
-    build: Build, parts: Runtime, omniscient: SQL
+    build: Build, parts: Runtime, ledger: Ledger
 ) -> None:
     eager = build(256, retrieval="{exactBelow: 3}")
     reindex.begin(eager)
     fill(eager)
     reindex.switch(eager)
-    row = omniscient.execute(
-        "select indexed_rows > 0, keyword_built from search_index where id = 2"
-    ).fetchone()
-    assert row == (True, True)
-    counted = omniscient.execute("select chunks from index_stat where index_id = 2").fetchone()
-    chunks = omniscient.execute("select count(*) from chunk where index_id = 2").fetchone()
-    assert counted == chunks
+    row = ledger.indexes.one(id=2)
+    assert row["indexed_rows"] > 0
+    assert row["keyword_built"]
+    assert ledger.statistics.values("chunks", index_id=2) == [len(ledger.chunks(index_id=2))]
 
 
-def test_another_chunker_changes_counts_with_the_switch(
-    build: Build, parts: Runtime, omniscient: SQL
-) -> None:
+def test_another_chunker_changes_counts_with_the_switch(build: Build, parts: Runtime, ledger: Ledger) -> None:
     same = build(384)
     reindex.begin(same, chunker="fixed")
     fill(same)
     reindex.switch(same)
-    wrong = omniscient.execute("""
-        select count(*) from document d where chunk_count <>
-            (select count(*) from chunk c where c.index_id = 2 and c.document_id = d.id)""").fetchone()
-    assert wrong == (0,)
+    cut = Counter(ledger.chunks.values("document_id", index_id=2))
+    assert dict(ledger.documents.values("id", "chunk_count")) == cut
     assert {r.check: r.status for r in doctor.examine(same)}["document chunks"] == "ok"
     with pytest.raises(ConfigurationError, match="does not say how to reach gemini/gemini-embedding-001"):
         reindex.begin(same, provider="gemini")
@@ -203,22 +199,18 @@ def test_one_is_kept_and_one_is_filled_at_most(parts: Runtime, build: Build) -> 
     assert states(parts) == {"hashing-256": "retired", "hashing-128": "active"}
 
 
-def test_a_kept_index_is_dropped_by_hand_or_by_age(parts: Runtime, omniscient: SQL) -> None:
+def test_a_kept_index_is_dropped_by_hand_or_by_age(parts: Runtime, ledger: Ledger) -> None:
     reindex.begin(parts)
     fill(parts)
     reindex.switch(parts)
     reindex.drop_old(parts)
     assert len(states(parts)) == 2, "a week has not passed"
-    omniscient.execute(
-        "update search_index set retired_at = now() - interval '8 days' where status = 'retired'"
-    )
+    ledger.indexes.set({"status": "retired"}, retired_at=ago(days=8))
     reindex.drop_old(parts)
     assert states(parts) == {"hashing-256": "active"}
-    for table in ("chunk", "index_document", "lexeme_stat", "index_stat"):
-        left = omniscient.execute(f"select distinct index_id from {table}").fetchall()
-        assert left == [(2,)], table
-    actor = omniscient.execute("select actor from audit where action = 'reindex.drop'").fetchone()
-    assert actor == ("upkeep",)
+    for table in (ledger.chunks, ledger.indexed, ledger.lexemes, ledger.statistics):
+        assert set(table.values("index_id")) == {2}
+    assert ledger.audit.values("actor", action="reindex.drop") == ["upkeep"]
     with pytest.raises(ConfigurationError, match="no earlier index"):
         reindex.switch(parts, "retired")
     with pytest.raises(ConfigurationError, match="no such index"):
@@ -239,7 +231,7 @@ def test_clear_empties_every_index(parts: Runtime, omniscient: SQL) -> None:
 
 
 def test_a_new_model_that_is_refused_holds_up_nothing_else(
-    parts: Runtime, omniscient: SQL, monkeypatch: pytest.MonkeyPatch
+    parts: Runtime, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(_parts: Runtime, _index: SearchIndex) -> Embedder:
         raise EmbedderRefused("the key is wrong")
@@ -248,7 +240,7 @@ def test_a_new_model_that_is_refused_holds_up_nothing_else(
     monkeypatch.setattr(Runtime, "embedder_of", refused)
     fill(parts)
     assert "the key is wrong" in reindex.status(parts)["indexes"][1]["last_error"]
-    assert omniscient.execute("select count(*) from embedding_hold").fetchone() == (0,)
+    assert len(ledger.holds()) == 0
 
 
 def test_explain_tells_what_each_index_holds(parts: Runtime) -> None:
@@ -261,10 +253,10 @@ def test_explain_tells_what_each_index_holds(parts: Runtime) -> None:
     ]
 
 
-def test_the_doctor_finds_and_fills_what_a_kept_index_lost(parts: Runtime, omniscient: SQL) -> None:
+def test_the_doctor_finds_and_fills_what_a_kept_index_lost(parts: Runtime, ledger: Ledger) -> None:
     reindex.begin(parts)
     fill(parts)
-    omniscient.execute("delete from chunk where index_id = 2 and ord = 0")
+    ledger.chunks.clear({"index_id": 2, "ord": 0})
     found = {r.check: r for r in doctor.examine(parts)}
     assert found["other indexes"].status == "error"
     assert found["document chunks"].status == "ok"
@@ -275,7 +267,9 @@ def test_the_doctor_finds_and_fills_what_a_kept_index_lost(parts: Runtime, omnis
     assert {r.check: r.status for r in doctor.examine(parts)}["other indexes"] == "ok"
 
 
-def test_clear_waits_for_whoever_fills_and_leaves_nothing_behind(parts: Runtime, omniscient: SQL) -> None:
+def test_clear_waits_for_whoever_fills_and_leaves_nothing_behind(
+    parts: Runtime, omniscient: SQL, ledger: Ledger
+) -> None:
     reindex.begin(parts)
     with parts.database.control() as connection:
         new = indexes(connection)[-1]
@@ -297,4 +291,4 @@ def test_clear_waits_for_whoever_fills_and_leaves_nothing_behind(parts: Runtime,
             assert time.monotonic() < end
             time.sleep(0.02)
     clearer.join()
-    assert omniscient.execute("select count(*) from chunk").fetchone() == (0,)
+    assert len(ledger.chunks()) == 0

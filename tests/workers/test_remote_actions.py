@@ -20,6 +20,7 @@ from pipeline.actions import NAMES, Actions, register_actions
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.ledger import jobs
 from tests.conftest import Addresses
+from tests.ledger import Ledger
 from workers import runtime
 from workers.app.enrichment.job import WorkerParts, run
 from workers.app.ingestion import pump
@@ -111,12 +112,9 @@ def test_a_call_delivered_twice_stores_once(registry: Registry) -> None:
     assert sorted(one["id"] for one in found) == sorted(stored["ids"])
 
 
-def test_a_worker_that_dies_and_another_store_under_the_same_ids(
-    client: Client, omniscient: psycopg.Connection[Any]
-) -> None:
+def test_a_worker_that_dies_and_another_store_under_the_same_ids(client: Client, ledger: Ledger) -> None:
     RemoteActions(client, seconds=0).vector_store({}, iter(TEXTS))
-    row: Any = omniscient.execute("select request from enrichment_job").fetchone()
-    assert len({UUID(ident) for ident in row[0]["ids"]}) == 2
+    assert len({UUID(ident) for ident in ledger.jobs.one()["request"]["ids"]}) == 2
 
 
 def test_the_same_call_again_is_another_call(registry: Registry) -> None:
@@ -195,12 +193,10 @@ def test_workers_that_are_switched_off_serve_none(parts: Runtime) -> None:
         assert ("switched off" in answer.get("error", "")) is not served
 
 
-def test_a_job_of_no_known_task_cannot_be_written(
-    client: Client, omniscient: psycopg.Connection[Any]
-) -> None:
+def test_a_job_of_no_known_task_cannot_be_written(client: Client, ledger: Ledger) -> None:
     client.ask(jobs.ENRICH, {"pbi": {"title": "tide"}})
     with pytest.raises(psycopg.errors.CheckViolation):
-        omniscient.execute("update enrichment_job set task = 'larder.sync'")
+        ledger.jobs.set(task="larder.sync")
 
 
 def answering(parts: Runtime, *, apps: bool) -> Runtime:
@@ -234,20 +230,19 @@ def asking(parts: Runtime, broker: redis.Redis, request: pytest.FixtureRequest) 
 
 
 def test_an_app_without_this_package_gets_what_the_actions_answer(
-    asking: Callable[..., Any], parts: Runtime, omniscient: psycopg.Connection[Any]
+    asking: Callable[..., Any], parts: Runtime, ledger: Ledger
 ) -> None:
     twice = str(UUID(int=7))
     assert asking("vector.store", texts=TEXTS, task_id=twice).get("stored") == 2
     asking("vector.store", texts=TEXTS, task_id=twice)  # delivered again
     assert len(asking("vector.query", query="tide", k=9)["results"]) == 2
     assert asking("enrich", pbi={"title": "Pilots"})["degradation_level"] == 0
-    tenants = omniscient.execute("select distinct tenant_id from enrichment_job").fetchall()
-    assert tenants == [(parts.settings.tenant_id,)]
+    assert set(ledger.jobs.values("tenant_id")) == {parts.settings.tenant_id}
 
 
 @pytest.mark.req("001-118")
 def test_a_message_cannot_ask_for_more_than_its_tenant_shows_to_all(
-    asking: Callable[..., Any], addresses: Addresses, omniscient: psycopg.Connection[Any]
+    asking: Callable[..., Any], addresses: Addresses, ledger: Ledger
 ) -> None:
     with Client(addresses.app, tenant="other") as other:
         RemoteActions(other, seconds=0).vector_store({}, "x")
@@ -258,11 +253,9 @@ def test_a_message_cannot_ask_for_more_than_its_tenant_shows_to_all(
     }
     rights = {"security_levels": ["restricted"], "readers": ["user:boss"]}
     asking("enrich", pbi={"title": "Pilots"}, filters=rights)
-    asked: Any = omniscient.execute(
-        "select request from enrichment_job where task = 'larder.enrich'"
-    ).fetchone()
-    assert asked[0]["filters"]["readers"] == ["unnamed"]
-    assert "restricted" not in asked[0]["filters"]["security_levels"]
+    asked = ledger.jobs(task="larder.enrich")[0]["request"]["filters"]
+    assert asked["readers"] == ["unnamed"]
+    assert "restricted" not in asked["security_levels"]
 
 
 @pytest.mark.parametrize(
@@ -299,13 +292,13 @@ def test_a_wrong_message_is_told_so(
 
 
 def test_without_leave_of_the_operator_the_asker_is_told_at_once(
-    parts: Runtime, asking: Callable[..., Any], omniscient: psycopg.Connection[Any]
+    parts: Runtime, asking: Callable[..., Any], ledger: Ledger
 ) -> None:
     runtime.use(answering(parts, apps=False))
     said = asking("vector.query", query="tide")
     assert said["success"] is False
     assert "rag.queue.answerApps" in said["error"]
-    assert omniscient.execute("select count(*) from enrichment_job").fetchone() == (0,)
+    assert len(ledger.jobs()) == 0
 
 
 def test_neither_logs_nor_flower_see_what_an_app_asks(parts: Runtime) -> None:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from fastapi.testclient import TestClient
 
 from pipeline.documents import Json
 from tests.conftest import Addresses
 from tests.fakes.rest_service import TOKEN, FakeGitHub, FakeGitLab, FakeJira
+from tests.ledger import Ledger, ahead
 from tests.workers.installed import installed
 from tests.workers.told import SECRET, Told
 from workers.api.app import create_app
@@ -98,11 +98,9 @@ class Board(Told):
         return self.api.post("/api/v1/hooks/work", content=body, headers=proof)
 
     def texts(self) -> dict[str, str]:
-        rows = self.sql.execute(
-            """select external_id, body from document d join document_body b on document_id = d.id
-               and version = desired_version where not deleted order by 1"""
-        )
-        return dict(rows.fetchall())
+        bodies = {(one["document_id"], one["version"]): one["body"] for one in self.ledger.bodies()}
+        shown = self.ledger.documents(deleted=False)
+        return {one["external_id"]: bodies[one["id"], one["desired_version"]] for one in shown}
 
 
 @pytest.fixture(params=SERVICES)
@@ -111,7 +109,7 @@ def board(
     tmp_path: Path,
     addresses: Addresses,
     servers: embedded.Servers,
-    omniscient: psycopg.Connection[Any],
+    ledger: Ledger,
     broker: object,
 ) -> Iterator[Board]:
     service = SERVICES[request.param]
@@ -128,7 +126,7 @@ def board(
         with installed(tmp_path, addresses, servers, config) as runtime:
             sync.register(runtime)
             with TestClient(create_app(runtime), raise_server_exceptions=False) as api:
-                board = Board(fake, service, runtime, api, omniscient)
+                board = Board(fake, service, runtime, api, ledger)
                 board.walk()
                 fake.log.clear()
                 yield board
@@ -184,8 +182,7 @@ def test_a_delivery_that_comes_twice_counts_once(board: Board) -> None:
 def test_polling_looks_at_the_changes_each_minute(board: Board) -> None:
     item = min(board.texts())
     change(board, item, "Changed, and nobody told.")
-    seconds = "select extract(epoch from next_sync_at - now())::int from source"
-    assert 50 <= board.sql.execute(seconds).fetchone()[0] <= 60
+    assert ahead(seconds=49) <= board.ledger.sources.one()["next_sync_at"] <= ahead(seconds=60)
     sync.start_run(board.runtime, board.source.tenant_id, board.source.id, trigger="schedule")
     board.work()
     assert board.texts()[item] == "Changed, and nobody told."

@@ -16,6 +16,7 @@ from pipeline.search.stores import Point, Scope, outbox
 from pipeline.search.stores.comparison import points_in_postgres
 from pipeline.search.stores.faiss_files import FaissStore
 from tests.conftest import Addresses
+from tests.ledger import Ledger, ahead
 from tests.workers.indexed import index, write_pages
 from tests.workers.installed import installed
 from workers import runtime as runtimes
@@ -79,11 +80,6 @@ def carry(parts: Runtime) -> None:
         if not stores.mirror(parts, "faiss") and row(parts).is_ready:
             return
     raise AssertionError(f"it never ends: {row(parts)}")
-
-
-def sql(parts: Runtime, statement: str) -> Any:
-    with parts.database.control() as connection:
-        return connection.execute(text(statement))
 
 
 @pytest.mark.req("001-008")
@@ -161,10 +157,12 @@ def test_a_store_that_a_reload_brings_gets_its_worker(tmp_path: Path) -> None:
     assert {child.name for child in boss.children} - {*before} == {"worker-mirror"}
 
 
-def test_a_paused_store_is_not_asked_for_each_tenant(here: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_paused_store_is_not_asked_for_each_tenant(
+    here: Runtime, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
+) -> None:
     carry(here)
-    sql(here, "update vector_store set due_at = now() + interval '1 minute'")
-    sql(here, "update document set hidden = true")
+    ledger.stores.set(due_at=ahead(minutes=1))
+    ledger.documents.set(hidden=True)
     monkeypatch.setattr(FaissStore, "delete", lambda *_: pytest.fail("it is paused"))
     assert stores.mirror(here, "faiss") is False
     with here.database.control() as connection:
@@ -173,7 +171,9 @@ def test_a_paused_store_is_not_asked_for_each_tenant(here: Runtime, monkeypatch:
 
 @pytest.mark.req("001-007", "001-075")
 @pytest.mark.parametrize("here", ["pgvector"], indirect=True)
-def test_a_second_store_is_filled_compared_switched_to_and_back_and_dropped(here: Runtime) -> None:
+def test_a_second_store_is_filled_compared_switched_to_and_back_and_dropped(
+    here: Runtime, ledger: Ledger
+) -> None:
     def answers() -> str:
         return str(stores.listed(here)["answers"])
 
@@ -199,10 +199,11 @@ def test_a_second_store_is_filled_compared_switched_to_and_back_and_dropped(here
     assert held.stats(Scope(collection="chunks-1")).points > 12
     assert stores.drop(here, "faiss") == {"dropped": True, "emptied": True}
     assert held.stats(Scope(collection="chunks-1")).points == 0
-    assert sql(here, "select count(*) from pg_trigger where tgname like 'vectors_%'").scalar() == 0
-    with here.database.tenant(here.settings.tenant_id) as connection:
-        done = connection.execute(text("select action from audit where action like 'stores.%' order by seq"))
-        assert [one.action for one in done] == ["stores.add", "stores.switch", "stores.switch", "stores.drop"]
+    with here.database.control() as connection:
+        triggers = text("select count(*) from pg_trigger where tgname like 'vectors_%'")
+        assert connection.execute(triggers).scalar() == 0
+    done = [action for action in ledger.audit.values("action") if action.startswith("stores.")]
+    assert done == ["stores.add", "stores.switch", "stores.switch", "stores.drop"]
 
 
 def test_the_provider_is_not_dropped_to_be_added_again(here: Runtime) -> None:
@@ -275,15 +276,17 @@ def test_the_repair_finds_a_single_lost_point_that_is_in_no_sample(
     assert held.stats(scope).points == count
 
 
-def test_what_is_on_its_way_is_no_difference(here: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_on_its_way_is_no_difference(
+    here: Runtime, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
+) -> None:
     monkeypatch.setattr(stores, "SETTLE_SECONDS", 0.0)
     carry(here)
-    sql(here, "update document set hidden = true where external_id like '%1.md'")
+    ledger.documents.set("%1.md", hidden=True)
     held, scope = here.mirror("faiss").store, Scope(collection="chunks-1", tenant=here.settings.tenant_id)
+    ledger.documents.set("%2.md", kind="work")
     with here.database.tenant(here.settings.tenant_id) as connection:
-        connection.execute(text("update document set kind = 'work' where external_id like '%2.md'"))
         waiting = outbox.waiting_points(connection, "faiss")
     held.delete(scope, sorted(waiting))
     assert stores.check(here, "faiss")["problems"] == []
-    sql(here, "delete from vector_outbox")
+    ledger.outbox.clear()
     assert stores.check(here, "faiss")["problems"] != []

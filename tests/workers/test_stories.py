@@ -19,6 +19,7 @@ from pipeline.stories import Story, get_story_count, retrieve_similar_examples, 
 from tests.conftest import Addresses
 from tests.fakes.faults import Fault
 from tests.fakes.gemini_embedding import FakeGeminiEmbedding
+from tests.ledger import Ledger, ago, ahead
 from tests.pipeline.stories.storyteller import story
 from tests.workers.installed import installed, without_messages
 from workers.app import operations
@@ -108,7 +109,7 @@ def test_secrets_and_personal_data_are_neither_embedded_nor_stored_nor_in_a_job(
     addresses: Addresses,
     servers: embedded.Servers,
     fake: FakeGeminiEmbedding,
-    omniscient: psycopg.Connection[Any],
+    ledger: Ledger,
 ) -> None:
     config = GEMINI.format(fake.address).replace("minStories", f"redact: {redact}, minStories")
     fields = ("title", "description", "requirement_text", "user_story")
@@ -116,9 +117,7 @@ def test_secrets_and_personal_data_are_neither_embedded_nor_stored_nor_in_a_job(
     with installed(tmp_path, addresses, servers, config) as parts:
         with Client(addresses.app, tenant="acme", settings=parts.settings) as client:
             accepted = client.store_stories([given])
-            assert SECRET not in str(
-                omniscient.execute("select request::text from enrichment_job").fetchall()
-            )
+            assert SECRET not in json.dumps(ledger.jobs.values("request"))
             work(parts, client, accepted)
         generated = {**given, "user_story": f"{TOLD}, too"}
         memory = memory_of(parts, parts.settings.tenant_id)
@@ -180,17 +179,15 @@ def gemini(
 
 @pytest.mark.req("000-052", "000-023")
 def test_an_accepted_story_outlasts_a_model_that_is_away(
-    gemini: Runtime, client: Client, fake: FakeGeminiEmbedding, omniscient: psycopg.Connection[Any]
+    gemini: Runtime, client: Client, fake: FakeGeminiEmbedding, ledger: Ledger
 ) -> None:
     accepted = client.store_stories([story("a")])
     fake.faults.next(Fault.status(429, headers={"Retry-After": "600"}), times=4)
     for attempt in range(1, 5):  # more often than a job that somebody waits for is tried
         work(gemini, client, accepted)
-        row = omniscient.execute(
-            "select state, attempts, due_at > now() + interval '9 minutes' from enrichment_job"
-        )
-        assert row.fetchall() == [("queued", attempt, True)]
-        omniscient.execute("update enrichment_job set due_at = now()")
+        assert ledger.jobs.values("state", "attempts") == [("queued", attempt)]
+        assert ledger.jobs.one()["due_at"] > ahead(minutes=9)
+        ledger.jobs.set(due_at=ago())
     with pytest.raises(NoAnswerYet):
         client.stored_stories(accepted)
     work(gemini, client, accepted)
@@ -198,13 +195,13 @@ def test_an_accepted_story_outlasts_a_model_that_is_away(
 
 
 def test_somebody_who_waits_is_told_after_three_tries(
-    gemini: Runtime, client: Client, fake: FakeGeminiEmbedding, omniscient: psycopg.Connection[Any]
+    gemini: Runtime, client: Client, fake: FakeGeminiEmbedding, ledger: Ledger
 ) -> None:
     fake.faults.next(Fault.status(503), times=None)
     job = client.ask("larder.stories.search", {"query": "x"}, deadline=60)
     for _ in range(3):
         run(gemini, client.tenant, job)
-        omniscient.execute("update enrichment_job set due_at = now()")
+        ledger.jobs.set(due_at=ago())
     with pytest.raises(EnrichmentFailed, match="Gemini answers 503"):
         client.result(job)
 
@@ -236,7 +233,7 @@ def test_an_installation_that_is_switched_off_stores_and_finds_nothing(
 
 
 def test_stories_whose_job_failed_wait_for_a_person_and_are_stored_when_it_is_replayed(
-    gemini: Runtime, client: Client, fake: FakeGeminiEmbedding, omniscient: psycopg.Connection[Any]
+    gemini: Runtime, client: Client, fake: FakeGeminiEmbedding, ledger: Ledger
 ) -> None:
     fake.faults.next(Fault.status(403), times=None)
     accepted = client.store_stories([story("secret words")])
@@ -244,13 +241,10 @@ def test_stories_whose_job_failed_wait_for_a_person_and_are_stored_when_it_is_re
         "larder.stories.search", {"query": "x"}, deadline=60
     )  # whoever waits for an answer has been told
     work(gemini, client, accepted)
-    omniscient.execute(
-        "update enrichment_job set finished_at = now() - interval '9 days', deadline = now(), state = 'failed'"
-        " where task = 'larder.stories.search'"
-    )
-    omniscient.execute(
-        "update enrichment_job set finished_at = now() - interval '8 days' where deadline is null"
-    )
+    over = {"finished_at": ago(days=9), "deadline": ago(), "state": "failed"}
+    ledger.jobs.set({"task": "larder.stories.search"}, **over)
+    for job in ledger.jobs(deadline=None):
+        ledger.jobs.set(job["id"], finished_at=ago(days=8))
     with gemini.database.control() as connection:
         for answers in (1, 24):
             upkeep.trim(connection, "enrichment_job", runs_days=1, dead_days=30, answers_hours=answers)
@@ -271,15 +265,15 @@ def test_stories_whose_job_failed_wait_for_a_person_and_are_stored_when_it_is_re
 
 
 def test_a_client_finds_stories_by_the_workers_model(
-    parts: Runtime, client: Client, broker: redis.Redis, omniscient: psycopg.Connection[Any]
+    parts: Runtime, client: Client, broker: redis.Redis, ledger: Ledger
 ) -> None:
     work(parts, client, client.store_stories([story("reset a password"), story("print an invoice")]))
 
     def asked(**how: Any) -> list[str]:
         with pytest.raises(NoAnswerYet):
             client.search_stories("reset a password", wait=0.01, **how)
-        ((job,),) = omniscient.execute("select id from enrichment_job where state = 'queued'").fetchall()
-        omniscient.execute("update enrichment_job set deadline = null")
+        (job,) = ledger.jobs.values("id", state="queued")
+        ledger.jobs.set(deadline=None)
         run(parts, client.tenant, job)
         return [one["user_story_text"] for one in client.result(job)["stories"]]
 

@@ -13,6 +13,7 @@ from pipeline.errors import LarderError, SearchError
 from pipeline.ledger import Item
 from tests.conftest import Addresses
 from tests.fakes.trace_collector import TraceCollector
+from tests.ledger import of_connection
 from tests.workers.installed import installed, without_messages
 from workers import runtime, tasks
 from workers.app.ingestion import sync
@@ -32,7 +33,6 @@ rag:
     - {{name: docs, type: markdown, paths: ['./docs/*.md'], autoIndex: false}}
     - {{name: notes, type: markdown, paths: ['./notes/*.md'], autoIndex: false}}
 """
-ITEMS = "select id, desired_version from document order by external_id"
 
 
 @pytest.fixture
@@ -63,7 +63,8 @@ def read_all(parts: Runtime) -> list[list[str | int]]:
         assert run is not None
         tasks.sync(str(one.tenant_id), str(one.id), run)
     with parts.database.tenant(parts.settings.tenant_id) as connection:
-        return [Item(*row).to_json() for row in connection.exec_driver_sql(ITEMS)]
+        items = of_connection(connection).documents.values("id", "desired_version")
+        return [Item(*row).to_json() for row in items]
 
 
 def test_a_message_with_documents_of_two_runs_is_a_span_in_the_trace_of_each(
@@ -108,8 +109,7 @@ def test_work_goes_on_while_the_collector_is_away(parts: Runtime, collector: Tra
     tasks.chunk(str(parts.settings.tenant_id), read_all(parts))
     tracing.flush()
     with parts.database.tenant(parts.settings.tenant_id) as connection:
-        stages = connection.exec_driver_sql("select distinct stage from document").scalars().all()
-    assert stages == ["chunked"]
+        assert set(of_connection(connection).documents.values("stage")) == {"chunked"}
     collector.start()
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,6 +21,7 @@ from pipeline.errors import ConfigurationError
 from pipeline.ledger import search_indexes, upkeep
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import indexes
+from tests.ledger import Ledger, ago
 from tests.pipeline.workshop import Workshop, document, paragraphs
 from tests.workers.indexed import Build, index, write_pages
 from workers.app import operations
@@ -35,7 +38,7 @@ def statuses(parts: Runtime) -> list[tuple[str, int, str]]:
 
 @pytest.mark.req("001-095")
 def test_another_model_in_the_configuration_changes_nothing_by_itself(
-    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
+    build: Build, tmp_path: Path, ledger: Ledger
 ) -> None:
     write_pages(tmp_path, 5)
     index(build(384))
@@ -44,30 +47,27 @@ def test_another_model_in_the_configuration_changes_nothing_by_itself(
     index(after)
     maintenance.build_indexes(after)
     assert statuses(after) == [("hashing-384", 384, "active")]
-    generations = omniscient.execute("select generation, count(*) from document group by 1").fetchall()
-    assert generations == [(1, 6)], "the new page is indexed, and no other is again"
-    assert omniscient.execute("select distinct vector_dims(embedding) from chunk").fetchall() == [(384,)]
+    assert ledger.documents.values("generation") == [1] * 6, "the new page is indexed, and no other is again"
+    assert {len(json.loads(vector)) for vector in ledger.chunks.values("embedding")} == {384}
 
 
 def test_another_chunk_size_indexes_everything_anew_in_the_same_index(
-    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
+    build: Build, tmp_path: Path, ledger: Ledger
 ) -> None:
     write_pages(tmp_path, 3)
     index(build())
-    small = omniscient.execute("select count(*) from chunk").fetchone()
+    small = len(ledger.chunks())
     index(build(max_size=200))
-    more = omniscient.execute("select count(*), max(length(content)) from chunk").fetchone()
-    assert small is not None
-    assert more is not None
-    assert more[0] > small[0]
+    more = ledger.chunks.values("content")
+    assert len(more) > small
     assert more[1] <= 200
     assert statuses(build(max_size=200)) == [("hashing-384", 384, "active")]
     index(build(max_size=200))
-    assert omniscient.execute("select distinct generation from document").fetchall() == [(2,)]
+    assert set(ledger.documents.values("generation")) == {2}
 
 
 def test_deferred_indexes_are_built_when_the_backlog_is_empty(
-    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
+    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any], ledger: Ledger
 ) -> None:
     write_pages(tmp_path, 4)
     parts = build(retrieval="{exactBelow: 3}")
@@ -78,51 +78,49 @@ def test_deferred_indexes_are_built_when_the_backlog_is_empty(
         return {kind for row in rows for kind in ("using hnsw", "using gin") if kind in row[0].lower()}
 
     assert kinds() == set(), "nothing is built while loading"
-    omniscient.execute("update document set state = 'pending' where external_id = 'docs/page-1.md'")
+    ledger.documents.set("docs/page-1.md", state="pending")
     maintenance.build_indexes(parts)
     assert kinds() == set(), "nothing is built while work is waiting"
-    omniscient.execute("update document set state = 'done' where external_id = 'docs/page-1.md'")
+    ledger.documents.set("docs/page-1.md", state="done")
     maintenance.build_indexes(parts)
     assert kinds() == {"using hnsw", "using gin"}
     maintenance.build_indexes(parts)
 
 
-def built(omniscient: psycopg.Connection[Any]) -> int:
-    row = omniscient.execute("select count(*) from search_index where keyword_built").fetchone()
-    assert row is not None
-    return int(row[0])
+def built(ledger: Ledger) -> int:
+    return len(ledger.indexes(keyword_built=True))
 
 
 def test_a_build_that_is_asked_for_is_done_by_a_thread_that_no_task_waits_for(
-    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
+    build: Build, tmp_path: Path, ledger: Ledger
 ) -> None:
     write_pages(tmp_path, 2)
     parts = build()
     index(parts)
     maintenance.build_requested(parts)
-    omniscient.execute("update search_index set keyword_built = false")
+    ledger.indexes.set(keyword_built=False)
     maintenance.build_requested(parts)
-    assert built(omniscient) == 0, "nobody has asked since"
+    assert built(ledger) == 0, "nobody has asked since"
     use(parts)
     trim()
-    assert built(omniscient) == 0, "the task only asks"
+    assert built(ledger) == 0, "the task only asks"
     builder = Loop("builder", 0.05, partial(maintenance.build_requested, parts))
     builder.start()
     end = time.monotonic() + 10
-    while not built(omniscient):
+    while not built(ledger):
         assert time.monotonic() < end
         time.sleep(0.05)
     builder.stop()
 
 
 def test_a_build_is_begun_as_soon_as_a_process_of_the_worker_asks(
-    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
+    build: Build, tmp_path: Path, ledger: Ledger
 ) -> None:
     write_pages(tmp_path, 2)
     parts = build()
     index(parts)
     maintenance.wait_for_request(0.0)  # what was asked for until now
-    omniscient.execute("update search_index set keyword_built = false")
+    ledger.indexes.set(keyword_built=False)
     begun = time.monotonic()
     asked = multiprocessing.get_context("fork").Process(target=ask_for_builds, args=(parts,))
     asked.start()
@@ -130,7 +128,7 @@ def test_a_build_is_begun_as_soon_as_a_process_of_the_worker_asks(
     assert time.monotonic() - begun < 30
     maintenance.build_requested(parts)
     asked.join()
-    assert (built(omniscient), asked.exitcode) == (1, 0)
+    assert (built(ledger), asked.exitcode) == (1, 0)
 
 
 def test_no_build_is_begun_by_a_thread_that_was_stopped_while_it_waited() -> None:
@@ -173,12 +171,12 @@ def ask_for_builds(parts: Runtime) -> None:
 
 
 def test_each_index_is_built_by_one_at_a_time_as_long_as_that_one_lives(
-    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
+    build: Build, tmp_path: Path, ledger: Ledger
 ) -> None:
     write_pages(tmp_path, 2)
     parts = build()
     index(parts)
-    ((number,),) = omniscient.execute("select id from search_index").fetchall()
+    number = ledger.indexes.one()["id"]
 
     def claimed() -> search_indexes.Build | None:
         with parts.database.control() as connection:
@@ -190,7 +188,7 @@ def test_each_index_is_built_by_one_at_a_time_as_long_as_that_one_lives(
     with parts.database.control() as connection:
         assert search_indexes.renew_build(connection, first, lease=60)
         assert search_indexes.is_being_built(connection, number)
-    omniscient.execute("update search_index set lease_until = now() - interval '1 s'")
+    ledger.indexes.set(lease_until=ago(seconds=1))
     second = claimed()
     assert second is not None, "the first one died"
     with parts.database.control() as connection:
@@ -203,14 +201,18 @@ def test_each_index_is_built_by_one_at_a_time_as_long_as_that_one_lives(
 
 
 def test_a_build_stays_with_who_is_at_it_however_long_it_takes(
-    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+    build: Build,
+    tmp_path: Path,
+    omniscient: psycopg.Connection[Any],
+    ledger: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_pages(tmp_path, 2)
     parts = build()
     index(parts)
     maintenance.request_builds(parts)
     monkeypatch.setitem(vars(parts.rag.queue), "lease_seconds", 1.0)
-    ((number,),) = omniscient.execute("select id from search_index").fetchall()
+    number = ledger.indexes.one()["id"]
     with ThreadPoolExecutor() as pool:
         with omniscient.transaction():
             omniscient.execute("lock table chunk in access exclusive mode")
@@ -221,11 +223,15 @@ def test_a_build_stays_with_who_is_at_it_however_long_it_takes(
                 search_indexes.request_builds(connection)
                 assert search_indexes.claim_build(connection, number, lease=60) is None
         building.result(60)
-    assert built(omniscient) == 1
+    assert built(ledger) == 1
 
 
 def test_a_build_that_fails_keeps_no_writes_waiting_and_is_done_when_asked_for_again(
-    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+    build: Build,
+    tmp_path: Path,
+    omniscient: psycopg.Connection[Any],
+    ledger: Ledger,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     write_pages(tmp_path, 2)
     parts = build()
@@ -234,16 +240,15 @@ def test_a_build_that_fails_keeps_no_writes_waiting_and_is_done_when_asked_for_a
     omniscient.execute(f"revoke execute on {function} from larder_control, public")
     maintenance.build_requested(parts)
     assert "could not be built" in caplog.text
-    state = "select lease_token is null, build_asked_at is null from search_index"
-    assert omniscient.execute(state).fetchall() == [(True, True)]
+    assert ledger.indexes.values("lease_token", "build_asked_at") == [(None, None)]
     omniscient.execute(f"grant execute on {function} to larder_control")
     maintenance.request_builds(parts)
     maintenance.build_requested(parts)
-    assert built(omniscient) == 1
+    assert built(ledger) == 1
 
 
 def test_a_look_that_finds_nothing_to_build_lets_no_document_wait_for_a_build(
-    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+    build: Build, tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_pages(tmp_path, 2)
     parts = build()
@@ -253,15 +258,14 @@ def test_a_look_that_finds_nothing_to_build_lets_no_document_wait_for_a_build(
     build_due = term_statistics.build_due
 
     def look_from_beside(*args: Any, **options: Any) -> tuple[bool, bool]:
-        leased.extend(row[0] for row in omniscient.execute("select lease_until > now() from search_index"))
+        leased.extend(ledger.indexes.values("lease_until"))
         return build_due(*args, **options)
 
     monkeypatch.setattr(term_statistics, "build_due", look_from_beside)
     maintenance.request_builds(parts)
     maintenance.build_requested(parts)
     assert leased == [None]
-    state = "select lease_token is null, build_asked_at is null from search_index"
-    assert omniscient.execute(state).fetchall() == [(True, True)]
+    assert ledger.indexes.values("lease_token", "build_asked_at") == [(None, None)]
 
 
 def test_few_chunks_need_no_vector_index(
@@ -279,71 +283,61 @@ def test_few_chunks_need_no_vector_index(
 
 @pytest.mark.req("001-042")
 def test_the_cache_is_trimmed_to_its_size_longest_unused_first(
-    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
+    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any], ledger: Ledger
 ) -> None:
     write_pages(tmp_path, 3)
     parts = build(cache=1)
     index(parts)
-    omniscient.execute("update embedding_cache set used_at = now() - interval '9 days'")
-    omniscient.execute("""
-        insert into embedding_cache (tenant_id, model, hash, vector)
-        select tenant_id, model, sha256(i::text::bytea), vector from embedding_cache, generate_series(1, 900) i
-        where hash = (select min(hash::text)::bytea from embedding_cache)""")
+    ledger.cached_vectors.set(used_at=ago(days=9))
+    one = ledger.cached_vectors()[0]
+    for n in range(900):
+        ledger.cached_vectors.add(**{**one, "hash": sha256(b"%d" % n).digest(), "used_at": ago()})
     maintenance.trim(parts)
-    left = omniscient.execute(
-        "select count(*), min(used_at) > now() - interval '1 day' from embedding_cache"
-    ).fetchone()
-    assert left is not None
+    assert all(used_at > ago(days=1) for used_at in ledger.cached_vectors.values("used_at"))
     size = omniscient.execute("select sum(pg_column_size(e.*)) from embedding_cache e").fetchone()
     assert size is None or size[0] is None or size[0] <= 1_000_000
 
 
-def test_chunks_that_outlived_their_document_go(
-    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
-) -> None:
+def test_chunks_that_outlived_their_document_go(build: Build, tmp_path: Path, ledger: Ledger) -> None:
     write_pages(tmp_path, 2)
     parts = build()
     index(parts)
-    omniscient.execute("update document set deleted = true where external_id like '%0.md'")
+    ledger.documents.set("%0.md", deleted=True)
     maintenance.trim(parts)
-    left = omniscient.execute(
-        "select count(distinct document_id), bool_or(d.deleted) from chunk c join document d on d.id = c.document_id"
-    )
-    assert left.fetchone() == (1, False)
+    assert set(ledger.chunks.values("document_id")) == set(ledger.documents.values("id", deleted=False))
 
 
-def test_old_runs_and_resolved_letters_age_out(
-    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
-) -> None:
+def test_old_runs_and_resolved_letters_age_out(build: Build, tmp_path: Path, ledger: Ledger) -> None:
     write_pages(tmp_path, 1)
     parts = build()
     index(parts)
-    omniscient.execute("update sync_run set finished_at = now() - interval '31 days'")
-    omniscient.execute("""
-        insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts, crash_count,
-                                 resolved_at)
-        select tenant_id, source_id, id, 1, 'chunked', 'E003', 'old', 8, 0, t.at from document,
-               (values (now() - interval '91 days'), (now()), (null)) t(at)""")
+    ledger.runs.set(finished_at=ago(days=31))
+    for resolved_at in (ago(days=91), ago(), None):
+        ledger.add_letter(resolved_at=resolved_at)
     maintenance.trim(parts)
-    assert omniscient.execute("select count(*) from sync_run").fetchone() == (0,)
-    assert omniscient.execute("select count(*) from dead_letter").fetchone() == (2,)
+    assert len(ledger.runs()) == 0
+    assert len(ledger.dead()) == 2
 
 
 def test_upkeep_that_fails_for_one_keeps_the_others_from_nothing(
-    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+    build: Build,
+    tmp_path: Path,
+    omniscient: psycopg.Connection[Any],
+    ledger: Ledger,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     write_pages(tmp_path, 1)
     parts = build()
     index(parts)
-    omniscient.execute("update sync_run set finished_at = now() - interval '31 days'")
+    ledger.runs.set(finished_at=ago(days=31))
     omniscient.execute("revoke delete on embedding_claim from larder_app")
     maintenance.trim(parts)
-    assert omniscient.execute("select count(*) from sync_run").fetchone() == (0,)
+    assert len(ledger.runs()) == 0
     assert "permission denied for table embedding_claim" in caplog.text
 
 
 def test_words_that_cannot_be_counted_keep_no_run_of_another_tenant_open(
-    build: Build, omniscient: psycopg.Connection[Any]
+    build: Build, omniscient: psycopg.Connection[Any], ledger: Ledger
 ) -> None:
     parts = build()
     shops = [Workshop(parts.database, uuid4(), uuid4()) for _ in range(2)]
@@ -357,52 +351,49 @@ def test_words_that_cannot_be_counted_keep_no_run_of_another_tenant_open(
             first = upkeep.tenants_to_count(connection)[0]
         assert (first == shop.tenant) == (size == 5), "who has less need not wait for who has more"
     for bad, good in (shops, shops[::-1]):
-        omniscient.execute("delete from index_stat")
+        ledger.statistics.clear()
         omniscient.execute(f"""
             create function refuse() returns trigger language plpgsql as $$ begin
                 raise exception 'out of memory' using errcode = '53200'; end $$;
             create trigger refuse before insert on index_stat for each row
                 when (new.tenant_id = '{bad.tenant}') execute function refuse()""")
         maintenance.refresh_statistics(parts)
-        assert [row["tenant_id"] for row in good.sql("select tenant_id from index_stat")] == [good.tenant]
+        assert good.statistics.values("tenant_id") == [good.tenant]
         omniscient.execute("drop function refuse cascade")
 
 
 def test_clear_removes_one_source_or_all_and_the_next_sync_brings_it_back(
-    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
+    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any], ledger: Ledger
 ) -> None:
     write_pages(tmp_path, 3)
     parts = build()
     index(parts)
-    omniscient.execute("""
-        insert into source (id, tenant_id, project_id, name, kind, cursor, stamp)
-        select gen_random_uuid(), tenant_id, project_id, 'empty', 'text', '{}', 'x' from source""")
-    omniscient.execute("update source set cursor = '{}', stamp = 'x', held = 4 where name = 'docs'")
+    ledger.add_source("empty", cursor={}, stamp="x")
+    ledger.sources.set("docs", cursor={}, stamp="x", held=4)
     assert operations.count_documents(parts, parts.settings.tenant_id, "empty") == 0
     assert operations.clear(parts, parts.settings.tenant_id, "empty")["documents"] == 0
     with pytest.raises(ConfigurationError, match="no source is called 'dogs'"):
         operations.clear(parts, parts.settings.tenant_id, "dogs")
-    stopped = "select name, cursor is not null, stamp is not null, held from source order by name"
-    assert omniscient.execute(stopped).fetchall()[0] == ("docs", True, True, 4)
-    assert omniscient.execute(stopped).fetchall()[1] == ("empty", False, False, 0)
+    assert ledger.sources.values("name", "cursor", "stamp", "held") == [
+        ("docs", {}, "x", 4),
+        ("empty", None, None, 0),
+    ]
     assert operations.count_documents(parts, parts.settings.tenant_id, "docs") == 3
     assert operations.clear(parts, parts.settings.tenant_id, "docs")["documents"] == 3
     for table in ("chunk", "document", "document_body", "lexeme_stat", "dead_letter"):
         assert omniscient.execute(f"select count(*) from {table}").fetchone() == (0,), table
-    assert omniscient.execute("select count(*) from embedding_cache").fetchone() != (0,)
+    assert len(ledger.cached_vectors()) != 0
     index(parts)
     assert operations.clear(parts, parts.settings.tenant_id, None)["documents"] == 3
-    assert omniscient.execute("select count(*) from embedding_cache").fetchone() == (0,)
-    actions = omniscient.execute("select action, subject from audit order by seq").fetchall()
+    assert len(ledger.cached_vectors()) == 0
+    actions = ledger.audit.values("action", "subject")
     assert actions == [("clear", "empty"), ("clear", "docs"), ("clear", "everything")]
 
 
-def test_the_canary_tells_when_its_queue_was_served(
-    build: Build, omniscient: psycopg.Connection[Any]
-) -> None:
+def test_the_canary_tells_when_its_queue_was_served(build: Build, ledger: Ledger) -> None:
     parts = build()
     maintenance.record_canary(parts, "embed")
     maintenance.record_canary(parts, "embed")
-    row = omniscient.execute("select queue, sung_at from canary").fetchall()
+    row = ledger.canaries.values("queue", "sung_at")
     assert [r[0] for r in row] == ["embed"]
     assert datetime.now(UTC) - row[0][1] < timedelta(minutes=1)

@@ -10,11 +10,11 @@ from uuid import uuid4
 import pytest
 import redis
 from prometheus_client import REGISTRY
-from sqlalchemy import text
 
 from pipeline.search import SearchRequest
 from tests.conftest import Addresses
 from tests.fakes.openai_server import KEY, FakeOpenAI
+from tests.ledger import of_connection
 from tests.workers.indexed import index
 from workers import runtime
 from workers.app.enrichment import job
@@ -69,10 +69,8 @@ def opened(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> I
 def counted(parts: Runtime) -> tuple[int, int]:
     """Calls and texts that the ledger knows of."""
     with parts.database.tenant(parts.settings.tenant_id) as connection:
-        row = connection.execute(
-            text("select sum(calls) as calls, sum(texts) as texts from embedding_usage")
-        ).one()
-    return int(row.calls), int(row.texts)
+        usage = of_connection(connection).usage()
+    return sum(one["calls"] for one in usage), sum(one["texts"] for one in usage)
 
 
 def counts() -> list[float | None]:

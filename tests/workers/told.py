@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from fastapi.testclient import TestClient
 
 from pipeline.ledger import runs
+from tests.ledger import Ledger
 from workers.app.ingestion import pump, sync
 from workers.app.ingestion.sync import configured_sources
 from workers.runtime import Runtime
@@ -17,8 +19,8 @@ SECRET = "a-secret-of-the-hook"
 class Told:
     """An installation, its API, and the ingest worker of its first source."""
 
-    def __init__(self, runtime: Runtime, api: TestClient, sql: Any) -> None:
-        self.runtime, self.api, self.sql = runtime, api, sql
+    def __init__(self, runtime: Runtime, api: TestClient, ledger: Ledger) -> None:
+        self.runtime, self.api, self.ledger = runtime, api, ledger
         self.source = next(iter(configured_sources(runtime.settings).values()))
 
     def tell(self, *ids: str, source: str = "wiki", event: str = "", secret: str = SECRET) -> Any:
@@ -45,18 +47,15 @@ class Told:
 
     def later(self, seconds: float) -> None:
         """Let time pass for the hints, and what is due then be sent."""
-        self.sql.execute(
-            """update source_hint set due_at = due_at - make_interval(secs => %(s)s),
-                   hinted_at = hinted_at - make_interval(secs => %(s)s),
-                   reads = array(select r - make_interval(secs => %(s)s) from unnest(reads) with ordinality as u(r, n)
-                                 order by n)""",
-            {"s": seconds},
-        )
+        past = timedelta(seconds=seconds)
+        for hint in self.ledger.hints():
+            times = {"hinted_at": hint["hinted_at"] - past, "reads": [read - past for read in hint["reads"]]}
+            due_at = hint["due_at"] and hint["due_at"] - past
+            key = {"source_id": hint["source_id"], "external_id": hint["external_id"]}
+            self.ledger.hints.set(key, due_at=due_at, **times)
         pump.pump_once(self.runtime)
 
     def stored(self) -> dict[str, str]:
         """External id -> version of the documents that are not deleted."""
-        rows = self.sql.execute(
-            "select external_id, metadata->>'version' from document where not deleted order by 1"
-        )
-        return dict(rows.fetchall())
+        documents = self.ledger.documents(deleted=False)
+        return {one["external_id"]: one["metadata"].get("version") for one in documents}

@@ -235,12 +235,12 @@ def test_a_list_that_suddenly_shows_a_tenth_waits_for_a_person(
         for _ in range(3):
             row = sync(shop, source_for(fake), walk=True)  # type: ignore[arg-type]
             assert (row.hidden, row.deleted) == (0, 0)
-        assert shop.value("select held from source") == 90
-        assert shop.value("select count(*) from document where not hidden and not deleted") == 100
+        assert shop.sources.one()["held"] == 90
+        assert len(shop.documents(hidden=False, deleted=False)) == 100
 
         fake.records = everything
         sync(shop, source_for(fake), walk=True)  # type: ignore[arg-type]
-        assert shop.value("select held from source") == 0
+        assert shop.sources.one()["held"] == 0
 
 
 def test_an_issue_that_moved_to_another_project_goes_under_its_old_key(shop: Workshop) -> None:
@@ -253,5 +253,5 @@ def test_an_issue_that_moved_to_another_project_goes_under_its_old_key(shop: Wor
         for _ in range(2):
             sync(shop, source_for(fake, preset="jira"), walk=True)  # type: ignore[arg-type]
 
-        rows = shop.sql("select external_id from document where not hidden and not deleted order by 1")
-        assert [row["external_id"] for row in rows] == ["OPS-9", "SHOP-1", "SHOP-3", "SHOP-4", "SHOP-5"]
+        names = shop.documents.values("external_id", hidden=False, deleted=False)
+        assert names == ["OPS-9", "SHOP-1", "SHOP-3", "SHOP-4", "SHOP-5"]

@@ -7,14 +7,13 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy import text
-
 from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import ChunkStore, open_index
 from pipeline.search.records import Replaced, Replacement, StoredDocument
+from tests.ledger import Ledger, of_tenant
 from tests.pipeline.stores.depot import Candidate, candidates, enter
 
 DIMENSIONS = 384
@@ -55,10 +54,9 @@ class InLedger:
 
     def counts(self) -> tuple[int, int]:
         """How many documents and chunks are searchable."""
-        statement = "select count(distinct document_id), count(*) from chunk where index_id = :index"
-        with self.database.tenant(self.tenant) as connection:
-            row = connection.execute(text(statement), {"index": self.index.id}).one()
-        return row[0], row[1]
+        chunks = Ledger(of_tenant(self.database, self.tenant)).chunks
+        of = chunks.values("document_id", index_id=self.index.id)
+        return len(set(of)), len(of)
 
 
 NEAR = 0.005

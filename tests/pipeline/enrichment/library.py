@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 from pipeline.chunking.splitting import ChunkingOptions
 from pipeline.chunking.strategies import open_chunker
@@ -225,9 +226,7 @@ def bare(quotation: str) -> str:
 def chunk_text(shop: Workshop, chunk: str) -> str:
     """The text of a chunk on one line."""
     document_id, _, place = chunk.rpartition(":")
-    text = shop.value(
-        "select content from chunk where document_id = :id and ord = :ord", id=document_id, ord=int(place)
-    )
+    text = shop.chunks.one(document_id=UUID(document_id), ord=int(place))["content"]
     return " ".join(text.split())
 
 

@@ -170,7 +170,8 @@ def test_an_item_of_another_run_with_its_id_is_similar_work_and_the_item_itself_
 ) -> None:
     """Each run numbers from PBI-001; ids that a tracker gave are of one item, whatever it is called by now."""
     stocked(shop)
-    shop.set("PBI-7", """metadata = metadata || '{"pbi_id": "PBI-7"}'""")
+    metadata = shop.row("PBI-7")["metadata"]
+    shop.set("PBI-7", metadata={**metadata, "pbi_id": "PBI-7"})
     (found,) = (one for one in answer(shop)["similar_work"] if one["ref"] == "PBI-7")
     same = {**PBI, "id": "PBI-7", "title": found["title"].upper()}
     assert "PBI-7" not in refs(answer(shop, same), "similar_work")
@@ -179,7 +180,7 @@ def test_an_item_of_another_run_with_its_id_is_similar_work_and_the_item_itself_
     assert "PBI-7" not in refs(answer(shop, other_run, exclude=["PBI-7"]), "similar_work")
     untitled = {"id": "PBI-7", "description": PBI["description"]}
     assert EnrichmentRequest.from_json({"pbi": untitled}).is_itself("PBI-7", found["title"])
-    shop.set("PBI-7", """external_id = 'SHOP-7', metadata = metadata || '{"pbi_id": "SHOP-7"}'""")
+    shop.set("PBI-7", external_id="SHOP-7", metadata={**metadata, "pbi_id": "SHOP-7"})
     assert "SHOP-7" not in refs(answer(shop, {**other_run, "id": "SHOP-7"}), "similar_work")
 
 
@@ -218,7 +219,7 @@ def test_documents_are_read_with_one_statement_and_only_those_of_the_tenant(shop
     assert texts[shop.id("PBI-7")].similarities == {}
     stranger = DocumentTexts(shop.database, UUID(int=1))
     assert stranger.read([shop.id("PBI-7")], Filter()) == {}
-    shop.set("PBI-7", "hidden = true")
+    shop.set("PBI-7", hidden=True)
     assert list(DocumentTexts(shop.database, shop.tenant).read([shop.id("PBI-7")], Filter())) == []
 
 
@@ -265,10 +266,7 @@ def test_only_the_index_that_serves_is_read_while_another_is_filled(shop: Worksh
 
     shop.admit(*LIBRARY, force=True)
     shop.index(index=beside, model="other")
-    assert (
-        shop.value("select count(distinct index_id) from chunk where document_id = :id", id=shop.id("PBI-7"))
-        == 2
-    )
+    assert len(set(shop.chunks.values("index_id", document_id=shop.id("PBI-7")))) == 2
     assert DocumentTexts(shop.database, shop.tenant).read([shop.id("PBI-7")], Filter()) == before
 
 
@@ -342,9 +340,7 @@ def test_three_finished_items_tell_what_such_work_takes_beyond_those_shown() -> 
 
 def test_the_library_of_these_tests_is_complete(shop: Workshop) -> None:
     stocked(shop)
-    assert {d.external_id for d in LIBRARY} == {
-        r["external_id"] for r in shop.sql("select external_id from document")
-    }
+    assert {d.external_id for d in LIBRARY} == {r["external_id"] for r in shop.documents()}
 
 
 def test_a_record_that_its_tool_marked_as_superceded_names_the_one_in_force(

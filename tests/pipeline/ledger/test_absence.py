@@ -7,6 +7,7 @@ import pytest
 from pipeline.documents import Listing
 from pipeline.ledger import sources
 from pipeline.ledger.admission import DeletionGuard, Pruned, prune
+from tests.ledger import ago, ahead
 from tests.pipeline.workshop import Workshop, document
 
 
@@ -19,13 +20,12 @@ def walk(shop: Workshop, *ids: str, complete: bool = True, guard: DeletionGuard 
 def fill(shop: Workshop, count: int) -> list[str]:
     names = [f"d{n:03}" for n in range(count)]
     shop.admit(*(document(name) for name in names))
-    shop.sql("update document set state = 'done', stage = 'done'")
+    shop.documents.set(state="done", stage="done")
     return names
 
 
 def states(shop: Workshop) -> dict[str, tuple[bool, bool]]:
-    rows = shop.sql("select external_id, hidden, deleted from document")
-    return {r["external_id"]: (r["hidden"], r["deleted"]) for r in rows}
+    return {r["external_id"]: (r["hidden"], r["deleted"]) for r in shop.documents()}
 
 
 def test_absent_once_is_hidden_and_absent_twice_is_deleted(shop: Workshop) -> None:
@@ -52,7 +52,7 @@ def test_back_before_the_second_walk_means_restored(shop: Workshop) -> None:
 @pytest.mark.parametrize("hidden", [False, True])
 def test_an_incomplete_walk_proves_nothing(shop: Workshop, hidden: bool) -> None:
     shop.admit(document("a"))
-    shop.set("a", f"hidden = {hidden}")
+    shop.set("a", hidden=hidden)
     assert walk(shop, complete=False) == Pruned()
     assert states(shop) == {"a": (hidden, False)}
 
@@ -81,7 +81,7 @@ class TestTheGuard:
         names = fill(shop, living)
         assert walk(shop, *names[absent:]) == Pruned(pending_approval=held, hidden=0 if held else absent)
         assert sum(hidden for hidden, _ in states(shop).values()) == (0 if held else absent)
-        assert shop.value("select held from source") == held
+        assert shop.sources.one()["held"] == held
 
     def test_numbers_of_its_own(self, shop: Workshop) -> None:
         fill(shop, 4)
@@ -124,9 +124,8 @@ class TestTheGuard:
         names = fill(shop, 60)
         with shop.database.tenant(shop.tenant) as connection:
             sources.release_deletions(connection, shop.source, hours=0.5)
-        left = "extract(epoch from released_until - now()) from source"
-        assert 1700 < shop.value(f"select {left}") <= 1800
-        shop.sql("update source set released_until = now() - interval '1 second'")
+        assert ahead(seconds=1700) < shop.sources.one()["released_until"] <= ahead(seconds=1800)
+        shop.sources.set(released_until=ago(seconds=1))
         assert walk(shop, *names[30:]) == Pruned(pending_approval=30)
 
     def test_those_already_hidden_do_not_count_again(self, shop: Workshop) -> None:
@@ -138,4 +137,4 @@ class TestTheGuard:
         names = fill(shop, 60)
         walk(shop, *names[30:])
         walk(shop, *names)
-        assert shop.value("select held from source") == 0
+        assert shop.sources.one()["held"] == 0

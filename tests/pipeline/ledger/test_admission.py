@@ -29,7 +29,7 @@ class TestVerdicts:
         assert admitted == runs.Counts(queued=1)
         assert (row["desired_version"], row["state"], row["stage"]) == (1, "pending", "fetched")
         assert (row["tenant_id"], row["project_id"]) == (shop.tenant, shop.project)
-        assert shop.value("select body from document_body") == "Hello."
+        assert shop.bodies.one()["body"] == "Hello."
 
     def test_of_two_documents_with_one_id_in_a_page_the_last_is_kept_and_the_other_named(
         self, shop: Workshop
@@ -39,7 +39,7 @@ class TestVerdicts:
             document("a", "First."), document("a", "Second."), document("a", "Second."), run=run
         )
         assert admitted == runs.Counts(queued=1, failed=1)
-        assert shop.value("select body from document_body") == "Second."
+        assert shop.bodies.one()["body"] == "Second."
         assert [p["item"] for p in shop.run(run).problems] == ["a"]
 
     @pytest.mark.req("002-011")
@@ -57,9 +57,8 @@ class TestVerdicts:
         assert shop.admit(document("a", "Other words.")).queued == 1
         row = shop.row("a")
         assert (row["desired_version"], row["indexed_version"], row["state"]) == (2, 1, "pending")
-        assert shop.value("select count(*) from document") == 1
-        bodies = shop.sql("select version, body from document_body")
-        assert [(b["version"], b["body"]) for b in bodies] == [(2, "Other words.")]
+        assert len(shop.documents()) == 1
+        assert shop.bodies.values("version", "body") == [(2, "Other words.")]
 
     def test_a_document_that_was_read_in_part_is_counted_and_named_each_time(self, shop: Workshop) -> None:
         noted = document(
@@ -81,19 +80,19 @@ class TestVerdicts:
         second = shop.open_run()
         assert shop.admit(document("a"), run=second).queued == 1
         assert shop.row("a")["desired_version"] == 1
-        outcomes = {r["run_id"]: r["outcome"] for r in shop.sql("select run_id, outcome from run_item")}
+        outcomes = {r["run_id"]: r["outcome"] for r in shop.run_items()}
         assert outcomes == {first: "superseded", second: None}
 
     def test_a_dead_document_in_the_very_same_form_counts_as_failed(self, shop: Workshop) -> None:
         shop.admit(document("a"))
-        shop.set("a", "state = 'dead'")
+        shop.set("a", state="dead")
         assert shop.admit(document("a")) == runs.Counts(failed=1)
         assert shop.row("a")["state"] == "dead"
 
     @pytest.mark.parametrize("state", ["done", "dead"])
     def test_force_takes_settled_documents_again(self, shop: Workshop, state: str) -> None:
         shop.admit(document("a"))
-        shop.set("a", f"state = '{state}', stage = 'done', attempts = 5, crash_count = 2, last_error = 'x'")
+        shop.set("a", state=state, stage="done", attempts=5, crash_count=2, last_error="x")
         assert shop.admit(document("a"), force=True).queued == 1
         row = shop.row("a")
         assert (row["desired_version"], row["state"], row["stage"]) == (2, "pending", "fetched")
@@ -112,14 +111,14 @@ class TestVerdicts:
     @pytest.mark.parametrize("state", ["done", "dead"])
     def test_another_pipeline_makes_every_document_changed(self, shop: Workshop, state: str) -> None:
         shop.admit(document("a"))
-        shop.set("a", f"state = '{state}'")
+        shop.set("a", state=state)
         assert shop.admit(document("a"), pipeline="test-1|other|m").queued == 1
         assert shop.row("a")["pipeline_version"] == "test-1|other|m"
 
     def test_a_preview_says_the_same_and_writes_nothing(self, shop: Workshop) -> None:
         shop.admit(document("same"), document("old"), document("dead"))
         shop.index()
-        shop.set("dead", "state = 'dead'")
+        shop.set("dead", state="dead")
         shop.admit(document("waits"))
         run = shop.open_run()
         page = Page(
@@ -129,7 +128,7 @@ class TestVerdicts:
                 document("old", "edited"),
             ),
         )
-        before = shop.sql("select * from document order by id")
+        before = shop.documents()
         with shop.database.tenant(shop.tenant) as connection:
             verdicts = admission.verdicts(connection, shop.where(run), page)
         assert verdicts == {
@@ -139,7 +138,7 @@ class TestVerdicts:
             "new": "changed",
             "old": "changed",
         }
-        assert shop.sql("select * from document order by id") == before
+        assert shop.documents() == before
 
 
 class TestChange:
@@ -177,9 +176,9 @@ class TestChange:
     def test_what_was_staged_of_the_version_before_is_gone(self, shop: Workshop) -> None:
         shop.admit(document("a", paragraphs(3)))
         shop.indexer().chunk(shop.tenant, shop.items())
-        assert shop.value("select count(*) from chunk_stage") == 3
+        assert len(shop.staged_chunks()) == 3
         shop.admit(document("a", "newer"))
-        assert shop.value("select count(*) from chunk_stage") == 0
+        assert len(shop.staged_chunks()) == 0
 
     def test_the_old_version_stays_searchable_until_the_new_one_is_ready(self, shop: Workshop) -> None:
         shop.admit(document("a", "Old words."))
@@ -194,13 +193,13 @@ class TestReturn:
     def test_a_hidden_document_that_comes_unchanged_is_shown_without_work(self, shop: Workshop) -> None:
         shop.admit(document("a"))
         shop.index()
-        shop.set("a", "hidden = true")
+        shop.set("a", hidden=True)
         assert shop.admit(document("a")) == runs.Counts(unchanged=1, restored=1)
         assert (shop.row("a")["hidden"], shop.items()) == (False, [])
 
     def test_a_hidden_document_that_comes_changed_is_shown_and_queued(self, shop: Workshop) -> None:
         shop.admit(document("a"))
-        shop.set("a", "hidden = true")
+        shop.set("a", hidden=True)
         assert shop.admit(document("a", "edited")) == runs.Counts(queued=1, restored=1)
         assert shop.row("a")["hidden"] is False
 
@@ -227,7 +226,7 @@ class TestDeletion:
         assert (row["deleted"], row["hidden"], row["state"], row["chunk_count"]) == (True, True, "done", 0)
         for table in ("chunk", "chunk_stage", "document_body"):
             assert {r["document_id"] for r in shop.sql(f"select document_id from {table}")} <= {shop.id("b")}
-        assert shop.value("select count(*) from run_item where outcome is null") == 0
+        assert len(shop.run_items(outcome=None)) == 0
 
     def test_it_takes_the_work_from_whoever_has_it(self, shop: Workshop) -> None:
         shop.admit(document("a"))
@@ -258,8 +257,8 @@ class TestCounts:
     def test_every_item_is_counted_under_one_heading(self, shop: Workshop) -> None:
         shop.admit(document("same"), document("dead"), document("hidden"))
         shop.index()
-        shop.set("dead", "state = 'dead'")
-        shop.set("hidden", "hidden = true")
+        shop.set("dead", state="dead")
+        shop.set("hidden", hidden=True)
         run = shop.open_run()
         page = Page(
             cursor={},
@@ -342,7 +341,7 @@ class TestOneTransaction:
     """The page and the cursor are one write, and only of the one who holds the sync."""
 
     def store(self, shop: Workshop, documents: Sequence[Document], token: object) -> None:
-        run = shop.value("select max(id) from sync_run")
+        run = shop.runs()[-1]["id"]
         with shop.database.tenant(shop.tenant) as connection:
             page = Page(cursor={"n": 1}, documents=tuple(documents))
             sources.renew(connection, shop.source, token, lease=LEASE, cursor=page.cursor)  # type: ignore[arg-type]
@@ -356,19 +355,19 @@ class TestOneTransaction:
             token = sources.claim(connection, shop.source, lease=LEASE)
         with pytest.raises(Exception, match="DivisionByZero"):
             self.store(shop, [document("a", "explode")], token)
-        assert shop.sql("select * from document") == []
-        assert shop.sql("select * from run_item") == []
-        assert shop.value("select cursor from source") is None
+        assert shop.documents() == []
+        assert shop.run_items() == []
+        assert shop.sources.one()["cursor"] is None
         self.store(shop, [document("a")], token)
-        assert shop.value("select cursor from source") == {"n": 1}
-        assert shop.value("select listed from sync_run") == 1
+        assert shop.sources.one()["cursor"] == {"n": 1}
+        assert shop.runs.one()["listed"] == 1
 
     def test_who_lost_the_sync_writes_nothing(self, shop: Workshop) -> None:
         shop.open_run()
         with pytest.raises(LeaseLost):
             self.store(shop, [document("a")], uuid4())
-        assert shop.sql("select * from document") == []
-        assert shop.value("select listed from sync_run") == 0
+        assert shop.documents() == []
+        assert shop.runs.one()["listed"] == 0
 
 
 class TestOutdate:
@@ -377,7 +376,7 @@ class TestOutdate:
     ) -> None:
         shop.admit(document("a", "one"), document("dead", "two"), document("gone"))
         shop.index()
-        shop.set("dead", "state = 'dead'")
+        shop.set("dead", state="dead")
         shop.admit_page(Page(cursor={}, deleted=("gone",)))
         run = shop.open_run()
         where = replace(shop.where(run), pipeline_version="test-1|new|m")

@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.database.engine import Database
 from pipeline.ledger import Item, Stage, dead, document_id, project_id, source_id, sources, tenant_id, work
+from tests.ledger import Ledger, ago, ahead
 
 SQL = psycopg.Connection[Any]
 
@@ -30,27 +31,20 @@ class Graveyard:
             sources.register(connection, [row])
         self.project = project
 
-    def document(self, item: str, omniscient: SQL, *, version: int = 1) -> UUID:
+    def document(self, item: str, ledger: Ledger, *, version: int = 1) -> UUID:
         """A document that waits for its first stage."""
         key = document_id(self.source, item)
-        omniscient.execute(
-            """
-            insert into document (id, tenant_id, source_id, external_id, project_id, source_type, kind, title,
-                                  desired_hash, pipeline_version, desired_version)
-            values (%s, %s, %s, %s, %s, 'text', 'reference', 'a title', 'h', 'p', %s)
-            on conflict (id) do update set desired_version = excluded.desired_version, state = 'pending'""",
-            (key, self.tenant, self.source, item, self.project, version),
-        )
+        if ledger.documents(id=key):
+            ledger.documents.set({"id": key}, desired_version=version, state="pending")
+        else:
+            ledger.add_document(item, self.source, desired_version=version)
         return key
 
-    def kill(self, item: str, omniscient: SQL, *, version: int = 1) -> UUID:
+    def kill(self, item: str, ledger: Ledger, *, version: int = 1) -> UUID:
         """A document that is given up on, the way the queue does it."""
-        key = self.document(item, omniscient, version=version)
+        key = self.document(item, ledger, version=version)
+        ledger.documents.set({"id": key}, state="dead", attempts=8, crash_count=2, last_error="no")
         with self.database.control() as connection:
-            connection.exec_driver_sql(
-                "update document set state = 'dead', attempts = 8, crash_count = 2, last_error = 'no' where id = %s",
-                (key,),
-            )
             work.write_letters(connection, [key], code="E002", reason="the model refuses it")
         return key
 
@@ -69,10 +63,10 @@ def other(database: Database) -> Graveyard:
     return Graveyard(database, "other", "notes")
 
 
-def test_letters_of_all_tenants_newest_first(acme: Graveyard, other: Graveyard, omniscient: SQL) -> None:
-    acme.kill("a", omniscient)
-    other.kill("b", omniscient)
-    acme.kill("c", omniscient)
+def test_letters_of_all_tenants_newest_first(acme: Graveyard, other: Graveyard, ledger: Ledger) -> None:
+    acme.kill("a", ledger)
+    other.kill("b", ledger)
+    acme.kill("c", ledger)
     assert acme.listed() == ["c", "b", "a"]
     assert acme.listed(source_ids=[acme.source]) == ["c", "a"]
     assert acme.listed(source_ids=[]) == []
@@ -80,23 +74,23 @@ def test_letters_of_all_tenants_newest_first(acme: Graveyard, other: Graveyard, 
         assert dead.count(connection) == 3
 
 
-def test_a_tenant_sees_its_own_only(acme: Graveyard, other: Graveyard, omniscient: SQL) -> None:
-    acme.kill("a", omniscient)
-    other.kill("b", omniscient)
+def test_a_tenant_sees_its_own_only(acme: Graveyard, other: Graveyard, ledger: Ledger) -> None:
+    acme.kill("a", ledger)
+    other.kill("b", ledger)
     with acme.database.tenant(acme.tenant) as connection:
         assert [letter.item for letter in dead.listed(connection)] == ["a"]
         assert dead.replay(connection, [document_id(other.source, "b")]) == []
 
 
-def test_the_most_of_each_source_are_shown(acme: Graveyard, other: Graveyard, omniscient: SQL) -> None:
+def test_the_most_of_each_source_are_shown(acme: Graveyard, other: Graveyard, ledger: Ledger) -> None:
     for item in ("a", "b", "c"):
-        acme.kill(item, omniscient)
-    other.kill("z", omniscient)
+        acme.kill(item, ledger)
+    other.kill("z", ledger)
     assert acme.listed(most_per_source=2) == ["z", "c", "b"]
 
 
-def test_a_letter_tells_everything_but_the_text(acme: Graveyard, omniscient: SQL) -> None:
-    key = acme.kill("a", omniscient, version=3)
+def test_a_letter_tells_everything_but_the_text(acme: Graveyard, ledger: Ledger) -> None:
+    key = acme.kill("a", ledger, version=3)
     with acme.database.control() as connection:
         letter = dead.listed(connection)[0]
         assert dead.get(connection, letter.id) == letter
@@ -120,29 +114,27 @@ def test_a_letter_tells_everything_but_the_text(acme: Graveyard, omniscient: SQL
     assert "a title" not in str(said)
 
 
-def test_a_letter_about_a_replaced_version_is_not_listed(acme: Graveyard, omniscient: SQL) -> None:
-    acme.kill("a", omniscient)
-    acme.document("a", omniscient, version=2)
+def test_a_letter_about_a_replaced_version_is_not_listed(acme: Graveyard, ledger: Ledger) -> None:
+    acme.kill("a", ledger)
+    acme.document("a", ledger, version=2)
     assert acme.listed() == []
-    acme.kill("a", omniscient, version=2)
+    acme.kill("a", ledger, version=2)
     assert acme.listed() == ["a"]
     assert acme.listed(every=True) == ["a", "a"]
 
 
-def test_replay_starts_a_dead_document_afresh(acme: Graveyard, omniscient: SQL) -> None:
-    key = acme.kill("a", omniscient, version=2)
-    omniscient.execute(
-        "update document set stage = 'embedded', due_at = now() + interval '1 day', enqueued_at = now()"
-    )
+def test_replay_starts_a_dead_document_afresh(acme: Graveyard, ledger: Ledger) -> None:
+    key = acme.kill("a", ledger, version=2)
+    ledger.documents.set(stage="embedded", due_at=ahead(days=1), enqueued_at=ago())
     with acme.database.tenant(acme.tenant) as connection:
         assert dead.replay(connection, [key]) == [key]
-    row = omniscient.execute(
-        """select state, stage, attempts, crash_count, due_at <= now(), enqueued_at, lease_token, last_error,
-        desired_version from document"""
-    ).fetchone()
-    assert row == ("pending", "fetched", 0, 0, True, None, None, None, 2)
-    letter = omniscient.execute("select resolution, resolved_at is not null from dead_letter").fetchone()
-    assert letter == ("replayed", True)
+    tries = ("attempts", "crash_count", "enqueued_at", "lease_token", "last_error", "desired_version")
+    found = ledger.documents.values("state", "stage", *tries)
+    assert found == [("pending", "fetched", 0, 0, None, None, None, 2)]
+    assert ledger.documents.one()["due_at"] <= ago()
+    letter = ledger.dead.one()
+    assert letter["resolution"] == "replayed"
+    assert letter["resolved_at"] is not None
     assert acme.listed() == []
     assert acme.listed(every=True) == ["a"]
     with acme.database.tenant(acme.tenant) as connection:
@@ -152,36 +144,39 @@ def test_replay_starts_a_dead_document_afresh(acme: Graveyard, omniscient: SQL) 
 
 
 @pytest.mark.parametrize(
-    "state", ["state = 'pending'", "state = 'done'", "deleted = true", "state = 'done', deleted = true"]
+    "state",
+    [{"state": "pending"}, {"state": "done"}, {"deleted": True}, {"state": "done", "deleted": True}],
 )
-def test_only_dead_documents_are_replayed(state: str, acme: Graveyard, omniscient: SQL) -> None:
-    key = acme.kill("a", omniscient)
-    omniscient.execute(f"update document set {state}")
+def test_only_dead_documents_are_replayed(
+    state: dict[str, Any], acme: Graveyard, omniscient: SQL, ledger: Ledger
+) -> None:
+    key = acme.kill("a", ledger)
+    ledger.documents.set(**state)
     before = omniscient.execute("select xmin from document").fetchone()
     with acme.database.tenant(acme.tenant) as connection:
         assert dead.replay(connection, [key]) == []
     assert omniscient.execute("select xmin from document").fetchone() == before
-    assert omniscient.execute("select resolved_at from dead_letter").fetchone() == (None,)
+    assert ledger.dead.one()["resolved_at"] is None
 
 
-def test_a_replayed_document_that_dies_again_has_a_new_letter(acme: Graveyard, omniscient: SQL) -> None:
-    key = acme.kill("a", omniscient)
+def test_a_replayed_document_that_dies_again_has_a_new_letter(acme: Graveyard, ledger: Ledger) -> None:
+    key = acme.kill("a", ledger)
     with acme.database.tenant(acme.tenant) as connection:
         dead.replay(connection, [key])
-    acme.kill("a", omniscient)
+    acme.kill("a", ledger)
     assert acme.listed() == ["a"]
     with acme.database.control() as connection:
         told = [letter.resolution for letter in dead.of_document(connection, key)]
         assert told == [None, "replayed"]
 
 
-def test_dropped_letters_leave_the_document_dead(acme: Graveyard, omniscient: SQL) -> None:
-    key, kept = acme.kill("a", omniscient), acme.kill("b", omniscient)
+def test_dropped_letters_leave_the_document_dead(acme: Graveyard, ledger: Ledger) -> None:
+    key, kept = acme.kill("a", ledger), acme.kill("b", ledger)
     with acme.database.tenant(acme.tenant) as connection:
         assert dead.drop(connection, [key]) == 1
         assert dead.drop(connection, [key]) == 0
     assert acme.listed() == ["b"]
-    rows = omniscient.execute("select id, state from document order by external_id").fetchall()
+    rows = ledger.documents.values("id", "state")
     assert rows == [(key, "dead"), (kept, "dead")]
     with acme.database.tenant(acme.tenant) as connection:
         assert dead.replay(connection, [key]) == [key]  # a person may change their mind

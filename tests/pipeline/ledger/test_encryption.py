@@ -85,7 +85,7 @@ def test_without_a_key_nothing_is_stored_that_should_be_encrypted(shop: Workshop
         admit(shop, ring(), document("a", metadata=FACTS))
     with pytest.raises(ConfigurationError, match="an entry that is no key"):
         admit(shop, ring("secret"), document("a", metadata=FACTS))
-    assert shop.sql("select * from document") == []
+    assert shop.documents() == []
 
 
 @pytest.mark.req("001-114")
@@ -134,7 +134,7 @@ def test_what_a_sync_writes_during_a_rotation_is_not_overwritten(alone: Workshop
     with alone.database.tenant(alone.tenant) as connection:
         run = runs.open_run(connection, alone.tenant, alone.source, trigger="manual")
         if run is None:
-            run = alone.sql("select id from sync_run where finished_at is null")[0]["id"]
+            run = alone.runs.one(finished_at=None)["id"]
         where = admission.Admission(**{**vars(alone.where(run)), "keyring": ring(NEW, OLD)})
         admission.admit(connection, where, Page(cursor={}, documents=(document("a", metadata=newer),)))
         rotating.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
@@ -16,6 +17,7 @@ from pipeline.database.engine import Database
 from pipeline.errors import EmbedderUnavailable, LeaseLost, SearchError, StoreHindered
 from pipeline.ledger import jobs, sources, upkeep
 from pipeline.ledger.jobs import ClaimedJob, JobLimits, JobRow
+from tests.ledger import Ledger, ago, of_all, of_connection
 
 REQUEST = {"pbi": {"id": "PBI-1", "title": "Warn of shallow water"}, "scores": {"overall": 0.8}}
 SQL = psycopg.Connection[Any]
@@ -26,6 +28,7 @@ class Desk:
 
     def __init__(self, database: Database, tenant: UUID, project: UUID, sql: SQL) -> None:
         self.database, self.tenant, self.project, self.sql = database, tenant, project, sql
+        self.ledger = Ledger(of_all(lambda: nullcontext(sql)))
 
     def submit(self, request: dict[str, Any] | None = None, **how: Any) -> jobs.Submission:
         with self.database.tenant(self.tenant) as connection:
@@ -61,10 +64,7 @@ class Desk:
 
     def later(self, job_id: UUID, column: str, seconds: float) -> None:
         """Put a time of a job into the past."""
-        self.sql.execute(
-            f"update enrichment_job set {column} = now() - make_interval(secs => %s) where id = %s",
-            (seconds, job_id),
-        )
+        self.ledger.jobs.set(job_id, **{column: ago(seconds=seconds)})
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_the_same_question_is_one_job_while_it_waits_runs_or_is_answered(desk: D
     assert desk.submit() == jobs.Submission(id=first.id, new=False)
     desk.finish(claimed)
     assert desk.submit() == jobs.Submission(id=first.id, new=False)
-    assert desk.sql.execute("select count(*) from enrichment_job").fetchone() == (1,)
+    assert len(desk.ledger.jobs()) == 1
 
 
 def test_the_order_of_keys_is_no_other_question_and_another_project_is(desk: Desk, project: UUID) -> None:
@@ -113,7 +113,7 @@ def test_an_answer_that_does_not_hold_any_more_is_not_given_again(desk: Desk, en
     if end == "documents":
         add_document(desk)
     elif end == "deletion":
-        desk.sql.execute("update document set hidden = true")
+        desk.ledger.documents.set(hidden=True)
     second = desk.submit()
     assert second.new
     assert second.id != first.id
@@ -145,11 +145,11 @@ def test_an_answer_begun_by_a_worker_of_the_former_wording_is_not_given_again(de
 
 def test_the_wording_is_noted_for_every_tenant_or_for_the_one_at_work(desk: Desk) -> None:
     def stamps() -> list[tuple[UUID, UUID]]:
-        rows = "select tenant_id, stamp from change_stamp where slot = -1 order by tenant_id = %s"
-        return desk.sql.execute(rows, (desk.tenant,)).fetchall()
+        rows: list[tuple[UUID, UUID]] = desk.ledger.change_stamps.values("tenant_id", "stamp", slot=-1)
+        return sorted(rows, key=lambda row: row[0] == desk.tenant)
 
     other = uuid4()
-    desk.sql.execute("insert into tenant (id, name) values (%s, 'other')", (other,))
+    desk.ledger.tenants.add(id=other, name="other")
     with desk.database.tenant(desk.tenant) as connection:
         jobs.record_answer_version(connection, "extract")
     ((tenant, extracted),) = stamps()
@@ -161,16 +161,9 @@ def test_the_wording_is_noted_for_every_tenant_or_for_the_one_at_work(desk: Desk
 
 
 def add_document(desk: Desk) -> None:
-    source = uuid4()
-    desk.sql.execute(
-        "insert into source (id, tenant_id, project_id, name, kind) values (%s, %s, %s, 's', 'text')",
-        (source, desk.tenant, desk.project),
-    )
-    desk.sql.execute(
-        """insert into document (id, tenant_id, source_id, external_id, project_id, source_type, kind, title,
-           desired_hash, pipeline_version, state) values (%s, %s, %s, 'e', %s, 'text', 'work', 't', 'h', 'p', 'done')""",
-        (uuid4(), desk.tenant, source, desk.project),
-    )
+    source, place = uuid4(), {"tenant_id": desk.tenant, "project_id": desk.project}
+    desk.ledger.sources.add(id=source, name="s", kind="text", **place)
+    desk.ledger.add_document("e", source, kind="work", state="done")
 
 
 def test_twenty_askers_at_once_get_one_job(desk: Desk) -> None:
@@ -363,7 +356,7 @@ def test_a_claim_waits_for_whoever_changes_the_job_at_that_moment(desk: Desk) ->
     found: list[ClaimedJob | None] = []
     claimer = threading.Thread(target=lambda: found.append(desk.claim(job)))
     with desk.database.tenant(desk.tenant) as connection:
-        connection.execute(text("update enrichment_job set priority = 3 where id = :id"), {"id": job})
+        of_connection(connection).jobs.set(job, priority=3)
         claimer.start()
         waiting = "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
         end = time.monotonic() + 60

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -20,6 +21,7 @@ from pipeline.ledger import (
     work,
 )
 from pipeline.ledger.search_indexes import IndexedDocument
+from tests.ledger import ago
 from tests.pipeline.ledger.conftest import Others
 from tests.pipeline.shelf import Shelf
 from tests.pipeline.workshop import Workshop, document, paragraphs
@@ -49,10 +51,10 @@ def shelved(alone: Workshop) -> tuple[Shelf, list[UUID]]:
     return shelf, sorted(alone.id(name) for name in "abc")
 
 
-def written_last_first(alone: Workshop, shelf: Shelf, ids: list[UUID], change: str) -> None:
+def written_last_first(alone: Workshop, shelf: Shelf, ids: list[UUID], **change: Any) -> None:
     """Update what is noted of three documents for an index, so that they lie in another order than that of their ids."""
     for one in (ids[2], ids[0], ids[1]):
-        alone.sql(f"update index_document set {change} {OF_INDEX}", i=shelf.index.id, id=one)
+        alone.indexed.set({"index_id": shelf.index.id, "document_id": one}, **change)
 
 
 @pytest.mark.parametrize("how", ["removed", "cleared"])
@@ -61,7 +63,7 @@ def test_removing_documents_beside_a_worker_that_fills_them_is_no_deadlock(
 ) -> None:
     shelf, ids = shelved(alone)
     claim = shelf.claim(ids)
-    written_last_first(alone, shelf, ids, "attempts = 0")
+    written_last_first(alone, shelf, ids, attempts=0)
 
     def fill() -> list[UUID]:
         with alone.database.tenant(alone.tenant) as connection:
@@ -82,14 +84,14 @@ def test_removing_documents_beside_a_worker_that_fills_them_is_no_deadlock(
         removed = others.begin(remove, waiting=2)
     assert filled.result(30) == ids
     removed.result(30)
-    assert alone.sql("select * from index_document") == []
+    assert alone.indexed() == []
 
 
 def test_replaying_what_was_given_up_on_for_an_index_beside_a_worker_is_no_deadlock(
     alone: Workshop, others: Others
 ) -> None:
     shelf, ids = shelved(alone)
-    written_last_first(alone, shelf, ids, "dead_version = 1")
+    written_last_first(alone, shelf, ids, dead_version=1)
 
     def index_anew() -> None:
         with alone.database.tenant(alone.tenant) as connection:
@@ -100,7 +102,7 @@ def test_replaying_what_was_given_up_on_for_an_index_beside_a_worker_is_no_deadl
             as_they_lie(connection)
             return dead.replay(connection, ids)
 
-    alone.sql("update document set indexed_version = 2")
+    alone.documents.set(indexed_version=2)
     with alone.database.tenant(alone.tenant) as connection:
         held = text(f"select from index_document {OF_INDEX} for update")
         connection.execute(held, {"i": shelf.index.id, "id": ids[1]})
@@ -116,7 +118,7 @@ def test_taking_back_that_messages_were_sent_beside_a_worker_is_no_deadlock(
     first_, second, last = sorted("abc", key=alone.id)
     alone.admit(*(document(name) for name in "abc"))
     for name in (last, first_, second):  # as they lie in the table now
-        alone.set(name, "enqueued_at = now()")
+        alone.set(name, enqueued_at=ago())
     ids = [alone.id(name) for name in "abc"]
 
     def work_on_all() -> None:
@@ -134,7 +136,7 @@ def test_taking_back_that_messages_were_sent_beside_a_worker_is_no_deadlock(
         taken_back = others.begin(take_back, waiting=2)
     worker.result(30)
     taken_back.result(30)
-    assert {row["enqueued_at"] for row in alone.sql("select enqueued_at from document")} == {None}
+    assert set(alone.documents.values("enqueued_at")) == {None}
 
 
 def sources_named(alone: Workshop, *names: str) -> list[str]:
@@ -163,8 +165,7 @@ def test_trimming_the_cache_beside_a_clear_is_no_deadlock(alone: Workshop, other
     alone.index()
     hashes = [row["hash"] for row in alone.sql("select hash from embedding_cache order by ctid")]
     for age, one in enumerate(hashes):  # the last in the table is the longest unused
-        used = "update embedding_cache set used_at = now() - make_interval(days => :age) where hash = :h"
-        alone.sql(used, age=1 + age, h=one)
+        alone.cached_vectors.set(one, used_at=ago(days=1 + age))
 
     def trim() -> int:
         with alone.database.tenant(alone.tenant) as connection:
@@ -177,7 +178,7 @@ def test_trimming_the_cache_beside_a_clear_is_no_deadlock(alone: Workshop, other
         trimmed = others.begin(trim, waiting=2)
     cleared.result(30)
     assert trimmed.result(30) <= 2
-    assert alone.sql("select * from embedding_cache") == []
+    assert alone.cached_vectors() == []
 
 
 @pytest.mark.parametrize("kept", [(), (2,)])
@@ -187,7 +188,7 @@ def test_retiring_sources_beside_a_clear_is_no_deadlock(
     names = sources_named(alone, *"abc")
     ids = [alone.registration(name).id for name in names]
     for one in (ids[2], ids[0], ids[1]):  # as they lie in the table now
-        alone.sql("update source set held = 0 where id = :id", id=one)
+        alone.sources.set({"id": one}, held=0)
 
     def register() -> None:
         with alone.database.tenant(alone.tenant) as connection:
@@ -213,8 +214,8 @@ def test_the_pump_beside_sources_that_are_configured_anew_is_no_deadlock(
         with alone.database.tenant(alone.tenant) as connection:
             assert runs.open_run(connection, alone.tenant, of[name].id, trigger="manual")
         # As they lie in the tables now.
-        alone.sql("update source set held = 0 where id = :id", id=of[name].id)
-    alone.sql("update sync_run set enqueued_at = null")
+        alone.sources.set({"id": of[name].id}, held=0)
+    alone.runs.set(enqueued_at=None)
 
     def register() -> None:
         with alone.database.tenant(alone.tenant) as connection:
@@ -240,9 +241,9 @@ def test_closing_runs_beside_a_clear_is_no_deadlock(alone: Workshop, others: Oth
         with alone.database.tenant(alone.tenant) as connection:
             source = alone.registration(name).id
             assert runs.open_run(connection, alone.tenant, source, trigger="manual")
-    first_, second = [row["id"] for row in alone.sql("select id from sync_run order by id")]
-    alone.sql("update sync_run set state = 'processing'")
-    alone.sql("update sync_run set settled_at = now() where id = :id", id=first_)
+    first_, second = alone.runs.values("id")
+    alone.runs.set(state="processing")
+    alone.runs.set(first_, settled_at=ago())
 
     with alone.database.control() as connection:
         settled = [row.id for row in runs.list_settled(connection)]
@@ -256,7 +257,7 @@ def test_closing_runs_beside_a_clear_is_no_deadlock(alone: Workshop, others: Oth
 def test_a_walk_that_hides_and_shows_beside_a_worker_is_no_deadlock(alone: Workshop, others: Others) -> None:
     _, second = sorted("ab", key=alone.id)
     alone.admit(document("a"), document("b"))
-    alone.set(second, "hidden = true")
+    alone.set(second, hidden=True)
     claimed = alone.claim("a", "b")
 
     def walk() -> admission.Pruned:
@@ -283,12 +284,7 @@ def test_a_letter_about_a_fill_is_settled_by_two_without_a_deadlock(alone: Works
     alone.index()
     shelf = Shelf(alone)
     assert shelf.due()
-    alone.sql(
-        """insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts,
-                                    crash_count, index_id)
-           select tenant_id, source_id, id, 1, 'fill', 'E003', '', 1, 0, :i from document""",
-        i=shelf.index.id,
-    )
+    alone.add_letter(stage="fill", reason="", attempts=1, index_id=shelf.index.id)
     alone.admit(document("a", "New words."))
     claim = shelf.claim([alone.id("a")])
     others.gate("before update on dead_letter for each row")

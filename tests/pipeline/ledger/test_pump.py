@@ -13,6 +13,7 @@ from sqlalchemy import text
 from pipeline.database.engine import Database
 from pipeline.documents import Page
 from pipeline.ledger import Item, Limits, Stage, due_work, work
+from tests.ledger import ago, ahead, of_connection
 from tests.pipeline.workshop import Workshop, document, paragraphs
 
 
@@ -21,8 +22,9 @@ def shop(shared_database: Database) -> Iterator[Workshop]:
     """A workshop in a database where nobody else has documents; the pump looks at every tenant."""
     yield Workshop(shared_database, uuid4(), uuid4())
     with shared_database.control() as connection:
-        connection.execute(text("delete from document"))
-        connection.execute(text("delete from sync_run"))
+        ledger = of_connection(connection)
+        ledger.documents.clear()
+        ledger.runs.clear()
         connection.execute(text("update lane_clock set turn = 0"))
 
 
@@ -34,9 +36,15 @@ def pump_once(shop: Workshop, *, embed: int | None = None, **limits: float) -> d
     return found
 
 
+def finish_sent(shop: Workshop) -> None:
+    """Have everything done of which a message is under way."""
+    for one in shop.documents():
+        if one["enqueued_at"]:
+            shop.documents.set({"id": one["id"]}, state="done")
+
+
 def names(shop: Workshop, batch: due_work.Batch) -> list[str]:
-    rows = shop.sql("select id, external_id from document")
-    known = {row["id"]: row["external_id"] for row in rows}
+    known = dict(shop.documents.values("id", "external_id"))
     return [known[item.document_id] for item in batch.items]
 
 
@@ -47,8 +55,8 @@ class TestEmbedding:
         for name in "abcdef":
             shop.admit(document(name))
         for name in "abc":
-            shop.set(name, "stage = 'chunked', due_at = now() - interval '1 hour'")
-        shop.set("d", "stage = 'embedded'")
+            shop.set(name, stage="chunked", due_at=ago(hours=1))
+        shop.set("d", stage="embedded")
         found = pump_once(shop, embed=embed, **limits)
         return {b.stage: len(b.items) for b in found.batches}
 
@@ -89,12 +97,10 @@ class TestChoosing:
         assert len(pump_once(shop).batches) == 1
         assert pump_once(shop) == due_work.PumpResult()
 
-    @pytest.mark.parametrize(
-        "state", ["due_at = now() + interval '1 minute'", "state = 'done'", "state = 'dead'"]
-    )
-    def test_neither_what_waits_nor_what_is_settled(self, shop: Workshop, state: str) -> None:
+    @pytest.mark.parametrize("state", [{"due_at": ahead(days=1)}, {"state": "done"}, {"state": "dead"}])
+    def test_neither_what_waits_nor_what_is_settled(self, shop: Workshop, state: dict[str, Any]) -> None:
         shop.admit(document("a"))
-        shop.set("a", state)
+        shop.set("a", **state)
         assert pump_once(shop).batches == ()
 
     def test_nothing_that_somebody_works_on(self, shop: Workshop) -> None:
@@ -105,7 +111,7 @@ class TestChoosing:
     def test_those_that_wait_longest_go_first(self, shop: Workshop) -> None:
         shop.admit(*(document(i) for i in "abcd"))
         for n, external_id in enumerate("dbca"):
-            shop.set(external_id, f"due_at = now() - interval '{10 - n} minutes'")
+            shop.set(external_id, due_at=ago(minutes=10 - n))
         found = pump_once(shop, in_flight=2)
         assert sorted(names(shop, found.batches[0])) == ["b", "d"]
 
@@ -127,8 +133,8 @@ class TestBatches:
 
     def test_stages_travel_apart(self, shop: Workshop) -> None:
         shop.admit(*(document(i) for i in "abc"))
-        shop.set("a", "stage = 'chunked'")
-        shop.set("b", "stage = 'embedded'")
+        shop.set("a", stage="chunked")
+        shop.set("b", stage="embedded")
         found = {b.stage: names(shop, b) for b in pump_once(shop).batches}
         assert found == {Stage.CHUNKED: ["a"], Stage.EMBEDDED: ["b"], Stage.FETCHED: ["c"]}
 
@@ -144,7 +150,7 @@ class TestBatches:
     def test_those_that_crashed_before_travel_alone(self, shop: Workshop) -> None:
         shop.admit(*(document(i) for i in "abcd"))
         for external_id in "ab":
-            shop.set(external_id, "crash_count = 1")
+            shop.set(external_id, crash_count=1)
         found = sorted(names(shop, b) for b in pump_once(shop).batches)
         assert [sorted(f) for f in found] in ([["a"], ["b"], ["c", "d"]], [["a"], ["b"], ["d", "c"]])
 
@@ -155,9 +161,9 @@ class TestTurns:
         found = pump_once(shop, embed=embed, **limits)
         ids = [item.document_id for batch in found.batches for item in batch.items]
         with shop.database.control() as connection:
-            rows = connection.execute(text("select id, tenant_id, source_id from document"))
-            known = {row.id: (row.tenant_id, row.source_id) for row in rows}
-        return [known[i] for i in ids]
+            rows = of_connection(connection).documents.values("id", "tenant_id", "source_id")
+        known = {key: place for key, *place in rows}
+        return [(tenant, source) for tenant, source in (known[i] for i in ids)]
 
     @pytest.mark.parametrize(("stage", "in_flight"), [("fetched", 320), ("chunked", 288)])
     def test_loads_take_turns_by_tenant_and_then_by_source(
@@ -172,7 +178,7 @@ class TestTurns:
                 one.admit(*(document(f"{page}-{n}") for n in range(due_work.SHORT_OF + 8)))
         small.admit(document("a"), document("b"))
         for one in (*loads, small):
-            one.sql("update document set stage = :stage", stage=stage)
+            one.documents.set(stage=stage)
         sent = self.sent(shop, in_flight=in_flight)
         assert len(sent) == 288
         assert sent[:2] == [(small.tenant, small.source)] * 2, "a few go before loads"
@@ -185,13 +191,14 @@ class TestTurns:
     ) -> None:
         later = Workshop(shop.database, uuid4(), uuid4())
         shop.admit(*(document(f"d{n}") for n in range(400)))
-        shop.sql("update document set stage = 'chunked' where external_id < 'd3'")
+        for n in (0, 1, 2):
+            shop.documents.set(f"d{n}%", stage="chunked")
         first = self.sent(shop, in_flight=160)
         assert {tenant for tenant, _ in first} == {shop.tenant}
-        shop.sql("update document set state = 'done' where enqueued_at is not null")
+        finish_sent(shop)
         later.admit(*(document(f"d{n}") for n in range(due_work.SHORT_OF + 16)))
         assert {tenant for tenant, _ in self.sent(shop, in_flight=80, embed=0)} == {later.tenant}
-        later.sql("update document set stage = 'chunked', enqueued_at = null")
+        later.documents.set(stage="chunked", enqueued_at=None)
         sent = [tenant for tenant, _ in self.sent(shop, in_flight=80)]
         assert abs(sent.count(later.tenant) - 40) <= 2 * due_work.BLOCK
 
@@ -220,7 +227,7 @@ class TestTurns:
         others = [Workshop(shop.database, uuid4(), uuid4()) for _ in range(5)]
         for n, one in enumerate(others):
             one.admit(document("a"))
-            one.set("a", f"due_at = now() - interval '{n} minutes'")
+            one.set("a", due_at=ago(minutes=n))
         assert {tenant for tenant, _ in self.sent(shop, in_flight=2)} == {o.tenant for o in others[3:]}
 
 
@@ -302,21 +309,21 @@ class TestBounds:
         for _ in range(due_work.SHORT_OF // due_work.BLOCK):
             turns += [b.tenant_id for b in pump_once(shop, in_flight=6).batches]
             for one in shops:
-                one.sql("update document set state = 'done' where enqueued_at is not null")
+                finish_sent(one)
         assert set(turns) == {one.tenant for one in shops}, "those whose documents are older go on for ever"
 
     def test_settled_documents_give_their_room_back(self, shop: Workshop) -> None:
         shop.admit(*(document(f"d{n}") for n in range(4)))
         pump_once(shop, in_flight=2)
-        shop.sql("update document set state = 'done' where enqueued_at is not null")
+        finish_sent(shop)
         assert sum(len(b.items) for b in pump_once(shop, in_flight=2).batches) == 2
 
     def test_a_lost_message_is_sent_again_after_a_while(self, shop: Workshop) -> None:
         shop.admit(document("a"))
         pump_once(shop, resend=60)
-        shop.set("a", "enqueued_at = now() - interval '59 seconds'")
+        shop.set("a", enqueued_at=ago(seconds=59))
         assert pump_once(shop, resend=60).batches == ()
-        shop.set("a", "enqueued_at = now() - interval '61 seconds'")
+        shop.set("a", enqueued_at=ago(seconds=61))
         assert len(pump_once(shop, resend=60).batches) == 1
 
     def test_what_is_being_worked_on_is_not_noted_as_unsent(self, shop: Workshop) -> None:
@@ -334,7 +341,7 @@ class TestBounds:
             work.postpone(connection, claimed, claimed.ids, delay=60, reason="busy")
         assert (shop.row("a")["turn"], shop.row("b")["turn"]) == (None, 0)
         assert names(shop, pump_once(shop).batches[0]) == ["b"]
-        shop.set("a", "due_at = now()")
+        shop.set("a", due_at=ago())
         assert names(shop, pump_once(shop).batches[0]) == ["a"]
         assert shop.row("a")["turn"] is not None
 
@@ -342,7 +349,7 @@ class TestBounds:
         shop.admit(*(document(f"d{n:02}") for n in range(20)))
         shop.sql("update document set turn = default, lane = default")
         assert sum(len(batch.items) for batch in pump_once(shop).batches) == 20
-        assert {row["turn"] for row in shop.sql("select distinct turn from document")} == {0, 8, 16}
+        assert {row["turn"] for row in shop.documents()} == {0, 8, 16}
 
     def test_a_message_the_broker_did_not_take_is_sent_at_the_next_look(self, shop: Workshop) -> None:
         shop.admit(document("a"), document("b"))
@@ -376,7 +383,7 @@ class TestCrashes:
         (letter,) = shop.dead_letters()
         assert (shop.row("poison")["state"], letter["crash_count"], letter["code"]) == ("dead", 3, "E003")
         assert "3 times" in letter["reason"]
-        assert shop.value("select outcome from run_item") == "dead"
+        assert shop.run_items.one()["outcome"] == "dead"
         assert pump_once(shop) == due_work.PumpResult()
 
     def test_crashes_of_different_stages_do_not_add_up(self, shop: Workshop) -> None:
@@ -399,6 +406,6 @@ class TestCrashes:
 def test_the_pump_sends_lost_syncs_again(shop: Workshop) -> None:
     run = shop.open_run()
     assert pump_once(shop, resend=60).syncs == ()
-    shop.sql("update sync_run set enqueued_at = now() - interval '61 seconds'")
+    shop.runs.set(enqueued_at=ago(seconds=61))
     assert pump_once(shop, resend=60).syncs == ((shop.tenant, shop.source, run),)
     assert pump_once(shop, resend=60).syncs == ()

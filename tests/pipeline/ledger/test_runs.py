@@ -7,6 +7,7 @@ import pytest
 from pipeline.documents import Listing, Page
 from pipeline.errors import SourceUnavailable
 from pipeline.ledger import admission, runs, sources, work
+from tests.ledger import ago, ahead
 from tests.pipeline.workshop import Workshop, document, paragraphs, problem
 
 
@@ -32,7 +33,7 @@ def due(shop: Workshop) -> list[str]:
 
 
 def exists(shop: Workshop, run: int) -> bool:
-    return bool(shop.value("select count(*) from sync_run where id = :id", id=run))
+    return bool(len(shop.runs(id=run)))
 
 
 class TestOpening:
@@ -45,7 +46,7 @@ class TestOpening:
         assert found.id == run
 
     def test_a_document_that_waits_keeps_its_source_from_no_walk(self, shop: Workshop) -> None:
-        shop.sql("update source set next_sync_at = now()")
+        shop.sources.set(next_sync_at=ago())
         first = shop.open_run()
         shop.admit(document("a"), run=first)
         assert due(shop) == []
@@ -183,7 +184,7 @@ class TestFailing:
         row = shop.run(run)
         assert (row.state, row.error) == ("failed", "the source is away")
         assert shop.row("a")["state"] == "done"
-        assert shop.value("select outcome from run_item") == "done"
+        assert shop.run_items.one()["outcome"] == "done"
 
     def test_a_closed_run_cannot_fail_any_more(self, shop: Workshop) -> None:
         run = shop.open_run()
@@ -207,16 +208,16 @@ class TestSending:
     def test_a_lost_message_is_sent_again_after_a_while(self, shop: Workshop) -> None:
         run = shop.open_run()
         assert sync_due(shop) == []
-        shop.sql("update sync_run set enqueued_at = now() - interval '61 seconds'")
+        shop.runs.set(enqueued_at=ago(seconds=61))
         assert sync_due(shop) == [run]
         assert sync_due(shop) == []
 
     def test_not_while_somebody_walks(self, shop: Workshop) -> None:
         run = shop.open_run()
-        shop.sql("update sync_run set enqueued_at = null")
-        shop.sql("update source set sync_lease_until = now() + interval '1 minute'")
+        shop.runs.set(enqueued_at=None)
+        shop.sources.set(sync_lease_until=ahead(minutes=1))
         assert sync_due(shop) == []
-        shop.sql("update source set sync_lease_until = now() - interval '1 second'")
+        shop.sources.set(sync_lease_until=ago(seconds=1))
         assert sync_due(shop) == [run]
 
     def test_a_wait_that_was_asked_for_is_no_failure(self, shop: Workshop) -> None:
@@ -242,12 +243,12 @@ class TestSending:
             assert runs.postpone(connection, run, delay=60, error="busy") == 1
             assert runs.postpone(connection, run, delay=60, error="busy still") == 2
         assert sync_due(shop) == []
-        shop.sql("update sync_run set due_at = now()")
+        shop.runs.set(due_at=ago())
         assert sync_due(shop) == [run]
         assert shop.run(run).error == "busy still"
 
     def test_nothing_is_sent_for_a_walk_that_is_over(self, shop: Workshop) -> None:
         run = shop.open_run()
-        shop.sql("update sync_run set enqueued_at = null")
+        shop.runs.set(enqueued_at=None)
         walked(shop, run)
         assert sync_due(shop) == []

@@ -16,6 +16,7 @@ from pipeline.errors import DocumentRejected
 from pipeline.ledger import Limits, admission, due_work, overview, runs, search_indexes, upkeep, work
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import indexes
+from tests.ledger import Ledger, ago, of_connection
 from tests.pipeline.shelf import LIMITS, Shelf
 from tests.pipeline.workshop import Workshop, document, problem
 
@@ -161,7 +162,7 @@ def kept_figures(sql: psycopg.Connection[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def test_figures_are_those_of_the_rows_whatever_happens_to_them(
-    shop: Workshop, omniscient: psycopg.Connection[Any]
+    shop: Workshop, omniscient: psycopg.Connection[Any], ledger: Ledger
 ) -> None:
     def agree() -> None:
         assert kept_figures(omniscient) == true_figures(omniscient)
@@ -175,16 +176,17 @@ def test_figures_are_those_of_the_rows_whatever_happens_to_them(
     shop.index()
     agree()
     shop.admit(document("a", "edited"), run=shop.open_run())
-    shop.set("b", "hidden = true")
-    shop.set("c", "state = 'dead'")
+    shop.set("b", hidden=True)
+    shop.set("c", state="dead")
     shop.admit_page(Page(cursor={}, deleted=("d",)))
     agree()
-    omniscient.execute("delete from document where external_id in ('a', 'd', 'e')")
-    omniscient.execute("delete from sync_run where id = %s", (run,))
+    for name in ("a", "d", "e"):
+        ledger.documents.clear(name)
+    ledger.runs.clear(run)
     agree()
     assert omniscient.execute("select count(*) from run_count where run_id = %s", (run,)).fetchone() == (0,)
     with shop.database.control() as connection:
-        connection.execute(text("delete from document"))
+        of_connection(connection).documents.clear()
     agree()
 
 
@@ -194,24 +196,20 @@ def test_an_index_gets_what_became_searchable_without_another_look_at_all(shop: 
     shelf = Shelf(shop)
     shelf.fill()
     assert shelf.due() == []
-    assert shop.value("select walked_at is not null from search_index where status = 'building'")
+    assert shop.indexes.one(status="building")["walked_at"] is not None
     shop.admit(document("b", "three"), document("c", "four"))
     shop.index()
     (due,) = shelf.due()
     assert {item.document_id for item in due.items} == {shop.id("b"), shop.id("c")}
 
 
-def test_what_nobody_noted_is_found_when_all_are_checked(
-    shop: Workshop, omniscient: psycopg.Connection[Any]
-) -> None:
+def test_what_nobody_noted_is_found_when_all_are_checked(shop: Workshop, ledger: Ledger) -> None:
     shop.admit(document("a", "one"))
     shop.index()
     shelf = Shelf(shop)
     shelf.fill()
     shelf.due()
-    omniscient.execute(
-        "update index_document set version = 0, wanted = 0 where index_id = %s", (shelf.index.id,)
-    )
+    ledger.indexed.set(shelf.index.id, version=0, wanted=0)
     assert shelf.due() == []
     with shop.database.control() as connection:
         search_indexes.restart_check(connection, shelf.index.id)
@@ -255,13 +253,12 @@ def test_old_rows_go_in_small_transactions_tombstones_that_were_never_searchable
     shop.admit(*(document(name) for name in "abc"), document("young"), document("living"))
     shop.admit_page(Page(cursor={}, deleted=("a", "b", "c", "young")))
     for name in ("a", "b", "c", "living"):
-        shop.set(name, "first_seen_at = now() - interval '31 days'")
+        shop.set(name, first_seen_at=ago(days=31))
     monkeypatch.setattr(upkeep, "TRIMMED", 2)
     assert trim(shop.database, "document")
-    assert shop.value("select count(*) from document") == 3
+    assert len(shop.documents()) == 3
     assert not trim(shop.database, "document")
-    rows = shop.sql("select external_id from document order by 1")
-    assert [row["external_id"] for row in rows] == ["living", "young"]
+    assert shop.documents.values("external_id") == ["living", "young"]
 
 
 def test_letters_of_versions_that_were_replaced_are_settled_and_go(shop: Workshop) -> None:
@@ -270,15 +267,16 @@ def test_letters_of_versions_that_were_replaced_are_settled_and_go(shop: Worksho
         claimed = shop.claim("a")
         with shop.database.tenant(shop.tenant) as connection:
             work.fail(connection, claimed, claimed.ids, DocumentRejected("x"), delay=0, dead=True)
-    told = shop.sql("select version, resolution from dead_letter order by version")
-    assert [(row["version"], row["resolution"]) for row in told] == [
+    assert shop.dead.values("version", "resolution") == [
         (1, "replaced"),
         (2, "replaced"),
         (3, None),
     ]
-    shop.sql("update dead_letter set resolved_at = resolved_at - interval '31 days'")
+    for letter in shop.dead():
+        if letter["resolved_at"]:
+            shop.dead.set(letter["id"], resolved_at=ago(days=31))
     trim(shop.database, "dead_letter")
-    assert shop.value("select count(*) from dead_letter") == 1
+    assert len(shop.dead()) == 1
 
 
 def test_documents_of_another_pipeline_are_queued_some_at_a_time(
@@ -301,7 +299,7 @@ def test_of_scheduled_runs_that_only_leave_out_the_same_item_the_newest_stays(sh
         ids.append(shop.open_run(trigger="schedule"))
         shop.admit_page(Page(cursor={}, failed=(problem(name),)), run=ids[-1])
         shop.close_run(ids[-1])
-    assert [row["id"] for row in shop.sql("select id from sync_run order by id")] == [ids[1], ids[3]]
+    assert [row["id"] for row in shop.runs()] == [ids[1], ids[3]]
 
 
 @pytest.mark.parametrize(
@@ -324,7 +322,7 @@ def test_indexes_are_built_with_the_memory_that_they_need_or_what_the_server_all
     """A graph that does not fit is finished on disk, many times more slowly; a parallel build clears what it may take."""
     shop.admit(document("a", "one"))
     shop.index()
-    shop.set("a", f"chunk_count = {chunks}")
+    shop.set("a", chunk_count=chunks)
     omniscient.execute("create table seen (memory text); grant insert on seen to public")
     omniscient.execute("""
         create function note() returns event_trigger language plpgsql as
@@ -341,16 +339,14 @@ def test_indexes_are_built_with_the_memory_that_they_need_or_what_the_server_all
 
 @pytest.mark.parametrize(("minutes", "due"), [(10, False), (60, True)])
 def test_words_of_many_chunks_are_not_counted_after_each_change(
-    shop: Workshop, omniscient: psycopg.Connection[Any], minutes: int, due: bool
+    shop: Workshop, ledger: Ledger, minutes: int, due: bool
 ) -> None:
     """Two million are counted once in half an hour; a run does not wait for that."""
     shop.admit(document("a", "one"))
     shop.index()
     with shop.database.tenant(shop.tenant) as connection:
         term_statistics.refresh(connection, shop.tenant, 1)
-    omniscient.execute(
-        "update index_stat set chunks = 2000000, refreshed_at = now() - make_interval(mins => %s)", (minutes,)
-    )
+    ledger.statistics.set(chunks=2_000_000, refreshed_at=ago(minutes=minutes))
     run = shop.open_run()
     shop.admit(document("a", "two"), run=run)
     shop.index()
@@ -362,15 +358,13 @@ def test_words_of_many_chunks_are_not_counted_after_each_change(
         assert upkeep.tenants_to_count(connection) == [shop.tenant] * due
 
 
-def test_words_of_many_more_chunks_are_counted_at_once(
-    shop: Workshop, omniscient: psycopg.Connection[Any]
-) -> None:
+def test_words_of_many_more_chunks_are_counted_at_once(shop: Workshop, ledger: Ledger) -> None:
     shop.admit(document("a", "one"))
     shop.index()
     with shop.database.tenant(shop.tenant) as connection:
         term_statistics.refresh(connection, shop.tenant, 1)
-    omniscient.execute("update index_stat set chunks = 20000, refreshed_at = now() - interval '1 second'")
+    ledger.statistics.set(chunks=20_000, refreshed_at=ago(seconds=1))
     for chunks, due in ((70_000, False), (90_000, True)):
-        shop.set("a", f"chunk_count = {chunks}")
+        shop.set("a", chunk_count=chunks)
         with shop.database.control() as connection:
             assert upkeep.tenants_to_count(connection) == [shop.tenant] * due

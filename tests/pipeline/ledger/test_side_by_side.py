@@ -29,6 +29,7 @@ from pipeline.ledger import (
 from pipeline.ledger.search_indexes import IndexedDocument
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import active_index
+from tests.ledger import ago
 from tests.pipeline.ledger.conftest import Others
 from tests.pipeline.picky import through
 from tests.pipeline.shelf import LIMITS, Shelf, first
@@ -63,15 +64,15 @@ def test_clearing_beside_a_step_that_writes_chunks_leaves_none(
     others.open()
     writes.result(30)
     cleared.result(30)
-    assert alone.sql("select * from document") == []
-    assert alone.sql("select * from chunk") == []
+    assert alone.documents() == []
+    assert alone.chunks() == []
 
 
 def test_chunks_left_by_an_earlier_document_of_the_name_give_way_to_the_new_text(shop: Workshop) -> None:
     for edition in ("Old words.", "Older words.", "The oldest words."):
         shop.admit(document("a", edition))
         shop.index()
-    shop.sql("delete from document")
+    shop.documents.clear()
     assert shop.contents("a") == ["The oldest words."]
     shop.admit(document("a", "New words."))
     shop.index()
@@ -93,7 +94,7 @@ def test_clearing_waits_for_the_page_that_is_stored_and_stops_the_next(
         page = Page(cursor={}, documents=(document("a", "edited"), document("b")))
         runs.add(connection, run, admission.admit(connection, alone.where(run), page))
     cleared.result(30)
-    assert alone.sql("select * from document") == []
+    assert alone.documents() == []
     assert (alone.run(run).state, alone.run(run).queued) == ("failed", 2)
     with pytest.raises(LeaseLost), alone.database.tenant(alone.tenant) as connection:
         sources.renew(connection, alone.source, token, lease=LEASE)
@@ -151,22 +152,15 @@ def look(shelf: Shelf) -> list[due_work.Batch]:
 def test_a_letter_about_a_fill_waits_for_nobody_who_writes_the_document(shelf: Shelf, others: Others) -> None:
     shop = shelf.shop
     assert shelf.due()
-    shop.sql(
-        """update index_document set crash_count = 3, lease_token = gen_random_uuid(),
-           lease_until = now() - interval '1 s' where index_id = :i and document_id = :id""",
-        i=shelf.index.id,
-        id=shop.id("b"),
-    )
+    shelf.kill("b")
     others.gate("before insert on chunk for each row")
     indexed = others.begin(lambda: through_all(shop))
     looked = others.begin(lambda: look(shelf), waiting=2)
     others.open()
     looked.result(30)
     indexed.result(30)
-    assert [(r["state"], r["waits"], r["attempts"]) for r in shop.sql("select * from document")] == [
-        ("done", 0, 0)
-    ] * 2
-    assert [letter["stage"] for letter in shop.sql("select stage from dead_letter")] == ["fill"]
+    assert [(r["state"], r["waits"], r["attempts"]) for r in shop.documents()] == [("done", 0, 0)] * 2
+    assert [letter["stage"] for letter in shop.dead()] == ["fill"]
 
 
 def test_the_pump_waits_for_no_fill_that_somebody_notes_while_it_holds_another(
@@ -174,11 +168,9 @@ def test_the_pump_waits_for_no_fill_that_somebody_notes_while_it_holds_another(
 ) -> None:
     shop = shelf.shop
     assert shelf.due()
-    shop.sql("update index_document set enqueued_at = null")
+    shop.indexed.set(enqueued_at=None)
     ids = sorted([shop.id("a"), shop.id("b")])
-    shop.sql(
-        "update index_document set due_at = now() - interval '1 minute' where document_id = :id", id=ids[1]
-    )
+    shop.indexed.set({"document_id": ids[1]}, due_at=ago(minutes=1))
     moment = f"when (new.document_id = '{ids[0]}' and new.wanted > old.wanted)"
     others.gate(f"before update on index_document for each row {moment}")
     indexed = others.begin(lambda: through_all(shop))
@@ -187,7 +179,7 @@ def test_the_pump_waits_for_no_fill_that_somebody_notes_while_it_holds_another(
     sent = [i.document_id for due in looked.result(30) for i in due.items]
     indexed.result(30)
     assert sent == [ids[1]], "the other one is being written"
-    assert {r["waits"] for r in shop.sql("select waits from document")} == {0}
+    assert {r["waits"] for r in shop.documents()} == {0}
 
 
 def test_words_of_a_document_that_comes_while_words_are_counted_are_counted_later(
@@ -210,7 +202,7 @@ def test_words_of_a_document_that_comes_while_words_are_counted_are_counted_late
         assert upkeep.tenants_to_count(connection) == [alone.tenant]
     with alone.database.tenant(alone.tenant) as connection:
         term_statistics.refresh(connection, alone.tenant, index.id)
-    assert alone.sql("select * from lexeme_stat where lexeme = 'quay'")
+    assert alone.lexemes(lexeme="quay")
     with alone.database.control() as connection:
         assert upkeep.tenants_to_count(connection) == []
 
@@ -223,9 +215,8 @@ def test_a_switch_beside_a_worker_is_no_deadlock(alone: Workshop, others: Others
     shelf = Shelf(alone, strategy="fixed")
     shelf.fill()
     for name in (last, first_, second):  # as they lie in the tables now
-        alone.set(name, "waits = 0")
-        statement = "update index_document set chunk_count = 7 where index_id = :i and document_id = :id"
-        alone.sql(statement, i=shelf.index.id, id=alone.id(name))
+        alone.set(name, waits=0)
+        alone.indexed.set({"index_id": shelf.index.id, "document_id": alone.id(name)}, chunk_count=7)
 
     def adopt() -> None:
         with alone.database.tenant(alone.tenant) as connection:
@@ -241,7 +232,7 @@ def test_a_switch_beside_a_worker_is_no_deadlock(alone: Workshop, others: Others
         adopted = others.begin(adopt, waiting=2)
     worker.result(30)
     adopted.result(30)
-    assert {row["chunk_count"] for row in alone.sql("select chunk_count from document")} == {7}
+    assert {row["chunk_count"] for row in alone.documents()} == {7}
 
 
 def test_an_index_that_begins_beside_a_write_gets_the_document_too(alone: Workshop, others: Others) -> None:
@@ -272,7 +263,7 @@ def test_an_index_that_waits_for_a_build_to_begin_stops_no_write(alone: Workshop
 def test_a_run_is_opened_while_its_source_is_cleared(alone: Workshop, others: Others) -> None:
     """The pump opens it: for as long as that takes, nobody else would have a turn."""
     alone.admit(document("a"))
-    alone.sql("update sync_run set state = 'finished', finished_at = now()")
+    alone.runs.set(state="finished", finished_at=ago())
 
     def open_run() -> int | None:
         with alone.database.tenant(alone.tenant) as connection:
@@ -290,7 +281,7 @@ def test_a_removed_document_that_comes_back_is_not_taken_for_an_old_one(
 ) -> None:
     alone.admit(document("a"))
     alone.admit_page(Page(cursor={}, deleted=("a",)))
-    alone.set("a", "first_seen_at = now() - interval '40 days'")
+    alone.set("a", first_seen_at=ago(days=40))
     run = alone.open_run()
 
     def trim() -> None:
@@ -383,7 +374,7 @@ def test_a_document_that_somebody_fills_at_this_moment_is_not_sent_to_be_filled(
 ) -> None:
     shop, ids = shelf.shop, {shelf.shop.id(name) for name in "ab"}
     assert shelf.due()
-    shop.sql("update index_document set enqueued_at = null")
+    shop.indexed.set(enqueued_at=None)
     others.gate(
         """before update of enqueued_at on index_document for each row
            when (new.enqueued_at is not null and new.lease_token is null)"""
@@ -424,7 +415,7 @@ def test_a_list_of_ids_by_an_old_configuration_ends_with_the_piece_that_comes_in
         runs.add_id_list(connection, run, 1, piece)
         configured = others.begin(configure_anew)
     configured.result(30)
-    assert alone.sql("select * from walk_piece") == []
+    assert alone.walk_pieces() == []
 
 
 def test_a_walk_goes_on_in_the_project_to_which_its_source_moves(shop: Workshop) -> None:
@@ -464,5 +455,5 @@ def test_a_walk_that_begins_while_its_source_is_configured_anew_is_not_one_by_th
         walked = others.begin(lambda: go_on(alone, source, run))
     with pytest.raises(SourceUnavailable, match="another configuration"):
         walked.result(30)
-    assert (source.begun_at, alone.value("select sync_token from source")) == ([], None)
+    assert (source.begun_at, alone.sources.one()["sync_token"]) == ([], None)
     assert go_on(alone, source, run, config_hash="c2")

@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.errors import LeaseLost
 from pipeline.ledger import runs, source_id, sources
+from tests.ledger import ago
 from tests.pipeline.workshop import Workshop
 
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -42,12 +43,12 @@ def claim(shop: Workshop, lease: float = 60) -> UUID | None:
 
 class TestRegistering:
     def test_the_same_again_keeps_where_it_stands(self, shop: Workshop) -> None:
-        shop.sql("update source set cursor = '{\"n\": 3}', stamp = 's', pipeline_version = 'p'")
+        shop.sources.set(cursor={"n": 3}, stamp="s", pipeline_version="p")
         row = register(shop, kind="markdown")
         assert (row.cursor, row.stamp, row.pipeline_version, row.kind) == ({"n": 3}, "s", "p", "markdown")
 
     def test_another_configuration_begins_at_the_start(self, shop: Workshop) -> None:
-        shop.sql("update source set cursor = '{\"n\": 3}', stamp = 's'")
+        shop.sources.set(cursor={"n": 3}, stamp="s")
         row = register(shop, config_hash="c2")
         assert (row.cursor, row.stamp) == (None, None)
 
@@ -78,22 +79,22 @@ class TestRegistering:
 class TestBeingDue:
     def test_only_when_the_time_has_come(self, shop: Workshop) -> None:
         assert due(shop) == []
-        shop.sql("update source set next_sync_at = :t", t=LATER)
+        shop.sources.set(next_sync_at=LATER)
         assert due(shop) == []
-        shop.sql("update source set next_sync_at = :t", t=PAST)
+        shop.sources.set(next_sync_at=PAST)
         assert due(shop) == [shop.source]
 
     def test_the_walk_has_a_time_of_its_own(self, shop: Workshop) -> None:
-        shop.sql("update source set next_walk_at = :t", t=PAST)
+        shop.sources.set(next_walk_at=PAST)
         assert due(shop) == [shop.source]
 
     @pytest.mark.parametrize("column", ["paused_at", "removed_at"])
     def test_neither_paused_nor_removed(self, shop: Workshop, column: str) -> None:
-        shop.sql(f"update source set next_sync_at = :t, watch = true, {column} = now()", t=PAST)
+        shop.sources.set(next_sync_at=PAST, watch=True, **{column: ago()})
         assert (due(shop), watched(shop)) == ([], [])
 
     def test_not_while_a_run_is_open(self, shop: Workshop) -> None:
-        shop.sql("update source set next_sync_at = :t, watch = true", t=PAST)
+        shop.sources.set(next_sync_at=PAST, watch=True)
         run = shop.open_run()
         assert (due(shop), watched(shop)) == ([], [])
         with shop.database.tenant(shop.tenant) as connection:
@@ -105,11 +106,11 @@ class TestBeingDue:
         for _ in range(9):
             with shop.database.tenant(shop.tenant) as connection:
                 sources.failed(connection, shop.source, "it refuses the key", PAST)
-            shop.sql("update source set next_walk_at = :t, watch = true", t=PAST)
+            shop.sources.set(next_walk_at=PAST, watch=True)
             assert (due(shop), watched(shop)) == ([], []), "it is called on every tick"
-            pauses.append(shop.value("select extract(epoch from retry_at - now()) from source"))
+            pauses.append((shop.sources.one()["retry_at"] - ago()).total_seconds())
         assert [round(p / 60) for p in pauses] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-        shop.sql("update source set retry_at = now()")
+        shop.sources.set(retry_at=ago())
         assert (due(shop), watched(shop)) == ([shop.source], [shop.source])
 
     @pytest.mark.parametrize("by", ["resume", "configuration"])
@@ -128,7 +129,7 @@ class TestBeingDue:
         for paused in (True, True, False):
             with shop.database.tenant(shop.tenant) as connection:
                 sources.pause(connection, shop.source, paused=paused)
-            times.append(shop.value("select paused_at from source"))
+            times.append(shop.sources.one()["paused_at"])
         assert times[0] == times[1] is not None
         assert times[2] is None
 
@@ -165,8 +166,8 @@ class TestHoldingTheSync:
             sources.release(connection, shop.source, first)
         with pytest.raises(LeaseLost), shop.database.tenant(shop.tenant) as connection:
             sources.renew(connection, shop.source, first, lease=60, cursor={"mine": "first"})
-        assert shop.value("select cursor from source") is None
-        assert shop.value("select sync_token from source") == second
+        assert shop.sources.one()["cursor"] is None
+        assert shop.sources.one()["sync_token"] == second
 
     def test_holding_renews(self, shop: Workshop) -> None:
         token = claim(shop, lease=-1)
@@ -204,7 +205,7 @@ class TestOutcome:
         assert row.last_sync_at is not None
 
     def test_a_sync_without_a_walk_keeps_the_time_of_the_next(self, shop: Workshop) -> None:
-        shop.sql("update source set next_walk_at = :t", t=LATER)
+        shop.sources.set(next_walk_at=LATER)
         with shop.database.tenant(shop.tenant) as connection:
             sources.completed(
                 connection,
@@ -215,4 +216,4 @@ class TestOutcome:
                 next_walk_at=LATER + timedelta(days=1),
                 walked=False,
             )
-        assert shop.value("select next_walk_at from source") == LATER
+        assert shop.sources.one()["next_walk_at"] == LATER

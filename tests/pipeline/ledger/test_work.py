@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import uuid4
 
 import pytest
@@ -16,6 +17,7 @@ from pipeline.documents import Chunk, Document, Page
 from pipeline.errors import DocumentRejected, EmbedderUnavailable, LarderError
 from pipeline.ledger import Item, Stage, admission, runs, sources, work
 from pipeline.ledger.search_indexes import IndexedDocument
+from tests.ledger import ago
 from tests.pipeline.workshop import LEASE, Workshop, document, paragraphs
 
 
@@ -39,12 +41,8 @@ def finish(shop: Workshop, claimed: work.Claim) -> int:
 
 
 def seconds_until(shop: Workshop, external_id: str, column: str) -> float:
-    return float(
-        shop.value(
-            f"select extract(epoch from {column} - now()) from document where id = :id",
-            id=shop.id(external_id),
-        )
-    )
+    due: datetime = shop.row(external_id)[column]
+    return (due - ago()).total_seconds()
 
 
 class TestClaiming:
@@ -85,7 +83,7 @@ class TestClaiming:
     @pytest.mark.parametrize("state", ["done", "dead"])
     def test_settled_documents_are_skipped(self, shop: Workshop, state: str) -> None:
         shop.admit(document("a"))
-        shop.set("a", f"state = '{state}'")
+        shop.set("a", state=state)
         assert shop.claim("a").ids == []
 
     def test_the_crash_is_counted_before_the_work(self, shop: Workshop) -> None:
@@ -106,7 +104,7 @@ class TestClaiming:
     ) -> None:
         shop.admit(document("poison"), document("innocent"), document("late"))
         for external_id in ("poison", "innocent"):
-            shop.set(external_id, "crash_count = 1")
+            shop.set(external_id, crash_count=1)
         assert shop.claim("poison", "innocent", "late").ids == [shop.id("late")]
         assert shop.claim("innocent").ids == [shop.id("innocent")]
 
@@ -121,7 +119,7 @@ class TestClaiming:
         shop.admit(document("a"))
         fail(shop, shop.claim("a"), EmbedderUnavailable("busy", retry_after=60))
         assert shop.claim("a").ids == []
-        shop.set("a", "due_at = now()")
+        shop.set("a", due_at=ago())
         assert shop.claim("a").ids == [shop.id("a")]
 
     def test_it_tells_what_a_store_must_know(self, shop: Workshop) -> None:
@@ -134,7 +132,7 @@ class TestClaiming:
     def test_renewing_moves_only_our_leases(self, shop: Workshop) -> None:
         shop.admit(document("a"), document("b"))
         claimed = shop.claim("a", "b", lease=1)
-        shop.set("b", f"lease_token = '{uuid4()}'")
+        shop.set("b", lease_token=uuid4())
         with shop.database.tenant(shop.tenant) as connection:
             work.renew(connection, claimed, lease=500)
         assert seconds_until(shop, "a", "lease_until") > 400
@@ -144,7 +142,7 @@ class TestClaiming:
 class TestMovingOn:
     def test_the_next_stage_starts_with_a_clean_slate(self, shop: Workshop) -> None:
         shop.admit(document("a"))
-        shop.set("a", "last_error = 'x', crash_count = 1")
+        shop.set("a", last_error="x", crash_count=1)
         claimed = shop.claim("a")
         with shop.database.tenant(shop.tenant) as connection:
             ready = work.advance(connection, claimed, claimed.ids, Stage.CHUNKED)
@@ -157,7 +155,7 @@ class TestMovingOn:
             None,
         )
         assert row["enqueued_at"] is None, "it is chosen by turns"
-        shop.set("a", "due_at = now() - interval '1 hour'")
+        shop.set("a", due_at=ago(hours=1))
         claimed = shop.claim("a", stage=Stage.CHUNKED)
         assert seconds_until(shop, "a", "due_at") < -3000, "it keeps its turn"
         with shop.database.tenant(shop.tenant) as connection:
@@ -167,7 +165,7 @@ class TestMovingOn:
 
     def test_giving_back_is_no_crash(self, shop: Workshop) -> None:
         shop.admit(document("a"))
-        shop.set("a", "stage = 'embedded', crash_count = 1")
+        shop.set("a", stage="embedded", crash_count=1)
         claimed = shop.claim("a", stage=Stage.EMBEDDED)
         with shop.database.tenant(shop.tenant) as connection:
             again = work.put_back(connection, claimed, claimed.ids, Stage.CHUNKED)
@@ -182,7 +180,7 @@ class TestMovingOn:
     def test_finishing_makes_the_wanted_version_the_searchable_one(self, shop: Workshop) -> None:
         run = shop.open_run()
         shop.admit(document("a"), run=run)
-        shop.set("a", "attempts = 3")
+        shop.set("a", attempts=3)
         claimed = shop.claim("a")
         assert finish(shop, claimed) == 1
         row = shop.row("a")
@@ -203,20 +201,20 @@ class TestMovingOn:
             None,
         )
         assert row["last_indexed"] is not None
-        assert shop.value("select outcome from run_item") == "done"
+        assert shop.run_items.one()["outcome"] == "done"
 
     def test_finishing_resolves_the_dead_letter(self, shop: Workshop) -> None:
         shop.admit(document("a"))
         fail(shop, shop.claim("a"), DocumentRejected("x"), dead=True)
         assert len(shop.dead_letters()) == 1
-        shop.set("a", "state = 'pending', due_at = now()")
+        shop.set("a", state="pending", due_at=ago())
         finish(shop, shop.claim("a"))
         assert shop.dead_letters() == []
 
     def test_a_version_that_is_searchable_already_is_not_finished_again(self, shop: Workshop) -> None:
         shop.admit(document("a"))
         claimed = shop.claim("a")
-        shop.set("a", "indexed_version = 1")
+        shop.set("a", indexed_version=1)
         assert finish(shop, claimed) == 0
         assert shop.row("a")["generation"] == 0
 
@@ -237,7 +235,7 @@ class TestLateFinishers:
             work.renew(connection, late, lease=9999)
         assert shop.row("a") == before
         assert shop.dead_letters() == []
-        assert shop.value("select outcome from run_item") is None
+        assert shop.run_items.one()["outcome"] is None
 
     def test_a_result_that_skipped_the_question_settles_nothing(self, shop: Workshop) -> None:
         shop.admit(document("a", paragraphs(2)))
@@ -247,8 +245,8 @@ class TestLateFinishers:
         with shop.database.tenant(shop.tenant) as connection:
             results = [IndexedDocument(document_id=i, version=1, chunks=9, written=9) for i in late.ids]
             assert work.finish(connection, late, results) == 0
-        assert shop.value("select outcome from run_item") is None
-        assert shop.value("select count(*) from chunk_stage") == 2
+        assert shop.run_items.one()["outcome"] is None
+        assert len(shop.staged_chunks()) == 2
 
 
 class TestFailing:
@@ -259,25 +257,25 @@ class TestFailing:
         assert (row["state"], row["attempts"], row["crash_count"]) == ("pending", 1, 0)
         assert (row["lease_token"], row["enqueued_at"], row["last_error"]) == (None, None, "busy (wait)")
         assert 55 < seconds_until(shop, "a", "due_at") <= 60
-        assert shop.value("select outcome from run_item") is None
+        assert shop.run_items.one()["outcome"] is None
 
     def test_what_will_not_work_is_laid_aside_with_its_reason(self, shop: Workshop) -> None:
         shop.admit(document("a", "the secret text"))
-        shop.set("a", "stage = 'chunked'")
+        shop.set("a", stage="chunked")
         claimed = shop.claim("a", stage=Stage.CHUNKED)
         fail(shop, claimed, DocumentRejected("broken", fix="mend it"), dead=True)
         (letter,) = shop.dead_letters()
         assert (letter["stage"], letter["code"], letter["reason"]) == ("chunked", "E003", "broken (mend it)")
         assert (letter["version"], letter["attempts"], letter["document_id"]) == (1, 1, shop.id("a"))
         assert shop.row("a")["state"] == "dead"
-        assert shop.value("select outcome from run_item") == "dead"
+        assert shop.run_items.one()["outcome"] == "dead"
         assert "secret" not in str(dict(letter))
 
     def test_one_letter_per_version(self, shop: Workshop) -> None:
         shop.admit(document("a"))
         for _ in range(2):
             fail(shop, shop.claim("a"), DocumentRejected("x"), dead=True)
-            shop.set("a", "state = 'pending', due_at = now()")
+            shop.set("a", state="pending", due_at=ago())
         assert len(shop.dead_letters()) == 1
         shop.admit(document("a", "edited"))
         fail(shop, shop.claim("a"), DocumentRejected("x"), dead=True)
@@ -307,8 +305,7 @@ class TestCounting:
         with shop.database.tenant(shop.tenant) as connection:
             runs.count_texts(connection, versions, {a: 3}, {}, {})
             assert runs.count_texts(connection, versions, {a: 2}, {a: 4}, {}) == 1
-        (row,) = shop.sql("select texts_embedded, texts_reused from run_item")
-        assert (row["texts_embedded"], row["texts_reused"]) == (5, 1)
+        assert shop.run_items.values("texts_embedded", "texts_reused") == [(5, 1)]
 
 
 # The experiment ----------------------------------------------------------------------------------
@@ -373,8 +370,7 @@ def storm(shop: Workshop) -> list[LarderError]:
     for thread in threads:
         thread.join()
     for _ in range(10):
-        shop.sql("""update document set lease_token = null, lease_until = null, due_at = now()
-                    where state = 'pending'""")
+        shop.documents.set({"state": "pending"}, lease_token=None, lease_until=None, due_at=ago())
         if not shop.items():
             break
         shop.index()
@@ -386,8 +382,8 @@ def test_versions_in_any_order_leave_no_damage(alone: Workshop, audit: Callable[
     faults = storm(alone)
     assert faults == []
     assert audit() == {"unfinished": 0, "lost": 0, "stale": 0, "mixed": 0, "doubled": 0}
-    assert alone.value("select count(*) from document where state = 'done'") == DOCUMENTS
-    assert alone.value("select count(*) from run_item where outcome is distinct from 'done'") == 0
+    assert len(alone.documents(state="done")) == DOCUMENTS
+    assert set(alone.run_items.values("outcome")) == {"done"}
 
 
 def test_without_the_guards_the_audit_sees_damage(

@@ -19,6 +19,7 @@ from pipeline.ledger import source_id, sources
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, cache, term_statistics
 from pipeline.search.chunk_store import ChunkStore, SearchIndex, open_index
 from pipeline.search.records import Filter, Mode, Quantization, Replacement, StoredDocument
+from tests.ledger import Ledger, of_tenant
 
 DIMENSIONS = 32
 MODEL = f"hashing-{DIMENSIONS}"
@@ -44,12 +45,13 @@ class Counting(Database):
         return rows
 
 
-class Depot:
+class Depot(Ledger):
     """One tenant with documents whose chunks are given as they are."""
 
     def __init__(self, database: Database, tenant: UUID | None = None, *, exact_below: int = 0) -> None:
         self.database = database
         self.tenant = tenant or uuid4()
+        super().__init__(of_tenant(database, self.tenant))
         self.project = uuid4()
         self.exact_below = exact_below
         self.embedder = HashingEmbedder(DIMENSIONS)

@@ -46,7 +46,7 @@ class Mirrored:
             return next(row for row in outbox.listed(connection) if row.name == self.mirror.name)
 
     def outbox(self) -> list[Any]:
-        return self.shop.sql("select * from vector_outbox order by lane, turn")
+        return self.shop.outbox()
 
     def stored(self) -> set[str]:
         """Ids in the store, without marks."""
@@ -59,10 +59,9 @@ class Mirrored:
 
     def expected(self) -> set[str]:
         """Ids that it should have by PostgreSQL."""
-        rows = self.shop.sql("""
-            select c.document_id, c.ord from chunk c join document d on d.id = c.document_id
-            where not d.hidden and not d.deleted and c.embedding is not null""")
-        return {point_id(row["document_id"], row["ord"]) for row in rows}
+        shown = self.shop.documents.values("id", hidden=False, deleted=False)
+        rows = [row for row in self.shop.chunks() if row["embedding"] is not None]
+        return {point_id(row["document_id"], row["ord"]) for row in rows if row["document_id"] in shown}
 
     def scope(self) -> Scope:
         return Scope(collection="chunks-1", tenant=self.shop.tenant)

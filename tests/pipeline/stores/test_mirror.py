@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import numpy as np
 import pytest
-from sqlalchemy import text
 
 from pipeline.database.engine import Database
 from pipeline.errors import StoreDamaged, StoreRejected, StoreUnavailable
@@ -17,6 +18,7 @@ from pipeline.ledger import search_indexes
 from pipeline.search.stores import FloatVector, Neighbour, Point, Scope, StoreStats, backlog, outbox
 from pipeline.search.stores.memory import MemoryStore
 from pipeline.search.stores.mirror import NOBODY, Mirror
+from tests.ledger import ago, ahead, of_connection
 from tests.pipeline.shelf import Shelf
 from tests.pipeline.stores.mirrored import Mirrored
 from tests.pipeline.workshop import Workshop, document, paragraphs
@@ -33,8 +35,8 @@ def beside(alone: Workshop) -> Mirrored:
 def test_pgvector_alone_writes_no_outbox(alone: Workshop) -> None:
     alone.admit(document("a", paragraphs(3)))
     alone.index()
-    assert alone.value("select count(*) from vector_outbox") == 0
-    assert alone.value("select count(*) from pg_trigger where tgname like 'vectors_%'") == 0
+    assert len(alone.outbox()) == 0
+    assert alone.sql("select from pg_trigger where tgname like 'vectors_%'") == []
 
 
 def test_a_store_is_filled_with_what_was_there_before_and_then_asked(beside: Mirrored) -> None:
@@ -46,8 +48,7 @@ def test_a_store_is_filled_with_what_was_there_before_and_then_asked(beside: Mir
 
 def test_points_carry_vector_and_attributes(beside: Mirrored) -> None:
     beside.carry()
-    rows = beside.shop.sql("select document_id, ord, embedding from chunk")
-    for row in rows:
+    for row in beside.shop.chunks():
         point = beside.store.collections["chunks-1"][
             str(beside.shop.tenant), f"{row['document_id']}:{row['ord']}"
         ]
@@ -72,10 +73,10 @@ def test_changes_are_carried_over_and_deletions_go_first(beside: Mirrored) -> No
 
 @pytest.mark.parametrize(
     ("assignment", "left"),
-    [("hidden = true", 2), ("deleted = true, hidden = true", 2), ("security_level = 'secret'", 5)],
+    [({"hidden": True}, 2), ({"deleted": True, "hidden": True}, 2), ({"security_level": "secret"}, 5)],
 )
 def test_what_is_hidden_deleted_or_restricted_leaves_the_store(
-    beside: Mirrored, assignment: str, left: int
+    beside: Mirrored, assignment: dict[str, Any], left: int
 ) -> None:
     beside.carry()
     with (
@@ -83,23 +84,21 @@ def test_what_is_hidden_deleted_or_restricted_leaves_the_store(
         if "hidden" in assignment
         else beside.shop.database.tenant(beside.shop.tenant) as connection
     ):
-        connection.execute(
-            text(f"update document set {assignment} where id = :id"), {"id": beside.shop.id("a")}
-        )
+        of_connection(connection).documents.set({"id": beside.shop.id("a")}, **assignment)
     assert [row["lane"] for row in beside.outbox()] == [0, 0, 0]
     beside.carry()
     scope = Scope(collection="chunks-1", tenant=beside.shop.tenant, security_levels=("internal",))
     assert len(beside.stored()) == left
     assert {id_.partition(":")[0] for id_ in beside.stored() if id_} >= {str(beside.shop.id("b"))}
     assert len(beside.store.near(np.ones(32, dtype="f4"), 10, scope)) == 2
-    beside.shop.set("a", "hidden = false, deleted = false, security_level = 'internal'")
+    beside.shop.set("a", hidden=False, deleted=False, security_level="internal")
     beside.carry()
     assert len(beside.stored()) == 5
 
 
 def test_steps_of_the_ledger_that_change_no_point_write_nothing(beside: Mirrored) -> None:
     beside.carry()
-    beside.shop.set("a", "last_error = 'x', attempts = 1, lease_until = now(), title = 'other'")
+    beside.shop.set("a", last_error="x", attempts=1, lease_until=ago(), title="other")
     beside.shop.admit(document("a", paragraphs(3)))
     beside.shop.index()
     assert beside.outbox() == []
@@ -108,12 +107,12 @@ def test_steps_of_the_ledger_that_change_no_point_write_nothing(beside: Mirrored
 def test_a_row_that_changes_while_it_is_carried_is_carried_again(beside: Mirrored) -> None:
     beside.carry()
     store, shop = beside.store, beside.shop
-    shop.set("a", "kind = 'decision'")
+    shop.set("a", kind="decision")
 
     class Late(MemoryStore):
         def put(self, collection: str, points: Sequence[Point]) -> None:
-            if shop.value("select kind from document where id = :id", id=shop.id("a")) == "decision":
-                shop.set("a", "kind = 'work'")
+            if shop.documents.one(id=shop.id("a"))["kind"] == "decision":
+                shop.set("a", kind="work")
             store.put(collection, points)
 
     assert Mirror(shop.database, "memory", Late()).carry(shop.tenant) == 3
@@ -125,7 +124,7 @@ def test_a_row_that_changes_while_it_is_carried_is_carried_again(beside: Mirrore
 
 def test_a_worker_whose_lease_ran_out_has_its_rows_carried_again(beside: Mirrored) -> None:
     beside.carry()
-    beside.shop.set("a", "kind = 'work'")
+    beside.shop.set("a", kind="work")
     with beside.shop.database.tenant(beside.shop.tenant) as connection:
         frozen = outbox.claim(connection, beside.shop.tenant, "memory", most=10, lease=0.0)
     assert beside.carry() == 3
@@ -158,7 +157,7 @@ def test_a_store_that_is_away_is_paused_and_nothing_is_lost(alone: Workshop) -> 
     beside = Mirrored(alone, store)
     beside.carry()
     store.error = StoreUnavailable("it is away", retry_after=7)
-    alone.set("a", "kind = 'work'")
+    alone.set("a", kind="work")
     with pytest.raises(StoreUnavailable):
         beside.mirror.carry(alone.tenant)
     row = beside.row
@@ -166,11 +165,10 @@ def test_a_store_that_is_away_is_paused_and_nothing_is_lost(alone: Workshop) -> 
     assert beside.mirror.carry(alone.tenant) == 0
     assert beside.mirror.look_after() is None
     assert [(r["crash_count"], r["attempts"], r["dead_at"]) for r in beside.outbox()] == [(0, 0, None)] * 3
-    assert 5 < alone.value("select extract(epoch from min(due_at) - now()) from vector_outbox") < 8
+    assert ahead(seconds=5) < min(alone.outbox.values("due_at")) < ahead(seconds=8)
     store.error = None
-    alone.sql("update vector_outbox set due_at = now()")
-    with alone.database.control() as connection:
-        connection.execute(text("update vector_store set due_at = now()"))
+    alone.outbox.set(due_at=ago())
+    make_due(beside)
     assert beside.carry() == 3
     assert beside.row.failures == 0
 
@@ -216,9 +214,9 @@ def test_a_batch_that_takes_longer_than_its_lease_is_nobody_elses(alone: Worksho
 def test_a_chunk_that_kills_workers_travels_alone_and_is_given_up(beside: Mirrored) -> None:
     beside.carry()
     shop = beside.shop
-    shop.set("a", "kind = 'work'")
-    shop.set("b", "kind = 'work'")
-    shop.sql("update vector_outbox set crash_count = 3 where document_id = :id and ord = 1", id=shop.id("a"))
+    shop.set("a", kind="work")
+    shop.set("b", kind="work")
+    shop.outbox.set({"document_id": shop.id("a"), "ord": 1}, crash_count=3)
     assert beside.carry() >= 4
     assert [(row["ord"], row["crash_count"]) for row in beside.outbox()] == [(1, 4)]
     assert beside.outbox()[0]["dead_at"] is not None
@@ -246,13 +244,16 @@ def test_two_workers_carry_everything_once(beside: Mirrored) -> None:
 def age(beside: Mirrored, seconds: int = 60) -> None:
     """Let a mark become old enough to be relied on."""
     with beside.shop.database.control() as connection:
-        connection.execute(text(f"update vector_store set marked_at = marked_at - interval '{seconds} s'"))
+        stores = of_connection(connection).stores
+        for one in stores():
+            if one["marked_at"]:
+                stores.set(one["name"], marked_at=one["marked_at"] - timedelta(seconds=seconds))
 
 
 def make_due(beside: Mirrored) -> None:
     """End the pause of a store."""
     with beside.shop.database.control() as connection:
-        connection.execute(text("update vector_store set due_at = now()"))
+        of_connection(connection).stores.set(due_at=ago())
 
 
 def marks(beside: Mirrored) -> list[str]:
@@ -325,7 +326,7 @@ def test_a_store_that_cannot_read_its_points_is_emptied_and_filled_anew(alone: W
     store.damaged = {"chunks-1"}
     assert store.stats(beside.scope()).points == len(beside.expected())
     if met_by == "a chunk":
-        alone.set("a", "kind = 'work'")
+        alone.set("a", kind="work")
         with pytest.raises(StoreDamaged):
             beside.mirror.carry(alone.tenant)
     else:
@@ -338,7 +339,7 @@ def test_a_store_that_cannot_read_its_points_is_emptied_and_filled_anew(alone: W
     row = beside.row
     assert (row.status, row.last_error) == ("emptying", "Error finding id")
     make_due(beside)
-    alone.sql("update vector_outbox set due_at = now()")
+    alone.outbox.set(due_at=ago())
     beside.carry()
     assert (beside.row.status, beside.row.failures) == ("ready", 0)
     assert beside.stored() == beside.expected()
@@ -396,7 +397,7 @@ def test_a_database_that_was_restored_is_noticed(beside: Mirrored) -> None:
 
 def test_what_is_under_way_when_a_store_is_emptied_is_carried_again(beside: Mirrored) -> None:
     beside.carry()
-    beside.shop.set("a", "kind = 'work'")
+    beside.shop.set("a", kind="work")
     with beside.shop.database.tenant(beside.shop.tenant) as connection:
         claimed = outbox.claim(connection, beside.shop.tenant, "memory", most=10, lease=60)
     with beside.shop.database.control() as connection:
@@ -421,7 +422,7 @@ def test_who_empties_a_store_after_another_one_has_filled_it_has_it_filled_again
             if ids is None and not frozen:
                 frozen.append(True)
                 with alone.database.control() as connection:
-                    connection.execute(text("update vector_store set lease_until = now() - interval '1 s'"))
+                    of_connection(connection).stores.set(lease_until=ago(seconds=1))
                 Mirrored.carry(second)
                 assert len(second.stored()) == 3
             super().delete(scope, ids)
@@ -446,8 +447,8 @@ def test_what_a_late_carrier_may_have_written_is_carried_again(alone: Workshop) 
                 super().put(collection, points)
                 return
             late.append(True)
-            alone.set("a", "kind = 'work'")
-            alone.sql("update vector_outbox set lease_until = now() - interval '1 s'")
+            alone.set("a", kind="work")
+            alone.outbox.set(lease_until=ago(seconds=1))
             assert Mirror(alone.database, "memory", self).carry(alone.tenant) == 1
             super().put(collection, points)
             raise StoreUnavailable("its answer was lost")
@@ -457,9 +458,8 @@ def test_what_a_late_carrier_may_have_written_is_carried_again(alone: Workshop) 
         beside.mirror.look_after()
     with pytest.raises(StoreUnavailable):
         beside.mirror.carry(alone.tenant)
-    alone.sql("update vector_outbox set due_at = now()")
-    with alone.database.control() as connection:
-        connection.execute(text("update vector_store set due_at = now()"))
+    alone.outbox.set(due_at=ago())
+    make_due(beside)
     beside.carry()
     (point,) = [
         one for (tenant, _), one in beside.store.collections["chunks-1"].items() if tenant != str(NOBODY)
@@ -499,11 +499,11 @@ def test_a_collection_that_is_added_later_has_the_marks_that_are_looked_for(besi
 
 
 def test_a_tenant_sees_only_its_own_rows(beside: Mirrored, database: Database) -> None:
-    beside.shop.set("a", "kind = 'work'")
+    beside.shop.set("a", kind="work")
     other = Workshop(beside.shop.database, UUID(int=77), UUID(int=78))
     other.admit(document("a", paragraphs(1)))
     other.index()
-    assert other.value("select count(*) from vector_outbox") == 1
+    assert len(other.outbox()) == 1
     with other.database.tenant(other.tenant) as connection:
         assert outbox.claim(connection, beside.shop.tenant, "memory", most=10, lease=60).turns == {}
     beside.carry()

@@ -71,10 +71,10 @@ def test_a_new_version_touches_no_search_index_of_kept_rows(shared_database: Dat
 def test_vectors_are_kept_at_half_precision_and_lexemes_by_weight(shared_database: Database) -> None:
     depot = Depot(shared_database)
     depot.put("Running workers", context="Queue > Retries")
-    (row,) = depot.sql("select lexemes\\:\\:text as lexemes, length, context from chunk")
-    assert row.lexemes == "'queue':1A 'retri':2A 'run':3 'worker':4"
-    assert row.length == 4
-    assert row.context == "Queue > Retries"
+    row = depot.chunks.one()
+    assert row["lexemes"] == "'queue':1A 'retri':2A 'run':3 'worker':4"
+    assert row["length"] == 4
+    assert row["context"] == "Queue > Retries"
 
 
 @pytest.mark.parametrize("width", [DIMENSIONS - 1, DIMENSIONS + 1])
@@ -82,7 +82,7 @@ def test_the_partition_itself_refuses_other_lengths(shared_database: Database, w
     depot = Depot(shared_database)
     depot.put("alpha")
     with pytest.raises(StoreRejected, match="check constraint"):
-        depot.sql(f"update chunk set embedding = array_fill(1, array[{width}])\\:\\:vector\\:\\:halfvec")
+        depot.chunks.set(embedding=str([1] * width))
 
 
 def test_one_index_per_model_and_the_first_is_active(database: Database, tenant: UUID) -> None:
@@ -111,14 +111,14 @@ def test_indexes_are_built_when_the_backlog_is_empty(database: Database, tenant:
 
     assert due() == (False, False), "nothing is there"
     depot.put("alpha")
-    depot.sql("update document set chunk_count = 4")
+    depot.documents.set(chunk_count=4)
     assert due() == (True, False), "few rows need no vector index"
-    depot.sql("update document set chunk_count = 5")
+    depot.documents.set(chunk_count=5)
     assert due() == (True, True)
-    depot.sql("update document set state = 'pending'")
+    depot.documents.set(state="pending")
     assert due() == (False, False), "loading into an index is slower than building it afterwards"
     assert due(build_at=5) == (True, True), "unless so much is there that searches would suffer"
-    depot.sql("update document set state = 'done'")
+    depot.documents.set(state="done")
     depot.build()
     assert due() == (False, False)
     with database.control() as connection:

@@ -147,12 +147,9 @@ def test_rare_lexemes_choose_the_candidates_and_all_count(shared_database: Datab
     depot = Depot(shared_database)
 
     def choosing(chunks: float, **counts: int) -> list[str]:
-        depot.sql("delete from lexeme_stat")
+        depot.lexemes.clear()
         for lexeme, n in counts.items():
-            depot.sql(
-                "insert into lexeme_stat (tenant_id, index_id, lexeme, chunks) values (:t, :i, :l, :n)",
-                t=depot.tenant, i=depot.index.id, l=lexeme, n=n,
-            )  # fmt: skip
+            depot.lexemes.add(tenant_id=depot.tenant, index_id=depot.index.id, lexeme=lexeme, chunks=n)
         found = terms(depot, " ".join(counts), chunks=chunks)
         assert len(found) == len(counts)
         return [lexeme.strip("'") for lexeme, _, _, chosen in found if chosen]
@@ -243,8 +240,7 @@ def test_quotes_and_backslashes_in_lexemes_are_literal(depot: Depot, monkeypatch
 
 
 def counts(depot: Depot) -> dict[str, int]:
-    rows = depot.sql("select lexeme, chunks from lexeme_stat where index_id = :i", i=depot.index.id)
-    return {row.lexeme: row.chunks for row in rows}
+    return dict(depot.lexemes.values("lexeme", "chunks", index_id=depot.index.id))
 
 
 def test_counting_follows_what_is_stored(shared_database: Database) -> None:
@@ -253,14 +249,13 @@ def test_counting_follows_what_is_stored(shared_database: Database) -> None:
     depot.count()
     assert counts(depot) == {"kestrel": 2, "otter": 1}
     depot.put("otter badger")
-    depot.sql("delete from chunk where document_id = :d and ord = 1", d=first)
+    depot.chunks.clear({"document_id": first, "ord": 1})
     depot.count()
     assert counts(depot) == {"kestrel": 1, "otter": 2, "badger": 1}
-    depot.sql("delete from chunk")
+    depot.chunks.clear()
     depot.count()
     assert counts(depot) == {}
-    (row,) = depot.sql("select chunks, mean_length from index_stat")
-    assert row.chunks == 0
+    assert depot.statistics.values("chunks") == [0]
 
 
 def test_counting_writes_only_what_changed(shared_database: Database) -> None:
@@ -314,7 +309,7 @@ def test_a_word_of_one_chunk_counts_more_than_all_common_ones_together(depot: De
 
 
 def test_the_sharp_weight_is_1_for_a_lexeme_of_one_chunk_and_falls_fast(depot: Depot) -> None:
-    total = depot.sql("select count(*) as n from chunk")[0].n
+    total = len(depot.chunks())
     (_, _, rare, _), *_, (_, weight, common, _) = terms(depot, "only12x0 queue", chunks=total)
     assert rare == pytest.approx(1.0)
     most = math.log(1 + (total - 0.5) / 1.5)

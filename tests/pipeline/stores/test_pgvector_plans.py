@@ -44,7 +44,7 @@ def filled(database: Database) -> Depot:
         words = [f"common{names.randint(0, 9)} word{names.randint(0, 800)} item{n} part{m}" for m in range(4)]
         stock.append((of, [Chunk(ord=m, content=content) for m, content in enumerate(words)]))
     depot.put_all(stock, vectors)
-    depot.sql("update document set chunk_count = 4")
+    depot.documents.set(chunk_count=4)
     depot.count()
     return depot
 
@@ -84,8 +84,8 @@ def test_few_chunks_are_compared_one_by_one(full: Depot, question: Vectors) -> N
     finally:
         full.exact_below = 0
     assert f"chunk_{full.index.id}_vector" not in plan
-    rows = full.sql("select embedding from chunk")
-    book = sorted((float(np.asarray(r.embedding.to_list()) @ question) for r in rows), reverse=True)
+    vectors = full.chunks.values("embedding")
+    book = sorted((float(np.asarray(v.to_list()) @ question) for v in vectors), reverse=True)
     assert [c.similarity for c in found] == pytest.approx(book[:20], abs=0.002)
 
 
@@ -128,11 +128,10 @@ def test_more_candidates_than_ef_search_by_default_come_whole(full: Depot, quest
 
 
 def test_the_index_finds_what_an_exact_search_finds(full: Depot) -> None:
-    rows = full.sql("select document_id, ord, embedding from chunk order by document_id, ord limit 40")
-    for row in rows:
-        vector = np.asarray(row.embedding.to_list(), dtype=np.float32)
+    for row in full.chunks()[:40]:
+        vector = np.asarray(row["embedding"].to_list(), dtype=np.float32)
         (best,) = full.ask(vector=vector, keywords=False, candidates=1)
-        assert (best.document.id, best.chunk.ord) == (row.document_id, row.ord)
+        assert (best.document.id, best.chunk.ord) == (row["document_id"], row["ord"])
 
 
 @pytest.mark.req("001-075")
@@ -224,15 +223,14 @@ def test_each_way_finds_what_a_filter_lets_through(
 ) -> None:
     """Asked so often that the server plans no more, with filters of 1 and of 99 percent in turn."""
     directions = unit(np.random.default_rng(5).normal(size=(8, DIMENSIONS)).astype(np.float32))
-    rows = full.sql(
-        "select c.document_id, c.ord, c.embedding, d.kind from chunk c join document d on d.id = c.document_id"
-    )
-    vectors = np.array([row.embedding.to_list() for row in rows], dtype=np.float32)
+    rows, kinds = full.chunks(), dict(full.documents.values("id", "kind"))
+    vectors = np.array([row["embedding"].to_list() for row in rows], dtype=np.float32)
     shares = []
     for direction in directions:
         order = np.argsort(-(vectors @ direction))
         for kind in (Kind.DECISION, Kind.WORK):
-            book = [(rows[n].document_id, rows[n].ord) for n in order if rows[n].kind == kind][:30]
+            ranked = ((rows[n]["document_id"], rows[n]["ord"]) for n in order)
+            book = [place for place in ranked if kinds[place[0]] == kind][:30]
             given: dict[str, Any] = {"keywords": False, "candidates": 30, "filter": Filter(kinds=(kind,))}
             found = wide(full, monkeypatch, narrow, vector=direction, **given)
             assert len(found) == 30
@@ -246,7 +244,7 @@ def test_words_and_meaning_are_scored_alike_in_each_way(
     full: Depot, question: Vectors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of ten documents, so that every one of their chunks is a candidate."""
-    one = full.sql("select document_id from chunk order by document_id limit 1")[0].document_id
+    one = min(full.chunks.values("document_id"))
     wanted = Filter(tags=("rare",), exclude=(one,))
     both = [
         wide(full, monkeypatch, narrow, "common3 word7 item0", vector=question, candidates=60, filter=wanted)
@@ -285,7 +283,7 @@ def test_which_way_a_filter_takes(
     depot = Depot(shared_database)
     depot.put("kestrel")
     depot.count()
-    depot.sql("update document set chunk_count = :n", n=passing)
+    depot.documents.set(chunk_count=passing)
     snapshot = cache.read_snapshot(shared_database, depot.tenant)
     assert snapshot
     snapshot = replace(snapshot, chunks=chunks, index=replace(snapshot.index, indexed_rows=of_all))

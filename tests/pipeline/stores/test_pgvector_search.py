@@ -67,7 +67,7 @@ def test_a_search_may_be_about_certain_documents_only(shelf: Depot) -> None:
 
 @pytest.mark.parametrize("column", ["hidden", "deleted"])
 def test_what_is_hidden_or_deleted_is_not_found(shelf: Depot, column: str) -> None:
-    shelf.sql(f"update document set {column} = true where title = 'one'")
+    shelf.documents.set({"title": "one"}, **{column: True})
     vector = shelf.embedder.embed_query("kestrel one")
     assert {c.document.title for c in shelf.ask("kestrel one", vector=vector)} == {"two", "three"}
 
@@ -78,8 +78,9 @@ def test_the_keyword_arm_fills_its_list_with_what_is_to_be_seen(shared_database:
     for n in range(12):
         depot.put("kestrel " * (12 - n) + "falcon " * n, title=f"{n:02}")
     depot.count()
-    depot.sql("update document set hidden = true where title < '05'")
-    depot.sql("update document set deleted = true where title = '06'")
+    for n in range(5):
+        depot.documents.set({"title": f"{n:02}"}, hidden=True)
+    depot.documents.set({"title": "06"}, deleted=True)
     found = depot.ask("kestrel", candidates=4)
     assert {c.document.title for c in found} == {"05", "07", "08", "09"}
 
@@ -110,7 +111,7 @@ def test_times_filter_on_the_last_change_or_the_creation(shared_database: Databa
 def test_the_whole_document_counts_by_the_centroid_of_this_very_index(shelf: Depot) -> None:
     vector = shelf.embedder.embed_query("kestrel")
     assert {c.centroid for c in shelf.ask("kestrel", vector=vector)} == {None}
-    halves = f"array_fill(1.0::real, array[{DIMENSIONS}])::vector::halfvec".replace("::", "\\:\\:")
+    halves = str([1.0] * DIMENSIONS)
     with shelf.database.tenant(shelf.tenant) as connection:
         other = open_index(
             connection, provider="x", model="other", dimensions=DIMENSIONS, chunker="structure", pipeline="p"
@@ -118,14 +119,10 @@ def test_the_whole_document_counts_by_the_centroid_of_this_very_index(shelf: Dep
     for title, index, of in (
         ("one", shelf.index.id, halves),
         ("two", other.id, halves),
-        ("three", shelf.index.id, "null"),
+        ("three", shelf.index.id, None),
     ):
-        shelf.sql(
-            f"""insert into index_document (tenant_id, index_id, document_id, version, centroid)
-                select tenant_id, :index, id, 1, {of} from document where title = :t""",
-            index=index,
-            t=title,
-        )
+        key = {"index_id": index, "document_id": shelf.documents.one(title=title)["id"]}
+        shelf.indexed.add(tenant_id=shelf.tenant, version=1, centroid=of, **key)
     found = {c.document.title: c.centroid for c in shelf.ask("kestrel", vector=vector)}
     ones = np.ones(DIMENSIONS) / np.sqrt(DIMENSIONS)
     assert found["one"] == pytest.approx(float(ones @ vector), abs=0.005)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
 import pytest
-from sqlalchemy import text
 
 from pipeline.database.vector_stores import StoreOptions
 from pipeline.errors import StoreUnavailable
@@ -17,6 +16,7 @@ from pipeline.search.stores import StoreStats, VectorStore, open_store
 from tests.fakes.pinecone_server import PineconeServer
 from tests.fakes.server import Fault
 from tests.fakes.weaviate_server import WeaviateServer
+from tests.ledger import ago, of_connection
 from tests.pipeline.stores.mirrored import Mirrored
 from tests.pipeline.workshop import Workshop, document, paragraphs
 
@@ -69,10 +69,10 @@ def contents(beside: Mirrored) -> StoreStats:
     return beside.store.stats(beside.scope(), sorted(beside.expected()))  # type: ignore[no-any-return]
 
 
-def change_store(beside: Mirrored, assignment: str) -> None:
+def change_store(beside: Mirrored, **values: Any) -> None:
     """Change the store's row, as time would."""
     with beside.shop.database.control() as connection:
-        connection.execute(text(f"update vector_store set {assignment}"))
+        of_connection(connection).stores.set(**values)
 
 
 @pytest.mark.req("001-008")
@@ -95,15 +95,15 @@ def test_both_sides_are_equal_after_changes_refusals_and_a_loss(
             beside.mirror.carry(alone.tenant)
         assert beside.outbox() != []
         service.accept()
-        change_store(beside, "due_at = now()")
-        beside.shop.sql("update vector_outbox set due_at = now() returning 1")
+        change_store(beside, due_at=ago())
+        beside.shop.outbox.set(due_at=ago())
         beside.carry()
         assert beside.outbox() == []
         assert contents(beside) == StoreStats(points=5, present=frozenset(beside.expected()))
 
         service.wipe()
         for _ in range(2):
-            change_store(beside, "marked_at = now() - interval '1 minute'")
+            change_store(beside, marked_at=ago(minutes=1))
             beside.mirror.look_after()
         beside.carry()
         assert contents(beside) == StoreStats(points=5, present=frozenset(beside.expected()))

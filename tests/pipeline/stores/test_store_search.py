@@ -10,7 +10,6 @@ from uuid import uuid4
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import text
 
 from pipeline.database.engine import Database
 from pipeline.database.vector_stores import StoreOptions
@@ -20,6 +19,7 @@ from pipeline.search.records import Filter
 from pipeline.search.stores import FloatVector, Neighbour, Scope, VectorStore, outbox, registry
 from pipeline.search.stores.memory import MemoryStore
 from pipeline.search.stores.registry import VectorStores
+from tests.ledger import of_connection
 from tests.pipeline.stores.mirrored import Mirrored, set_up
 from tests.pipeline.workshop import Workshop, document, paragraphs
 
@@ -83,7 +83,7 @@ def test_deleted_documents_are_shown_by_no_store(filled: Mirrored) -> None:
     with_store = retriever(filled.shop, stores_of(filled.shop, memory=filled.store))
     first = ask(with_store).hits[0].document
     with filled.shop.database.control() as connection:
-        connection.execute(text("update document set hidden = true where id = :id"), {"id": first.id})
+        of_connection(connection).documents.set({"id": first.id}, hidden=True)
     found = ask(with_store, k=5)
     assert first.id not in {hit.document.id for hit in found.hits}
     assert (len(found.hits), found.store) == (5, "memory")
@@ -91,10 +91,9 @@ def test_deleted_documents_are_shown_by_no_store(filled: Mirrored) -> None:
 
 def test_more_is_fetched_until_enough_is_left(filled: Mirrored) -> None:
     """Four of forty documents may be read, and the store cannot tell which."""
-    filled.shop.sql("""update document set metadata = metadata || '{"acl": [["ann"]]}'""")
-    filled.shop.sql(
-        """update document set metadata = metadata || '{"acl": [["bob"]]}' where external_id in ('d1', 'd11', 'd21', 'd31')"""
-    )
+    for one in filled.shop.documents():
+        who = "bob" if one["external_id"] in {"d1", "d11", "d21", "d31"} else "ann"
+        filled.shop.documents.set({"id": one["id"]}, metadata={**one["metadata"], "acl": [[who]]})
     asked: list[int] = []
 
     class Counting(MemoryStore):
@@ -223,12 +222,12 @@ class World:
             shop.index()
         self.shop.admit(document("d0", paragraphs(1, "shorter")))  # the second chunk is stale
         self.shop.index()
-        self.shop.set("d1", "hidden = true")
-        self.shop.set("d2", "hidden = true, deleted = true")
-        self.shop.set("d3", "security_level = 'secret'")
-        self.shop.set("d4", "served_level = 'secret'")
-        self.shop.set("d5", """metadata = metadata || '{"acl": [["ann"]]}'""")
-        self.shop.set("d6", f"project_id = '{uuid4()}'")
+        self.shop.set("d1", hidden=True)
+        self.shop.set("d2", hidden=True, deleted=True)
+        self.shop.set("d3", security_level="secret")
+        self.shop.set("d4", served_level="secret")
+        self.shop.set("d5", metadata={**self.shop.row("d5")["metadata"], "acl": [["ann"]]})
+        self.shop.set("d6", project_id=uuid4())
         self.forbidden = {self.shop.id(f"d{n}") for n in range(1, 7)} | {self.other.id("theirs")}
         ids = [self.shop.id(f"d{n}") for n in range(24)] + [self.other.id("theirs"), uuid4()]
         self.ids = [f"{id_}:{n}" for id_ in ids for n in range(3)]

@@ -11,7 +11,8 @@ from uuid import UUID, uuid4
 import pytest
 from playwright.sync_api import sync_playwright
 
-from pipeline.ledger import project_id, source_id
+from pipeline.ledger import project_id
+from tests.ledger import of_connection
 from tests.pipeline.workshop import Workshop, document
 from tests.workers.api.conftest import ACME
 from workers.app.enrichment import job
@@ -46,9 +47,7 @@ def paths(address: str, parts: Runtime) -> list[str]:
     shop.admit(document("gates", TEXT, title="Tide gates", url="https://example.com/gates"))
     shop.index()
     with parts.database.control() as connection:
-        connection.exec_driver_sql(
-            "update source set held = 30 where id = %s", (source_id(ACME.tenant, "notes-berth"),)
-        )
+        of_connection(connection).sources.set("notes-berth", held=30)
     return [
         *(
             "",

@@ -16,6 +16,7 @@ import uvicorn
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
+from tests.ledger import Ledger, of_tenant
 from tests.workers.api.conftest import ACME
 from workers.api.agents import server
 from workers.api.app import create_app
@@ -96,9 +97,8 @@ def test_an_agent_sees_what_its_token_may(
     assert "internal 1" in over_http(address, token(), search)
     assert "berth" not in over_http(address, token(projects=("empty",)), search)
 
-    hidden = parts.database.fetch(
-        ACME.tenant, "select id from document where external_id = %(e)s limit 1", {"e": "confidential-0"}
-    )[0][0]
+    acme = Ledger(of_tenant(parts.database, ACME.tenant))
+    hidden = acme.documents(external_id="confidential-0")[0]["id"]
 
     async def read(client: Client) -> list[bool]:
         calls = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,9 +9,9 @@ from uuid import UUID
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import text
 
 from pipeline.ledger import project_id, source_id
+from tests.ledger import Ledger, ago, of_connection, of_tenant
 from tests.pipeline.workshop import Workshop, document
 from tests.workers.api.conftest import ACME
 from workers.api.app import create_app
@@ -134,9 +133,7 @@ def test_one_searches_marks_and_reads_what_one_may_see(
     noted = browser.post("/console/feedback", data={**said, "csrf": csrf(page)})
     assert (noted.status_code, "Noted." in noted.text, "what people said" in noted.text) == (200, True, True)
     assert "before each tide" in browser.get(f"/console/documents/{document_id[1]}").text
-    hidden = parts.database.fetch(
-        ACME.tenant, "select id from document where external_id = %(e)s limit 1", {"e": "confidential-0"}
-    )[0][0]
+    hidden = Ledger(of_tenant(parts.database, ACME.tenant)).documents(external_id="confidential-0")[0]["id"]
     gone = browser.get(f"/console/documents/{hidden}")
     assert (gone.status_code, "There is no such document" in gone.text) == (404, True)
     assert "internal-0" in browser.get("/console/changes").text
@@ -189,18 +186,11 @@ def test_an_item_is_asked_about_watched_and_read(logged: Callable[..., TestClien
 def test_only_who_operates_lets_deletions_go_and_tries_again(
     logged: Callable[..., TestClient], parts: Runtime
 ) -> None:
-    with parts.database.tenant(ACME.tenant) as connection:
-        own = {"id": source_id(ACME.tenant, "notes-berth")}
-        connection.execute(text("update source set held = 30 where id = :id"), own)
-        connection.execute(text("update document set state = 'dead' where external_id = 'public-3'"))
-        connection.execute(
-            text("""
-                insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts,
-                                         crash_count)
-                select tenant_id, source_id, id, desired_version, 'fetched', 'E003', 'too odd', 1, 0 from document
-                where external_id = 'public-3' and source_id = :id"""),
-            own,
-        )
+    acme, own = Ledger(of_tenant(parts.database, ACME.tenant)), source_id(ACME.tenant, "notes-berth")
+    acme.sources.set({"id": own}, held=30)
+    acme.documents.set("public-3", state="dead")
+    (odd,) = acme.documents.values("id", external_id="public-3", source_id=own)
+    acme.add_letter(odd, stage="fetched", reason="too odd", attempts=1)
     reader = logged()
     page = reader.get("/console/sources")
     assert "notes-berth" in page.text
@@ -223,9 +213,7 @@ def test_only_who_operates_lets_deletions_go_and_tries_again(
     assert "notes-berth" not in page.text
     foreign = stranger.post("/console/release", data={"csrf": csrf(page), "source": "notes-berth"})
     assert foreign.status_code == 404
-    with parts.database.tenant(ACME.tenant) as connection:
-        actors = connection.execute(text("select actor from audit where action = 'dead.replay'"))
-        assert set(actors.scalars()) == {"olga"}
+    assert set(acme.audit.values("actor", action="dead.replay")) == {"olga"}
 
 
 def test_who_operates_is_told_what_is_wrong_with_the_installation(
@@ -233,12 +221,9 @@ def test_who_operates_is_told_what_is_wrong_with_the_installation(
 ) -> None:
     monkeypatch.setattr("workers.app.status.RECENT_SECONDS", 0.0)
     with parts.database.control() as connection:
-        connection.execute(
-            text("""
-            insert into worker (name, queues, host, pid, started_at) values
-            ('w', 'control,ingest,embed', 'h', 1, now() - interval '1 hour')""")
-        )
-        connection.execute(text("insert into canary values ('enrich', now() - interval '22 minutes')"))
+        seen = of_connection(connection)
+        seen.add_worker("w", "control,ingest,embed", started_at=ago(hours=1))
+        seen.canaries.add(queue="enrich", sung_at=ago(minutes=22))
     try:
         words = (
             r"no worker (has served|serves) enrich.*: larder up --detach"  # others of the file have jobs wait
@@ -248,8 +233,8 @@ def test_who_operates_is_told_what_is_wrong_with_the_installation(
         assert not re.search(words, logged().get("/console/sources").text)
     finally:
         with parts.database.control() as connection:
-            connection.execute(text("delete from worker"))
-            connection.execute(text("delete from canary"))
+            of_connection(connection).workers.clear()
+            of_connection(connection).canaries.clear()
 
 
 def test_counts_of_what_was_not_taken_in_lead_to_its_reasons(
@@ -261,12 +246,8 @@ def test_counts_of_what_was_not_taken_in_lead_to_its_reasons(
         {"item": "b.md", "reason": "b.md holds no text", "outcome": "skipped"},
     ]
     with parts.database.control() as connection:
-        statement = text("""
-            insert into sync_run (tenant_id, source_id, trigger, state, finished_at, problems, left_out)
-            values (:tenant, :source, 'manual', 'finished', now(), cast(:named as jsonb), '{"too large": 3}')
-            returning id""")
-        values = {"tenant": ACME.tenant, "source": source, "named": json.dumps(named)}
-        run = connection.execute(statement, values).scalar()
+        ended = {"state": "finished", "finished_at": ago()}
+        run = of_connection(connection).add_run(source, **ended, problems=named, left_out={"too large": 3})
     try:
         client = logged(permissions=frozenset({"admin"}))
         for path in ("", "/sources"):
@@ -283,7 +264,7 @@ def test_counts_of_what_was_not_taken_in_lead_to_its_reasons(
         assert "1 failed" not in reader.get("/console").text
     finally:
         with parts.database.control() as connection:
-            connection.execute(text("delete from sync_run where id = :id"), {"id": run})
+            of_connection(connection).runs.clear(run)
 
 
 def test_an_address_of_the_machine_of_the_api_is_not_shown(

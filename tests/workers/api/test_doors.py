@@ -11,6 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from pipeline.errors import RequestRejected
+from tests.ledger import Ledger, of_tenant
 from tests.pipeline.workshop import Workshop, document
 from tests.workers.api.conftest import ACME, served
 from tests.workers.api.test_enrichment import PBI, call, worker
@@ -67,8 +68,7 @@ def test_a_bad_item_is_named_by_its_place_and_none_is_asked_for(
     call: Call, parts: Runtime, body: Any, place: str
 ) -> None:
     def jobs() -> int:
-        with parts.database.tenant(ACME.tenant) as connection:
-            return int(connection.exec_driver_sql("select count(*) from enrichment_job").scalar_one())
+        return len(Ledger(of_tenant(parts.database, ACME.tenant)).jobs())
 
     before = jobs()
     answer = call("POST", "/api/v1/enrich", body)

@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import text
 
 from pipeline.ledger import project_id
+from tests.ledger import Ledger, of_tenant
 from tests.workers.api.conftest import ACME
 from workers.api import callers
 from workers.api.client import HttpClient
@@ -41,10 +42,7 @@ def worker(parts: Runtime) -> Iterator[None]:
 
     def serve() -> None:
         while not over.wait(0.05):
-            with parts.database.tenant(ACME.tenant) as connection:
-                waiting = connection.execute(text("select id from enrichment_job where state = 'queued'"))
-                ids: list[UUID] = list(waiting.scalars())
-            for one in ids:
+            for one in Ledger(of_tenant(parts.database, ACME.tenant)).jobs.values("id", state="queued"):
                 job.run(parts, ACME.tenant, one)
 
     thread = threading.Thread(target=serve)
@@ -199,10 +197,9 @@ def test_whoever_waits_is_told_by_the_first_sign(
     body = {"pbi": {**PBI, "id": "PBI-7", "title": "Whoever waits for the tide"}}
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(call, "POST", "/api/v1/enrich", body, headers={"Prefer": "wait=40"})
-        with parts.database.tenant(ACME.tenant) as connection:
-            waiting = text("select id from enrichment_job where state = 'queued'")
-            while not (notifications._waiting and (ids := connection.execute(waiting).scalars().all())):
-                threading.Event().wait(0.05)
+        jobs = Ledger(of_tenant(parts.database, ACME.tenant)).jobs
+        while not (notifications._waiting and (ids := jobs.values("id", state="queued"))):
+            threading.Event().wait(0.05)
         threading.Event().wait(1)  # until it has looked and waits
         for one in ids:
             job.run(parts, ACME.tenant, one)

@@ -12,9 +12,9 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import text
 
 from pipeline.errors import Forbidden, NotFound, RateLimited, RequestRejected, StoreUnavailable, TokenRefused
+from tests.ledger import Ledger, of_tenant
 from tests.pipeline.stories.storyteller import story
 from tests.workers.api.conftest import ACME, served
 from workers.api.client import HttpClient, RAGService
@@ -50,10 +50,8 @@ def worker(parts: Runtime) -> Iterator[None]:
 
     def serve() -> None:
         while not over.wait(0.05):
-            with parts.database.tenant(ACME.tenant) as connection:
-                waiting = connection.execute(text("select id from enrichment_job where state = 'queued'"))
-                jobs = waiting.scalars().all()
-            for one in jobs:
+            jobs = Ledger(of_tenant(parts.database, ACME.tenant)).jobs
+            for one in jobs.values("id", state="queued"):
                 job.run(parts, ACME.tenant, one)
 
     thread = threading.Thread(target=serve)
@@ -301,9 +299,8 @@ def test_a_client_with_a_caller_is_told_what_the_api_would_tell_them(parts: Runt
             ann.upload(documents=[sent], project="nowhere")
         assert ann.stored_stories(ann.store_stories([story(name)]), wait=20)["stored"] == 1
         assert ann.search_stories(name, threshold=0.0)
-        with parts.database.tenant(ACME.tenant) as connection:
-            asked = "select request ->> 'by' from enrichment_job where request ->> 'query' = :name"
-            assert [*connection.execute(text(asked), {"name": name}).scalars()] == ["ann"], "for the audit"
+        asked = Ledger(of_tenant(parts.database, ACME.tenant)).jobs.values("request")
+        assert [one["by"] for one in asked if one.get("query") == name] == ["ann"], "for the audit"
     with Client(where.database, tenant="acme", project="berth", settings=parts.settings) as operator:
         assert operator.upload(documents=[sent])["documents"], "whoever has the password sees everything"
 

@@ -15,7 +15,6 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import text
 
 from pipeline.access import LEVELS, Caller
 from pipeline.database.vector_stores import StoreOptions
@@ -24,6 +23,7 @@ from pipeline.search.stores import FloatVector, Neighbour, Scope, outbox
 from pipeline.search.stores.memory import MemoryStore
 from pipeline.search.stores.registry import VectorStores
 from tests.conftest import Addresses
+from tests.ledger import Ledger, of_connection, of_tenant
 from tests.pipeline.workshop import Workshop, document
 from tests.workers.api.conftest import ACME, CONFIG
 from tests.workers.api.test_query import BERTH
@@ -83,6 +83,10 @@ def check(caller: Caller, said: str, asked: str) -> int:
     return len(shown)
 
 
+def of_name(parts: Runtime, tenant: str) -> Ledger:
+    return Ledger(of_tenant(parts.database, tenant_id(tenant)))
+
+
 class Liar(MemoryStore):
     """A vector store that answers with chunks of everybody, twice some, never all, and some that never were."""
 
@@ -106,25 +110,26 @@ def liar(parts: Runtime, monkeypatch: pytest.MonkeyPatch) -> Iterator[Liar]:
     ghosts = ("public-6", "public-7")
     shop.admit(*(document(name, f"Mooring lines of evil {name}, public 0.") for name in ghosts))
     shop.index()
-    shop.set("public-6", "hidden = true")
+    shop.set("public-6", hidden=True)
     shop.admit(document("public-7", "Mooring lines of acme berth, public 0."))
     shop.index()
     ids = [
         outbox.point_id(*row)
         for tenant in ("acme", "evil")
-        for row in parts.database.fetch(tenant_id(tenant), "select document_id, ord from chunk", {})
+        for row in of_name(parts, tenant).chunks.values("document_id", "ord")
     ]
     lying = Liar(ids)
     with parts.database.control() as connection:
         outbox.register(connection, "memory", preferred=True)
-        connection.execute(text("update vector_store set status = 'ready', active = true"))
+        of_connection(connection).stores.set(status="ready", active=True)
     made = VectorStores(parts.database, {"memory": StoreOptions("memory")}, opener=lambda _: lying)
     monkeypatch.setitem(parts.__dict__, "stores", made)
     yield lying
     with parts.database.control() as connection:
         outbox.drop(connection, "memory")
-    shop.sql("delete from chunk where document_id = any(:ids)", ids=[shop.id(name) for name in ghosts])
-    shop.sql("update document set deleted = true, hidden = true where source_id = :id", id=shop.source)
+    for name in ghosts:
+        shop.chunks.clear(shop.id(name))
+    shop.documents.set({"source_id": shop.source}, deleted=True, hidden=True)
 
 
 @pytest.mark.req("001-115", "001-117", "001-119", "001-120", "001-121")
@@ -151,9 +156,9 @@ def test_a_vector_store_that_lies_changes_nothing_of_that(
 def hold_by_any_address(parts: Runtime, api: TestClient, token: Callable[..., str]) -> None:
     """Callers of all rights ask by every way."""
     every = [
-        row[0]
+        key
         for tenant in ("acme", "evil")
-        for row in parts.database.fetch(tenant_id(tenant), "select id from document where not deleted", {})
+        for key in of_name(parts, tenant).documents.values("id", deleted=False)
     ]
     places = [project_id(tenant_id(t), p) for t in ("acme", "evil") for p in ("default", "berth", "empty")]
     cases = shown = 0
@@ -225,11 +230,13 @@ def test_commands_of_one_tenant_neither_tell_nor_change_what_is_of_another(
     """On the command line all of a tenant is seen, and nothing of another, whatever is named."""
 
     def texts(tenant: str) -> set[str]:
-        return {row[0] for row in parts.database.fetch(tenant_id(tenant), "select content from chunk", {})}
+        return set(of_name(parts, tenant).chunks.values("content"))
 
     run = runner(tmp_path, monkeypatch, variables(shared_addresses, servers), CONFIG)
-    document = "select id from document where external_id = 'public-0'"
-    ((theirs,), *_), before = parts.database.fetch(ACME.tenant, document, {}), texts("acme")
+    (theirs, *_), before = (
+        of_name(parts, "acme").documents.values("id", external_id="public-0"),
+        texts("acme"),
+    )
     berth = str(project_id(ACME.tenant, "berth"))
     for command, code in {
         ("search", "mooring lines acme", "-k", "50"): 0,

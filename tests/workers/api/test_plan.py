@@ -28,7 +28,7 @@ def test_a_query_with_rights_and_a_project_uses_the_vector_index(shared_database
     depot.put_all(stock, vectors)
     depot.build()
     depot.count()
-    depot.sql("update document set chunk_count = 1")  # as whoever writes them says
+    depot.documents.set(chunk_count=1)  # as whoever writes them says
     database = Counting(shared_database)
     caller = Caller(tenant=depot.tenant, tenant_name="t", subject="ann", projects=(str(depot.project),))
     allowed = replace(caller.search_filter, projects=(depot.project,))

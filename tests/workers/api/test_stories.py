@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
-from uuid import UUID
 
 import pytest
 from fastapi.testclient import TestClient
 
 from pipeline.ledger import tenant_id
+from tests.ledger import Ledger, of_tenant
 from tests.pipeline.stories.storyteller import story
 from workers.app.enrichment.job import run
 from workers.app.enrichment.stories import memory_of
@@ -34,14 +34,12 @@ def call(api: TestClient, token: Callable[..., str]) -> Callable[..., Any]:
 def worker(parts: Runtime) -> Iterator[None]:
     """Does what a worker does, for the tenants `acme` and `evil`."""
     over = threading.Event()
-    waiting = "select id from enrichment_job where state = 'queued' and task = 'larder.stories.store'"
+    waiting = {"state": "queued", "task": "larder.stories.store"}
 
     def serve() -> None:
         while not over.wait(0.02):
             for tenant in (tenant_id("acme"), tenant_id("evil")):
-                with parts.database.tenant(tenant) as connection:
-                    jobs: list[UUID] = [row.id for row in connection.exec_driver_sql(waiting)]
-                for job in jobs:
+                for job in Ledger(of_tenant(parts.database, tenant)).jobs.values("id", **waiting):
                     run(parts, tenant, job)
 
     thread = threading.Thread(target=serve)

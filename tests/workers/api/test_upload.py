@@ -18,10 +18,10 @@ from uuid import UUID
 import psutil
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import text
 
 from pipeline.ledger import documents, due_work, project_id, tenant_id
 from pipeline.ledger.overview import newest_problems
+from tests.ledger import of_connection
 from tests.workers.api.conftest import ACME, Ask
 from workers.app import status
 from workers.app.health.source_words import count_rejected
@@ -56,7 +56,7 @@ def work_off(parts: Runtime) -> None:
     indexer = steps.indexer(parts, ACME.tenant)
     for step in (indexer.chunk, indexer.embed, indexer.upsert):
         with parts.database.control() as connection:
-            connection.execute(text("update document set enqueued_at = null where state = 'pending'"))
+            of_connection(connection).documents.set({"state": "pending"}, enqueued_at=None)
             found = due_work.pump_once(connection, steps.limits(parts.rag))
         for batch in found.batches if found else ():
             step(batch.tenant_id, batch.items)

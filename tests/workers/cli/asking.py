@@ -30,4 +30,4 @@ def titles(result: Result) -> list[str]:
 
 
 def id_of(depot: Depot, title: str) -> str:
-    return str(depot.sql("select id from document where title like :t", t=f"{title}%")[0].id)
+    return next(str(one["id"]) for one in depot.documents() if one["title"].startswith(title))

@@ -55,7 +55,8 @@ def stocked(database: Database) -> Depot:
         source="wiki",
         metadata={"source_path": "docs/ovens.md"},
     )
-    made.sql("update document set chunk_count = (select count(*) from chunk where document_id = document.id)")
+    for key in made.documents.values("id"):
+        made.documents.set({"id": key}, chunk_count=len(made.chunks(document_id=key)))
     made.count()
     return made
 

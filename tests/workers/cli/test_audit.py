@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from tests.conftest import Addresses
+from tests.ledger import Ledger
 from tests.pipeline.stores.depot import Depot
 from tests.workers.cli.asking import Run, found, id_of
 
@@ -92,9 +93,7 @@ def test_searches_are_not_noted_where_that_is_switched_off(run: Run, depot: Depo
     assert [action for _, action, _ in entries(run)] == ["feedback.noise"]
 
 
-def test_verify_names_what_is_wrong_and_ends_with_1(
-    run: Run, depot: Depot, omniscient: psycopg.Connection[Any]
-) -> None:
+def test_verify_names_what_is_wrong_and_ends_with_1(run: Run, depot: Depot, ledger: Ledger) -> None:
     typo = run("audit", "verify", "--tenant", "acne")
     assert (typo.exit_code, typo.stdout) == (1, "")
     assert "there is no tenant acne" in typo.stderr
@@ -104,13 +103,13 @@ def test_verify_names_what_is_wrong_and_ends_with_1(
         run("search", word)
     good = found(run("audit", "verify", "--json"))
     assert (good["success"], good["entries"], good["first"], good["problems"]) == (True, 3, 1, [])
-    assert omniscient.execute("select hash from audit where seq = 3").fetchone() == (good["head"],)
+    assert ledger.audit.one(seq=3)["hash"] == good["head"]
     run("search", "barn")
     assert run("audit", "verify", "--head", good["head"]).exit_code == 0
     unknown = run("audit", "verify", "--head", "0" * 64)
     assert unknown.exit_code == 1
     assert "no entry has the noted hash" in unknown.stdout
-    omniscient.execute("update audit set subject = 'otters' where seq = 2")
+    ledger.audit.set(2, subject="otters")
     bad = run("audit", "verify")
     assert bad.exit_code == 1
     assert "entry 2 was changed" in bad.stdout

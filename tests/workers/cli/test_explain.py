@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeline.database.engine import Database
+from tests.ledger import ago
 from tests.pipeline.stores.depot import Depot
 from tests.workers.cli.asking import CONFIG, Run, found, id_of, titles
+
+OTTERS = {"title": "Otters"}
 
 
 def test_a_document_may_be_named_in_many_ways(depot: Depot, run: Run) -> None:
@@ -42,12 +46,10 @@ def test_a_name_that_fits_several_lists_them(depot: Depot, run: Run) -> None:
 
 def test_items_that_share_an_id_are_listed(depot: Depot, run: Run) -> None:
     depot.put("Warn.", title="Warn of shallow water", metadata={"pbi_id": "PBI-001"})
-    only = depot.sql("select external_id from document where title like 'Warn of%'")[0][0]
-    depot.sql("update document set external_id = 'PBI-001' where external_id = :e", e=only)
+    depot.documents.set({"title": "Warn of%"}, external_id="PBI-001")
     assert found(run("explain", "PBI-001", "--json"))["document"]["title"] == "Warn of shallow water"
     depot.put("Moor.", title="Moor at night", metadata={"pbi_id": "PBI-001"})
-    other = depot.sql("select external_id from document where title like 'Moor at%'")[0][0]
-    depot.sql("update document set external_id = 'PBI-001~1a2b3c4d' where external_id = :e", e=other)
+    depot.documents.set({"title": "Moor at%"}, external_id="PBI-001~1a2b3c4d")
     several = run("explain", "PBI-001", "--json")
     assert several.exit_code == 1
     told = json.loads(several.stdout)["candidates"]
@@ -97,12 +99,10 @@ def test_chunks_whose_ends_the_model_does_not_read_are_counted(
 
 
 def test_failures_are_told(depot: Depot, run: Run) -> None:
-    depot.sql("""
-        update document set state = 'dead', stage = 'chunked', attempts = 3, last_error = 'it is [bold]broken[/]',
-               desired_version = 2, pipeline_version = 'new' where title = 'Otters'""")
-    depot.sql("""
-        insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts, crash_count)
-        select tenant_id, source_id, id, 2, stage, 'E002', 'it is broken', 3, 0 from document where title = 'Otters'""")
+    failed = {"stage": "chunked", "attempts": 3, "last_error": "it is [bold]broken[/]"}
+    depot.documents.set(OTTERS, state="dead", desired_version=2, pipeline_version="new", **failed)
+    name = depot.documents.one(**OTTERS)["external_id"]
+    depot.add_letter(name, version=2, code="E002", reason="it is broken", attempts=3)
     d = found(run("explain", "Otters", "--json"))["document"]
     assert d["dead_letter"]["reason"] == "it is broken"
     assert d["attempts"] == 3
@@ -113,15 +113,15 @@ def test_failures_are_told(depot: Depot, run: Run) -> None:
 
 
 def test_a_file_that_was_left_out_tells_why(depot: Depot, run: Run) -> None:
-    depot.sql("""
-        insert into sync_run (tenant_id, source_id, trigger, state, enqueued_at, problems)
-        select tenant_id, id, 'manual', 'processing', now(), cast(:problems as jsonb) from source where name = 'wiki'
-        returning id""",
-        problems=json.dumps([
+    depot.add_run(
+        "wiki",
+        state="processing",
+        enqueued_at=ago(),
+        problems=[
             {"item": "docs/scan.pdf", "reason": "docs/scan.pdf holds no text", "outcome": "skipped"},
             {"item": "docs/old.docx", "reason": "it is [b]damaged[/]", "outcome": "failed"},
-        ]),
-    )  # fmt: skip
+        ],
+    )
     for name in ("docs/scan.pdf", "scan.pdf", "./docs/scan.pdf"):
         result = run("explain", name)
         assert result.exit_code == 1
@@ -131,36 +131,36 @@ def test_a_file_that_was_left_out_tells_why(depot: Depot, run: Run) -> None:
 
 
 def test_a_waiting_document_tells_its_next_try(depot: Depot, run: Run) -> None:
-    depot.sql("update document set state = 'pending', due_at = '2031-01-01T00:00:00Z' where title = 'Otters'")
+    depot.documents.set(OTTERS, state="pending", due_at="2031-01-01T00:00:00Z")
     assert found(run("explain", "Otters", "--json"))["document"]["next_try"].startswith("2031-01-01")
 
 
 @pytest.mark.parametrize(
     ("options", "change", "reason", "said"),
     [
-        (["--query", "otters swim"], "", "found", "found: rank 1, score"),
-        (["--query", "kestrel", "-k", "1"], "", "beyond", "beyond the 1 result shown; score"),
-        (["--query", "kestrel", "--kind", "decision"], "", "filtered", "kept out by the filter: kinds"),
-        (["--query", "otters", "--since", "1d", "--tag", "x"], "", "filtered", "tags and since"),
-        (["--query", "clay", "--mode", "keyword"], "", "no_match", "none of the query's words"),
-        (["--query", " "], "", "empty", "the question is empty"),
-        (["--query", "otters"], "hidden = true", "hidden", "the last complete walk"),
-        (["--query", "otters"], "deleted = true", "deleted", "its source no longer has it"),
+        (["--query", "otters swim"], {}, "found", "found: rank 1, score"),
+        (["--query", "kestrel", "-k", "1"], {}, "beyond", "beyond the 1 result shown; score"),
+        (["--query", "kestrel", "--kind", "decision"], {}, "filtered", "kept out by the filter: kinds"),
+        (["--query", "otters", "--since", "1d", "--tag", "x"], {}, "filtered", "tags and since"),
+        (["--query", "clay", "--mode", "keyword"], {}, "no_match", "none of the query's words"),
+        (["--query", " "], {}, "empty", "the question is empty"),
+        (["--query", "otters"], {"hidden": True}, "hidden", "the last complete walk"),
+        (["--query", "otters"], {"deleted": True}, "deleted", "its source no longer has it"),
         (
             ["--query", "otters"],
-            "indexed_version = null, stage = 'fetched', chunk_count = 0",
+            {"indexed_version": None, "stage": "fetched", "chunk_count": 0},
             "not_indexed",
             "stage fetched",
         ),
-        (["--query", "otters"], "indexed_version = null, stage = 'chunked'", "found", "found: rank 1"),
-        (["--query", "otters"], "chunk_count = 0", "no_text", "no text"),
+        (["--query", "otters"], {"indexed_version": None, "stage": "chunked"}, "found", "found: rank 1"),
+        (["--query", "otters"], {"chunk_count": 0}, "no_text", "no text"),
     ],
 )
 def test_why_a_question_finds_it_or_not(
-    depot: Depot, run: Run, options: list[str], change: str, reason: str, said: str
+    depot: Depot, run: Run, options: list[str], change: dict[str, Any], reason: str, said: str
 ) -> None:
     if change:
-        depot.sql(f"update document set {change} where title = 'Otters'")
+        depot.documents.set(OTTERS, **change)
     answer = found(run("explain", "Otters", *options, "--json"))["query"]
     assert answer["reason"] == reason
     assert said in answer["detail"]
@@ -198,10 +198,9 @@ def test_other_tenants_documents_are_not_there(depot: Depot, database: Database,
 
 
 def test_why_a_user_finds_a_document_or_not(depot: Depot, run: Run) -> None:
-    depot.sql(
-        """update document set security_level = 'confidential', served_acl = '[["user:cora"]]',
-           metadata = metadata || '{"acl": [["user:ann", "group:board"], ["group:board"]]}' where title = 'Otters'"""
-    )
+    said = depot.documents.one(**OTTERS)["metadata"]
+    acl = {**said, "acl": [["user:ann", "group:board"], ["group:board"]]}
+    depot.documents.set(OTTERS, security_level="confidential", served_acl=[["user:cora"]], metadata=acl)
     rights = ("--level", "confidential", "--group", "board")
     told = found(run("why-visible", "ann", "Otters", *rights, "--json"))
     assert (told["visible"], told["document"]) == (False, id_of(depot, "Otters"))
@@ -222,9 +221,7 @@ def test_why_a_user_finds_a_document_or_not(depot: Depot, run: Run) -> None:
     assert "NO open to user:ann, group:board; they are none of these" in shown
     assert run("why-visible", "bob", "no such").exit_code == 1
     assert "must be one of public, internal" in run("why-visible", "bob", "Otters", "--level", "top").stderr
-    depot.sql(
-        "update document set hidden = true, metadata = metadata || '{\"acl\": 3}' where title = 'Otters'"
-    )
+    depot.documents.set(OTTERS, hidden=True, metadata={**said, "acl": 3})
     shown = " ".join(run("why-visible", "bob", "Otters").stdout.split())
     assert "NO it is hidden" in shown
     assert "NO open to nobody; they are none of these" in shown

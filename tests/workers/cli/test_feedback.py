@@ -28,12 +28,11 @@ OTTERS = "Otters"
 @pytest.fixture(autouse=True)
 def named(depot: Depot) -> Depot:
     """The documents have the external ids that sources give them."""
-    depot.sql("update document set external_id = coalesce(metadata ->> 'source_path', 'x')")
-    depot.sql("update document set external_id = 'PBI-12' where title = :t", t=OTTERS)
-    depot.sql(
-        "insert into document_body (document_id, tenant_id, version, body)"
-        " select id, tenant_id, desired_version, 'Body of ' || title from document"
-    )
+    for one in depot.documents():
+        name = "PBI-12" if one["title"] == OTTERS else one["metadata"].get("source_path", "x")
+        depot.documents.set({"id": one["id"]}, external_id=name)
+        body = {"version": one["desired_version"], "body": f"Body of {one['title']}"}
+        depot.bodies.add(document_id=one["id"], tenant_id=one["tenant_id"], **body)
     return depot
 
 
@@ -92,13 +91,13 @@ def test_it_is_said_shown_and_taken_back(run: Run, depot: Depot) -> None:
 def test_what_was_said_is_audited_without_the_questions_text(run: Run, depot: Depot) -> None:
     run("feedback", "a secret question", "PBI-12", "useful")
     run("feedback", "a secret question", "PBI-12", "undo")
-    rows = depot.sql("select action, subject, detail, actor from audit order by seq")
-    assert [(row.action, row.subject) for row in rows] == [
+    rows = depot.audit()
+    assert [(row["action"], row["subject"]) for row in rows] == [
         ("feedback.useful", "PBI-12"),
         ("feedback.undo", "PBI-12"),
     ]
-    assert rows[0].detail == {"question": key_of("a secret question")}
-    assert rows[0].actor.startswith("cli:")
+    assert rows[0]["detail"] == {"question": key_of("a secret question")}
+    assert rows[0]["actor"].startswith("cli:")
 
 
 def test_an_item_is_one_that_step_4_was_asked_about_newest_first(run: Run, depot: Depot) -> None:
@@ -115,12 +114,12 @@ def test_an_item_is_one_that_step_4_was_asked_about_newest_first(run: Run, depot
     submitted(depot, {"id": "PBI-100", "title": "PBI-99"})
     said = found(run("feedback", "PBI-99", "PBI-12", "useful", "--json"))
     assert (said["item"], said["item_title"]) == ("PBI-99", "New title")
-    depot.sql("delete from enrichment_job")
+    depot.jobs.clear()
     said = found(run("feedback", "PBI-99", "docs/ovens.md", "noise", "--json"))
     assert said["item_title"] == "New title", "known from what was said before"
-    (row, _) = depot.sql("select query_hash, question from feedback order by at desc")
-    assert row.query_hash == key_in(depot, "PBI-99")
-    assert row.question == {
+    (_, row) = depot.feedback()
+    assert row["query_hash"] == key_in(depot, "PBI-99")
+    assert row["question"] == {
         "title": "New title",
         "description": "As a warden",
         "acceptance_criteria": ["It flies"],
@@ -132,8 +131,7 @@ def test_an_item_is_an_indexed_document_and_quotes_make_it_text(run: Run, depot:
     assert (said["item"], said["item_title"]) == ("PBI-12", OTTERS)
     said = found(run("feedback", '"PBI-12"', "docs/ovens.md", "useful", "--json"))
     assert (said["item"], said["item_title"]) == ("PBI-12", "")
-    hashes = {row.query_hash for row in depot.sql("select query_hash from feedback")}
-    assert hashes == {key_of("", "PBI-12", depot.project), key_of("PBI-12")}
+    assert set(depot.feedback.values("query_hash")) == {key_of("", "PBI-12", depot.project), key_of("PBI-12")}
 
 
 def test_items_of_the_same_id_in_two_projects_are_two_questions(
@@ -150,20 +148,21 @@ def test_items_of_the_same_id_in_two_projects_are_two_questions(
     assert "no PBI of project 'other'" in " ".join(nobody.stderr.split())
     said = found(run("feedback", "PBI-9", "PBI-12", "useful", "--project", "shop", "--json"))
     assert (said["project"], said["item_title"]) == ("shop", "Of shop")
-    depot.sql("delete from enrichment_job where request ->> 'project' = 'bills'")
+    for job in depot.jobs():
+        if job["request"]["project"] == "bills":
+            depot.jobs.clear(job["id"])
     told = run("feedback", "PBI-9", "PBI-12", "noise", "--project", "shop").stdout
     assert told == "PBI-12 is noise for PBI-9 (shop), no longer useful\n"
     submitted(depot, {"id": "PBI-9", "title": "Of bills"}, "bills")
     run("feedback", "PBI-9", "PBI-12", "useful", "--project", "bills")
-    rows = depot.sql("select query_hash, verdict from feedback")
-    assert {(row.query_hash, row.verdict) for row in rows} == {
+    assert set(depot.feedback.values("query_hash", "verdict")) == {
         (key_in(depot, "PBI-9", "shop"), "noise"),
         (key_in(depot, "PBI-9", "bills"), "useful"),
     }
     listed = found(run("feedback", "--list", "PBI-9", "--json"))["feedback"]
     assert [(row["project"], row["verdict"]) for row in listed] == [("bills", "useful"), ("shop", "noise")]
     assert "PBI-9 (bills)" in run("feedback", "--list").stdout
-    depot.sql("delete from enrichment_job")
+    depot.jobs.clear()
     assert run("feedback", "PBI-9", "PBI-12", "undo").exit_code == 2, "several, known from what was said"
     run("feedback", "--export", "set")
     queries = [json.loads(line) for line in (tmp_path / "set/queries.jsonl").read_text().splitlines()]
@@ -198,7 +197,7 @@ def test_what_is_wrong_is_told_with_what_there_is(run: Run, args: list[str], sai
 
 def test_a_document_of_several_sources_is_named_with_its_source(run: Run, depot: Depot) -> None:
     depot.put("Another tracker's otters", title="Second", source="board")
-    depot.sql("update document set external_id = 'PBI-12' where title = 'Second'")
+    depot.documents.set({"title": "Second"}, external_id="PBI-12")
     wrong = run("feedback", "a question", "PBI-12", "useful")
     assert wrong.exit_code == 2
     assert "'PBI-12' is in several sources: board, tracker" in wrong.stderr
@@ -208,7 +207,7 @@ def test_a_document_of_several_sources_is_named_with_its_source(run: Run, depot:
 
 def test_what_a_source_has_removed_is_not_marked_and_can_be_unmarked(run: Run, depot: Depot) -> None:
     run("feedback", "a question", "PBI-12", "useful")
-    depot.sql("update document set deleted = true, hidden = true where external_id = 'PBI-12'")
+    depot.documents.set("PBI-12", deleted=True, hidden=True)
     refused = run("feedback", "a question", "PBI-12", "noise")
     assert refused.exit_code == 2
     assert "its source tracker has removed it" in refused.stderr
@@ -269,11 +268,9 @@ def test_the_client_says_the_same(addresses: Addresses, depot: Depot) -> None:
     with Client(addresses.app, tenant="acme") as client:
         said = client.feedback("where do ovens stand", id_of(depot, "Ovens"), "useful", by="a\0da")
         assert (said["ref"], said["verdict"], said["before"]) == ("docs/ovens.md", "useful", None)
-        assert [(r.given_by, r.verdict) for r in depot.sql("select given_by, verdict from feedback")] == [
-            ("ada", "useful")
-        ]
+        assert depot.feedback.values("given_by", "verdict") == [("ada", "useful")]
         assert client.feedback("where do ovens stand", "docs/ovens.md", "undo")["before"] == "useful"
-    assert depot.sql("select actor from audit order by seq")[0].actor == "ada"
+    assert depot.audit()[0]["actor"] == "ada"
 
 
 def test_all_parts_of_a_score_fit_into_80_columns(capsys: pytest.CaptureFixture[str]) -> None:

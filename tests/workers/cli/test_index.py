@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
-import psycopg
 import pytest
 from rich.console import Console
 
 from pipeline.documents import Json
+from pipeline.ledger import tenant_id
+from tests.ledger import Ledger
 from tests.workers.cli.asking import Run
 from workers.cli.index import _COLUMNS, summary
 
@@ -60,47 +60,40 @@ rag:
     - {name: docs, type: markdown, paths: ["docs/*.md"], autoIndex: false}
 """
 NEW = '    - {name: notes, type: text, paths: ["notes/*.txt"], autoIndex: false}\n'
-SOURCES = "select t.name || '/' || s.name from source s join tenant t on t.id = s.tenant_id order by 1"
 
 
 @pytest.fixture
-def working(run: Run, tmp_path: Path, omniscient: psycopg.Connection[Any]) -> Run:
+def working(run: Run, tmp_path: Path, ledger: Ledger) -> Run:
     """Commands beside workers that run with `FILE`."""
     (tmp_path / "larder.yaml").write_text(FILE)
     assert run("sources", "list").exit_code == 0
-    omniscient.execute(
-        "insert into worker (name, queues, host, pid) values ('w', 'control,ingest,embed', 'h', 1)"
-    )
+    ledger.add_worker("w", "control,ingest,embed")
     return run
 
 
 @pytest.mark.parametrize("command", ["index", "sources list", "sources rename docs x"])
-def test_a_mistyped_tenant_registers_nothing(
-    working: Run, omniscient: psycopg.Connection[Any], command: str
-) -> None:
+def test_a_mistyped_tenant_registers_nothing(working: Run, ledger: Ledger, command: str) -> None:
     """It would be wrong in the status for good: no worker has its sources."""
     refused = working(*command.split(), LARDER_TENANT="acne")
     if command == "index":
         assert refused.exit_code == 1
         assert "no tenant acne, only acme" in refused.stderr
         assert "LARDER_TENANT" in refused.stderr
-    assert omniscient.execute(SOURCES).fetchall() == [("acme/docs",)]
-    assert omniscient.execute("select name from tenant").fetchall() == [("acme",)]
+    assert ledger.sources.values("tenant_id", "name") == [(tenant_id("acme"), "docs")]
+    assert ledger.tenants.values("name") == ["acme"]
 
 
 @pytest.mark.parametrize("change", ["new", "changed"])
 def test_a_source_that_the_workers_do_not_know_yet_keeps_no_other_from_being_read(
-    working: Run, tmp_path: Path, omniscient: psycopg.Connection[Any], change: str
+    working: Run, tmp_path: Path, ledger: Ledger, change: str
 ) -> None:
     (tmp_path / "larder.yaml").write_text(FILE + NEW)
     if change == "changed":
-        omniscient.execute("delete from worker")
+        ledger.workers.clear()
         assert working("sources", "list").exit_code == 0
-        omniscient.execute(
-            "insert into worker (name, queues, host, pid) values ('w', 'control,ingest,embed', 'h', 1)"
-        )
+        ledger.add_worker("w", "control,ingest,embed")
         (tmp_path / "larder.yaml").write_text(FILE + NEW.replace("*.txt", "**/*.txt"))
-    before = omniscient.execute("select name, config_hash from source order by name").fetchall()
+    before = ledger.sources.values("name", "config_hash")
     told = working("index", "--no-wait", "--json")
     assert told.exit_code == 3
     found = json.loads(told.stdout)
@@ -109,7 +102,7 @@ def test_a_source_that_the_workers_do_not_know_yet_keeps_no_other_from_being_rea
     assert error["source"] == "notes"
     assert error["reason"].startswith("the workers have ")
     assert "then larder index notes" in error["reason"]
-    assert omniscient.execute("select name, config_hash from source order by name").fetchall() == before
+    assert ledger.sources.values("name", "config_hash") == before
     alone = working("index", "notes")
     assert alone.exit_code == 1
     assert "larder reload where `larder up` runs them, else start each of them again" in alone.stderr

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -15,6 +16,7 @@ import typer
 from cryptography.fernet import Fernet
 from typer.testing import CliRunner, Result
 
+from tests.ledger import Ledger, ago
 from workers import runtime
 from workers.cli import index, operate
 from workers.local import embedded
@@ -64,20 +66,13 @@ def run(
 
 
 @pytest.fixture
-def dead(run: Run, omniscient: SQL) -> list[int]:
+def dead(run: Run, ledger: Ledger) -> list[int]:
     """Three dead letters of docs: a.md, b.md, c.md."""
     assert run("sources", "list").exit_code == 0
-    omniscient.execute("""
-        insert into document (id, tenant_id, source_id, external_id, project_id, source_type, kind, title,
-                              desired_hash, pipeline_version, state, stage)
-        select gen_random_uuid(), tenant_id, id, n || '.md', project_id, 'documentation', 'reference',
-               'a title', 'h', 'p', 'dead', 'chunked'
-        from source, unnest(array['a', 'b', 'c']) n where name = 'docs'""")
-    rows = omniscient.execute("""
-        insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts, crash_count)
-        select tenant_id, source_id, id, 1, stage, 'E002', 'the model is away', 8, 0 from document
-        order by external_id returning id""").fetchall()
-    return [row[0] for row in rows]
+    names = ["a.md", "b.md", "c.md"]
+    for name in names:
+        ledger.add_document(name, "docs", source_type="documentation", state="dead", stage="chunked")
+    return [ledger.add_letter(name, code="E002", reason="the model is away")["id"] for name in names]
 
 
 def document(result: Result) -> Any:
@@ -85,8 +80,8 @@ def document(result: Result) -> Any:
     return json.loads(result.stdout)
 
 
-def states(omniscient: SQL) -> dict[str, str]:
-    return dict(omniscient.execute("select external_id, state from document").fetchall())
+def states(ledger: Ledger) -> dict[str, str]:
+    return dict(ledger.documents.values("external_id", "state"))
 
 
 # Sources ------------------------------------------------------------------------------------------
@@ -121,13 +116,13 @@ def test_check_needs_no_server(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
-def test_pause_resume_release_and_reconcile(run: Run, omniscient: SQL) -> None:
+def test_pause_resume_release_and_reconcile(run: Run, ledger: Ledger) -> None:
     paused = run("sources", "pause", "docs")
     assert paused.exit_code == 0
     assert "larder sources resume docs" in paused.stdout
     assert document(run("sources", "list", "--json"))["sources"][0]["state"] == "paused"
     assert document(run("sources", "resume", "docs", "--json"))["paused"] is False
-    omniscient.execute("update source set held = 7 where name = 'docs'")
+    ledger.sources.set("docs", held=7)
     released = run("sources", "release", "docs")
     assert "released 7 deletions; started a sync of docs" in released.stdout
     again = run("sources", "reconcile")
@@ -147,13 +142,6 @@ def test_an_unknown_source_lists_the_known_ones(what: list[str], run: Run) -> No
     assert document(run("sources", *what, "nots", "--json"))["success"] is False
 
 
-DOCUMENT = """
-    insert into document (id, tenant_id, source_id, external_id, project_id, source_type, kind, title, desired_hash,
-                          pipeline_version, state, stage)
-    select gen_random_uuid(), tenant_id, id, %s, project_id, 'documentation', 'reference', 'a title', 'h', 'p', 'done',
-           'done' from source where name = %s"""
-
-
 @pytest.mark.parametrize(
     ("of_old", "of_new", "words"),
     [
@@ -164,27 +152,25 @@ DOCUMENT = """
     ],
 )
 def test_a_rename_says_what_became_of_the_documents(
-    run: Run, tmp_path: Path, omniscient: SQL, of_old: str, of_new: str, words: str
+    run: Run, tmp_path: Path, ledger: Ledger, of_old: str, of_new: str, words: str
 ) -> None:
     assert run("sources", "list").exit_code == 0
     (tmp_path / "larder.yaml").write_text(CONFIG.replace("name: docs", "name: handbook"), encoding="utf-8")
     assert run("sources", "list").exit_code == 0
     for source, items in (("docs", of_old), ("handbook", of_new)):
         for item in items:
-            omniscient.execute(DOCUMENT, (item, source))
+            ledger.add_document(item, source, state="done", stage="done")
     renamed = run("sources", "rename", "docs", "handbook")
     assert renamed.stdout.strip().startswith(words)
     assert renamed.exit_code == 0
 
 
-def test_a_source_is_forgotten_with_yes_alone(run: Run, omniscient: SQL) -> None:
+def test_a_source_is_forgotten_with_yes_alone(run: Run, ledger: Ledger) -> None:
     assert run("sources", "list").exit_code == 0
     refused = run("sources", "forget", "docs", "--yes")
     assert refused.exit_code == 2
     assert "acme/docs is configured" in refused.stderr
-    omniscient.execute("""
-        insert into source (id, tenant_id, project_id, name, kind, config_hash)
-        select gen_random_uuid(), tenant_id, project_id, 'former', 'text', '' from source where name = 'docs'""")
+    ledger.add_source("former", "docs")
     asked = run("sources", "forget", "acme/former")
     assert asked.exit_code == 2
     assert "forget acme/former and remove 0 documents; repeat it with --yes" in asked.stdout
@@ -221,11 +207,11 @@ def test_one_letter_is_shown_without_the_text(run: Run, dead: list[int]) -> None
     assert run("dead", "show", "999").exit_code == 2
 
 
-def test_replay_by_number(run: Run, dead: list[int], omniscient: SQL) -> None:
+def test_replay_by_number(run: Run, dead: list[int], ledger: Ledger) -> None:
     done = run("dead", "replay", str(dead[0]), str(dead[2]), "--json")
     assert done.exit_code == 0
     assert document(done)["replayed"] == ["a.md", "c.md"]
-    assert states(omniscient) == {"a.md": "pending", "b.md": "dead", "c.md": "pending"}
+    assert states(ledger) == {"a.md": "pending", "b.md": "dead", "c.md": "pending"}
     partly = run("dead", "replay", str(dead[0]), str(dead[1]))
     assert partly.exit_code == 3
     assert "queued 1 document again; no longer dead: a.md" in partly.stdout
@@ -234,26 +220,23 @@ def test_replay_by_number(run: Run, dead: list[int], omniscient: SQL) -> None:
     assert [letter["resolution"] for letter in listed] == ["replayed"] * 3
 
 
-def test_replay_of_a_source_and_of_all(run: Run, dead: list[int], omniscient: SQL) -> None:
+def test_replay_of_a_source_and_of_all(run: Run, dead: list[int], ledger: Ledger) -> None:
     assert document(run("dead", "replay", "--source", "notes", "--json"))["replayed"] == []
-    assert set(states(omniscient).values()) == {"dead"}
+    assert set(states(ledger).values()) == {"dead"}
     assert run("dead", "replay", "--all").exit_code == 0
-    assert set(states(omniscient).values()) == {"pending"}
+    assert set(states(ledger).values()) == {"pending"}
 
 
 @pytest.fixture
-def failed(dead: list[int], omniscient: SQL) -> list[str]:
+def failed(dead: list[int], ledger: Ledger) -> list[str]:
     """Two jobs of stories of the letters' tenant that failed."""
-    rows = omniscient.execute("""
-        insert into enrichment_job (id, tenant_id, project_id, request, state, task, code, error, finished_at)
-        select gen_random_uuid(), id, gen_random_uuid(), '{"stories": [{"title": "a title"}]}', 'failed',
-               'larder.stories.store', 'E002', 'the key is refused', now()
-        from tenant, generate_series(1, 2) returning id::text""")
-    return sorted(row[0] for row in rows)
+    how = {"state": "failed", "task": "larder.stories.store", "code": "E002", "error": "the key is refused"}
+    given = {"request": {"stories": [{"title": "a title"}]}, "finished_at": ago()}
+    return sorted(str(ledger.add_job("docs", project_id=uuid4(), **how, **given)["id"]) for _ in range(2))
 
 
 def test_failed_jobs_of_stories_are_among_the_dead_letters(
-    run: Run, dead: list[int], failed: list[str], omniscient: SQL
+    run: Run, dead: list[int], failed: list[str], ledger: Ledger
 ) -> None:
     first, second = failed
     shown = run("dead", "list").stdout
@@ -266,13 +249,12 @@ def test_failed_jobs_of_stories_are_among_the_dead_letters(
     assert run("dead", "show", "0" * 8 + "-none").exit_code == 2
     done = document(run("dead", "replay", str(dead[0]), first[:8], "--json"))
     assert done["replayed"] == ["a.md", first]
-    states = "select state from enrichment_job where id = cast(%s as uuid)"
-    assert omniscient.execute(states, (first,)).fetchall() == [("queued",)]
+    assert ledger.jobs.values("state", id=UUID(first)) == ["queued"]
     assert run("dead", "drop", second).exit_code == 2
-    assert omniscient.execute(states, (second,)).fetchall() == [("failed",)]
+    assert ledger.jobs.values("state", id=UUID(second)) == ["failed"]
     assert document(run("dead", "drop", second, "--yes", "--json"))["dropped"] == [second]
-    assert omniscient.execute(states, (second,)).fetchall() == []
-    omniscient.execute("update enrichment_job set state = 'failed', finished_at = now()")
+    assert ledger.jobs(id=UUID(second)) == []
+    ledger.jobs.set(state="failed", finished_at=ago())
     assert (
         "queued 2 documents again; queued 1 job of user stories again"
         in run("dead", "replay", "--all").stdout
@@ -280,14 +262,14 @@ def test_failed_jobs_of_stories_are_among_the_dead_letters(
 
 
 @pytest.mark.parametrize("what", [[], ["1", "--all"], ["--source", "docs", "--all"]])
-def test_replay_wants_exactly_one_choice(what: list[str], run: Run, dead: list[int], omniscient: SQL) -> None:
+def test_replay_wants_exactly_one_choice(what: list[str], run: Run, dead: list[int], ledger: Ledger) -> None:
     refused = run("dead", "replay", *what)
     assert refused.exit_code == 2
     assert "give ids, or --source NAME, or --all" in refused.stderr
-    assert set(states(omniscient).values()) == {"dead"}
+    assert set(states(ledger).values()) == {"dead"}
 
 
-def test_drop_wants_a_yes(run: Run, dead: list[int], omniscient: SQL) -> None:
+def test_drop_wants_a_yes(run: Run, dead: list[int], ledger: Ledger) -> None:
     refused = run("dead", "drop", str(dead[0]))
     assert refused.exit_code == 2
     assert "would drop a.md" in refused.stdout
@@ -295,26 +277,26 @@ def test_drop_wants_a_yes(run: Run, dead: list[int], omniscient: SQL) -> None:
     done = run("dead", "drop", str(dead[0]), "--yes", "--json")
     assert document(done) == {"success": True, "dropped": ["a.md"]}
     assert len(document(run("dead", "list", "--json"))["dead_letters"]) == 2
-    assert states(omniscient)["a.md"] == "dead"
+    assert states(ledger)["a.md"] == "dead"
 
 
 # Doctor -------------------------------------------------------------------------------------------
 
 
-def test_doctor_exits_by_what_remains(run: Run, dead: list[int], omniscient: SQL) -> None:
+def test_doctor_exits_by_what_remains(run: Run, dead: list[int], ledger: Ledger) -> None:
     well = run("doctor", "--json")
     assert well.exit_code == 0
     assert document(well)["ok"] is True
     assert {"check", "status", "detail", "fix", "repaired"} == set(document(well)["findings"][0])
-    omniscient.execute("update document set state = 'done', chunk_count = 2, indexed_version = 1")
+    ledger.documents.set(state="done", chunk_count=2, indexed_version=1)
     ill = run("doctor")
     assert ill.exit_code == 1
     assert "3 documents have lost, doubled or old chunks: a.md, b.md, c.md" in " ".join(ill.stdout.split())
-    omniscient.execute("""
-        insert into document_body (document_id, tenant_id, version, body) select id, tenant_id, 1, 'x' from document""")
+    for one in ledger.documents():
+        ledger.bodies.add(document_id=one["id"], tenant_id=one["tenant_id"], version=1, body="x")
     mended = document(run("doctor", "--repair", "--json"))
     assert [f["check"] for f in mended["findings"] if f["repaired"]] == ["document chunks"]
-    assert set(states(omniscient).values()) == {"pending"}
+    assert set(states(ledger).values()) == {"pending"}
 
 
 # Keys ---------------------------------------------------------------------------------------------
@@ -322,12 +304,12 @@ def test_doctor_exits_by_what_remains(run: Run, dead: list[int], omniscient: SQL
 
 @pytest.mark.req("001-114")
 def test_keys_are_made_counted_and_replaced(
-    run: Run, dead: list[int], omniscient: SQL, monkeypatch: pytest.MonkeyPatch
+    run: Run, dead: list[int], ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = [document(run("keys", "new", "--json"))["key"] for _ in range(2)]
     old, new = (hashlib.sha256(key.encode()).hexdigest()[:8] for key in keys)
     token = Fernet(keys[0]).encrypt(b'{"author": "Ann"}').decode()
-    omniscient.execute("update document set metadata = jsonb_build_object('encrypted', %s::text)", [token])
+    ledger.documents.set(metadata={"encrypted": token})
     assert run("keys", "new").stdout.strip() not in keys
     monkeypatch.setenv("LARDER_ENCRYPTION_KEYS", keys[1])
     assert document(run("keys", "status", "--json"))["documents"] == {new: 0, "unknown key": 3}
@@ -339,7 +321,7 @@ def test_keys_are_made_counted_and_replaced(
     assert document(run("keys", "status", "--json"))["documents"] == {new: 0, old: 3}
     assert "3 documents were encrypted anew" in run("keys", "rotate").stdout
     assert document(run("keys", "status", "--json"))["documents"] == {new: 3, old: 0}
-    assert omniscient.execute("select count(*) from audit where action = 'keys.rotate'").fetchone() == (1,)
+    assert len(ledger.audit(action="keys.rotate")) == 1
     told = document(run("keys", "rotate", "--json"))
     assert told["rotated"] == 0
     monkeypatch.setenv("LARDER_ENCRYPTION_KEYS", "secret")

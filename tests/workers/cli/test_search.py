@@ -134,7 +134,7 @@ def test_filters(run_shared: Run, options: list[str], expected: set[str]) -> Non
 
 def test_a_search_in_projects_says_which_of_them_hold_nothing(run: Run, depot: Depot) -> None:
     depot.put("A kestrel elsewhere", title="Elsewhere", project_id=project_id(depot.tenant, "other"))
-    depot.sql("update document set chunk_count = 1 where title = 'Elsewhere'")
+    depot.documents.set({"title": "Elsewhere"}, chunk_count=1)
     depot.count()
     here = str(depot.project)
     assert len(titles(run("search", "kestrel", "--json"))) == 4
@@ -226,7 +226,7 @@ def test_what_no_longer_holds_says_so(depot: Depot, run: Run) -> None:
     shown = run("search", "zebra", "--explain").stdout.splitlines()
     assert any(line.startswith("     superseded by ADR-[7] x") and len(line) <= 80 for line in shown)
     assert any("outdated" in line and line.split()[:2] == ["#", "score"] for line in shown)
-    depot.sql("update document set chunk_count = 1 where title = 'Old zebras'")
+    depot.documents.set({"title": "Old zebras"}, chunk_count=1)
     why = run("explain", "Old zebras", "--query", "zebra").stdout
     assert "(lowered: superseded by ADR-[7]" in " ".join(why.split())
     assert "  outdated  -0." in why
@@ -243,7 +243,7 @@ def test_a_duplicate_names_its_master_and_is_not_lowered(depot: Depot, run: Run)
     assert results["Copy"]["metadata"]["standing"] == "closed as duplicate of PBI-7"
     assert results["Copy"]["explanation"]["standing_part"] == 0
     assert "     closed as duplicate of PBI-7" in run("search", "zebra").stdout.splitlines()
-    depot.sql("update document set chunk_count = 1 where title = 'Copy'")
+    depot.documents.set({"title": "Copy"}, chunk_count=1)
     why = " ".join(run("explain", "Copy", "--query", "zebra").stdout.split())
     assert "(closed as duplicate of PBI-7)" in why
     assert "lowered" not in why

@@ -10,10 +10,10 @@ from uuid import uuid4
 import numpy as np
 import pytest
 import redis
-from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
 from pipeline.search.stores import Point
+from tests.ledger import Ledger, of_tenant
 from tests.pipeline.workshop import Workshop, document
 from tests.workers.indexed import index, write_pages
 from workers import runtime
@@ -111,12 +111,12 @@ def test_a_search_shows_nothing_hidden_foreign_or_unknown_that_a_store_names(run
     other = Workshop(parts.database, theirs, uuid4())
     other.admit(document("theirs", "Paragraph of page theirs"))
     other.index()
-    hidden = parts.database.fetch(own, "select id from document where external_id ~ 'page-1.md$'", {})[0][0]
+    ours = Ledger(of_tenant(parts.database, own)).documents
+    (hidden,) = [one["id"] for one in ours() if one["external_id"].endswith("page-1.md")]
     store = parts.mirror("faiss").store
     names = [f"{hidden}:0", f"{other.id('theirs')}:0", f"{uuid4()}:0", "no id"]
     store.put("chunks-1", [Point(id=one, vector=np.ones(64, dtype="f4"), tenant=own) for one in names])
-    with parts.database.control() as connection:
-        connection.execute(text("update document set hidden = true where id = :id"), {"id": hidden})
+    ours.set({"id": hidden}, hidden=True)
     parts.database.close()
     found = json.loads(run("paragraph of page", "--json", group="search").stdout)
     assert found["store"] == "faiss"

@@ -6,12 +6,11 @@ import json
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
-import psycopg
 import pytest
 
 from tests.fakes.tcp_proxy import TcpProxy
+from tests.ledger import Ledger, ago
 from tests.workers.cli.asking import Run
 
 
@@ -67,25 +66,19 @@ def test_a_proxy_whose_database_is_started_again_is_waited_for_but_not_long(
         assert "what listens at its address closes the connection" in gone.stderr
 
 
-ENDED = """
-    insert into worker (name, queues, host, pid, seen_at)
-    values ('w', 'control,ingest,embed', 'h', 0, now() - make_interval(secs => %s))"""
-
-
 @pytest.mark.parametrize("seconds", [1, 58.5, 90])
 def test_a_worker_that_ended_a_moment_ago_may_come_back(
-    run: Run, tmp_path: Path, omniscient: psycopg.Connection[Any], seconds: float
+    run: Run, tmp_path: Path, ledger: Ledger, seconds: float
 ) -> None:
     (tmp_path / "inbox").mkdir()
     (tmp_path / "inbox" / "a.txt").write_text("A text.")
     assert run("sources", "list").exit_code == 0
-    omniscient.execute(ENDED, (seconds,))
-    back = "update worker set pid = 1, seen_at = now(), started_at = now()"
+    ledger.add_worker("w", "control,ingest,embed", pid=0, seen_at=ago(seconds=seconds))
     if seconds == 1:
-        threading.Timer(1.5, omniscient.execute, (back,)).start()
+        back = ago(seconds=-1.5)
+        threading.Timer(1.5, lambda: ledger.workers.set(pid=1, seen_at=back, started_at=back)).start()
         # There is nobody behind that row: the command waits for its work, and not for a worker.
-        ended = "update sync_run set state = 'finished', finished_at = now() where finished_at is null"
-        threading.Timer(3.0, omniscient.execute, (ended,)).start()
+        threading.Timer(3.0, lambda: ledger.runs.set(state="finished", finished_at=ago())).start()
     begun = time.monotonic()
     done = run("ingest", "inbox")
     waits = "no worker serves control, embed, ingest at this moment: waiting for one to come back"

@@ -12,6 +12,7 @@ import psycopg
 from pipeline.documents import Json
 from pipeline.ledger import Item, Stage, upkeep
 from tests.conftest import Addresses
+from tests.ledger import ago, of_connection
 from tests.workers.installed import installed, without_messages
 from workers import runtime
 from workers.app.doctor import doctor
@@ -73,11 +74,9 @@ class Store:
     def waiting(self, stage: Stage) -> list[Item]:
         """Documents that wait for a stage."""
         with self.parts.database.control() as connection:
-            rows = connection.exec_driver_sql(
-                "select id, desired_version from document where state = 'pending' and stage = %s",
-                (stage.value,),
-            )
-            return [Item(row.id, row.desired_version) for row in rows]
+            documents = of_connection(connection).documents
+            waiting = documents.values("id", "desired_version", state="pending", stage=stage.value)
+            return [Item(*one) for one in waiting]
 
     def examine(self, *, repair: bool = False) -> Findings:
         """The doctor's findings by the name of their check."""
@@ -111,11 +110,8 @@ def opened(folder: Path, addresses: Addresses, servers: embedded.Servers) -> Ite
 def beat(parts: Runtime, queues: tuple[str, ...] = QUEUES) -> None:
     """Signs of life of a worker per queue, and its task of the minute."""
     with parts.database.control() as connection:
-        connection.exec_driver_sql("delete from worker")
+        workers = of_connection(connection).workers
+        workers.clear()
         for queue in queues:
             upkeep.record_canary(connection, queue)
-            connection.exec_driver_sql(
-                "insert into worker (name, queues, host, pid, started_at)"
-                " values (%s, %s, 'here', 1, now() - interval '1 hour')",
-                (f"worker-{queue}", queue),
-            )
+            workers.add(name=f"worker-{queue}", queues=queue, host="here", pid=1, started_at=ago(hours=1))

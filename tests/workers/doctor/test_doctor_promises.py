@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,55 +11,49 @@ import pytest
 from pipeline.ledger import audit
 from tests.fakes.messages import Answer, Seen
 from tests.fakes.server import FakeServer
-from tests.workers.doctor.installation import SQL, Store
+from tests.ledger import Ledger, ago, ahead
+from tests.workers.doctor.installation import Store
 from workers.app.health import judgement
 
 PAGE = Path(__file__).parents[3] / "docs/operations.md"
-MADE: dict[str, tuple[str, str]] = {
+NO_FOLDER = {"item": "docs", "reason": "there is no folder docs", "outcome": "failed"}
+MADE: dict[str, tuple[str, Callable[[Ledger], object]]] = {
     "no worker serves a queue": (
         "workers",
-        "update worker set seen_at = now() - interval '2 min' where queues = 'embed'; delete from canary",
+        lambda of: (of.workers.set({"queues": "embed"}, seen_at=ago(minutes=2)), of.canaries.clear()),
     ),
-    "a worker is silent": (
-        "workers",
-        "insert into worker (name, queues, host, pid, seen_at) values ('w', 'embed', 'h', 2, now() - interval '45 s')",
-    ),
+    "a worker is silent": ("workers", lambda of: of.add_worker("w", "embed", pid=2, seen_at=ago(seconds=45))),
     "oldest due over ten minutes": (
         "waiting documents",
-        "update document set state = 'pending', stage = 'fetched', due_at = now() - interval '1 hour'",
+        lambda of: of.documents.set(state="pending", stage="fetched", due_at=ago(hours=1)),
     ),
     "a folder is not there": (
         "sources",
-        """insert into sync_run (tenant_id, source_id, trigger, state, walk, finished_at, problems)
-           select tenant_id, id, 'manual', 'finished', true, now(),
-                  '[{"item": "docs", "reason": "there is no folder docs", "outcome": "failed"}]' from source""",
+        lambda of: of.add_run(state="finished", walk=True, finished_at=ago(), problems=[NO_FOLDER]),
     ),
-    "a source is failing": ("sources", "update source set failures = 1, last_error = 'the source says no'"),
+    "a source is failing": (
+        "sources",
+        lambda of: of.sources.set(failures=1, last_error="the source says no"),
+    ),
     "a source is empty, items are excluded": (
         "sources",
-        "update document set state = 'done', deleted = true; update source set left_out = '{\"odd\": 3}'",
+        lambda of: (of.documents.set(state="done", deleted=True), of.sources.set(left_out={"odd": 3})),
     ),
     "embedding paused": (
         "embedding",
-        "insert into embedding_hold (fingerprint, code, error, probe_at) values ('f', 'E002', 'refused', now())",
+        lambda of: of.holds.add(fingerprint="f", code="E002", error="refused", probe_at=ago()),
     ),
     "embedding waiting": (
         "embedding",
-        """update document set state = 'pending', stage = 'chunked', waits = 1, last_error = 'used up',
-           due_at = now() + interval '1 hour'""",
+        lambda of: of.documents.set(
+            state="pending", stage="chunked", waits=1, last_error="used up", due_at=ahead(hours=1)
+        ),
     ),
-    "dead letters": (
-        "dead letters",
-        """update document set state = 'dead' where external_id like '%tide.md';
-           insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts,
-                                    crash_count)
-           select tenant_id, source_id, id, desired_version, 'fetched', 'E003', 'broken', 1, 0 from document
-           where state = 'dead'""",
-    ),
-    "deletions wait for approval": ("deletions to approve", "update source set held = 3"),
-    "a lease ends too late": ("leases", "update source set sync_lease_until = now() + interval '1 day'"),
-    "damaged documents": ("document chunks", "update chunk set embedding = null where ord = 1"),
-    "audit chain broken": ("audit chain", "update audit set actor = 'somebody else'"),
+    "dead letters": ("dead letters", lambda of: of.bury("docs/tide.md")),
+    "deletions wait for approval": ("deletions to approve", lambda of: of.sources.set(held=3)),
+    "a lease ends too late": ("leases", lambda of: of.sources.set(sync_lease_until=ahead(days=1))),
+    "damaged documents": ("document chunks", lambda of: of.chunks.set({"ord": 1}, embedding=None)),
+    "audit chain broken": ("audit chain", lambda of: of.audit.set(actor="somebody else")),
 }
 """What is seen -> the check that finds it, and how it is made."""
 ELSEWHERE = {
@@ -81,13 +76,13 @@ def test_each_alarm_of_the_page_is_one_that_is_tried() -> None:
 
 
 @pytest.mark.parametrize("alarm", MADE)
-def test_an_alarm_is_found_by_the_doctor(alarm: str, store: Store, omniscient: SQL) -> None:
+def test_an_alarm_is_found_by_the_doctor(alarm: str, store: Store, ledger: Ledger) -> None:
     check, making = MADE[alarm]
     own = store.parts.settings.tenant_id
     with store.parts.database.tenant(own) as connection:
         audit.append(connection, own, "pause", "notes", by="ann")
     assert store.examine()[check]["status"] == "ok"
-    omniscient.execute(making)
+    making(ledger)
     found = store.examine()[check]
     assert found["status"] != "ok", found
     assert found["fix"]

@@ -9,30 +9,31 @@ from typing import Any
 import pytest
 
 from pipeline.ledger import upkeep
+from tests.ledger import Ledger, ago, ahead
 from tests.workers.doctor.installation import SQL, Store
 from workers.app.doctor import doctor
 
 
-def test_a_source_that_a_wrong_clock_put_off_is_planned_anew(store: Store, omniscient: SQL) -> None:
-    omniscient.execute("update source set schedule = '*/10 * * * *', next_sync_at = now() + interval '1 day'")
+def test_a_source_that_a_wrong_clock_put_off_is_planned_anew(store: Store, ledger: Ledger) -> None:
+    ledger.sources.set(schedule="*/10 * * * *", next_sync_at=ahead(days=1))
     assert "notes by '*/10 * * * *'" in store.mend("schedules")["detail"]
-    [(due,)] = omniscient.execute("select next_sync_at from source").fetchall()
+    due = ledger.sources.one()["next_sync_at"]
     assert due - datetime.now(UTC) <= timedelta(minutes=10)
-    omniscient.execute("update source set next_sync_at = now() + interval '1 day', paused_at = now()")
+    ledger.sources.set(next_sync_at=ahead(days=1), paused_at=ago())
     assert store.examine()["schedules"]["status"] == "ok"
 
 
-def test_figures_that_drifted_are_corrected(store: Store, omniscient: SQL) -> None:
-    told = "select sum(documents), sum(chunks) from document_count"
-    right = omniscient.execute(told).fetchone()
-    omniscient.execute(
-        "update document_count set documents = documents + 5 where state = 'done' and documents > 0"
-    )
+def test_figures_that_drifted_are_corrected(store: Store, omniscient: SQL, ledger: Ledger) -> None:
+    def told() -> tuple[int, int]:
+        return sum(ledger.counts.values("documents")), sum(ledger.counts.values("chunks"))
+
+    right = told()
+    ledger.counts.set({"state": "done"}, documents=right[0] + 5)
     omniscient.execute("alter table document disable trigger user")
-    omniscient.execute("update document set hidden = true where external_id like '%berth.md'")
+    ledger.documents.set("%berth.md", hidden=True)
     omniscient.execute("alter table document enable trigger user")
     assert store.mend("figures")["status"] == "error"
-    assert omniscient.execute(told).fetchone() == right
+    assert told() == right
 
 
 def test_libraries_and_servers_other_than_the_tested_ones_are_named(
@@ -58,10 +59,11 @@ def test_libraries_and_servers_other_than_the_tested_ones_are_named(
 
 
 def test_an_index_with_many_holes_is_built_anew(
-    store: Store, omniscient: SQL, monkeypatch: pytest.MonkeyPatch
+    store: Store, omniscient: SQL, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     omniscient.execute("select build_vector_index((select id from search_index), 1)")
-    [(index, active)] = omniscient.execute("select id, 'chunk_' || id from search_index").fetchall()
+    index = ledger.indexes.one()["id"]
+    active = f"chunk_{index}"
     named = (
         "select column_name from information_schema.columns where table_name = %s and is_generated = 'NEVER'"
     )

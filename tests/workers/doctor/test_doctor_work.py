@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+from uuid import uuid4
+
 import pytest
 import redis
 
 from pipeline.ledger import Stage
-from tests.workers.doctor.installation import SQL, Store
+from tests.ledger import Ledger, ago, ahead
+from tests.workers.doctor.installation import Store
 from workers.app.doctor import doctor
 from workers.app.ingestion import maintenance, sync
 from workers.app.ingestion.sync import configured_sources
@@ -16,43 +20,42 @@ from workers.queue.celeryconfig import QUEUES
 
 CUTS = lists_of("ingest")
 
-WAITING = {
-    "never sent": "update document set state = 'pending', stage = 'fetched', due_at = now() - interval '1 hour'",
-    "message lost": """update document set state = 'pending', stage = 'fetched', due_at = now() - interval '1 hour',
-        enqueued_at = now() - interval '1 hour'""",
-    "lease forgotten": """update document set state = 'pending', stage = 'fetched', lease_token = gen_random_uuid(),
-        lease_until = now() - interval '5 minutes', enqueued_at = now()""",
+WAITING: dict[str, dict[str, Any]] = {
+    "never sent": {"due_at": ago(hours=1)},
+    "message lost": {"due_at": ago(hours=1), "enqueued_at": ago(hours=1)},
+    "lease forgotten": {"lease_token": uuid4(), "lease_until": ago(minutes=5), "enqueued_at": ago()},
 }
 
 
 @pytest.mark.parametrize("kind", WAITING)
 def test_forgotten_documents_get_a_message(
-    kind: str, store: Store, omniscient: SQL, servers: embedded.Servers
+    kind: str, store: Store, ledger: Ledger, servers: embedded.Servers
 ) -> None:
     with redis.Redis.from_url(servers.broker_url) as broker:
-        omniscient.execute(WAITING[kind])
+        ledger.documents.set(state="pending", stage="fetched", **WAITING[kind])
         broker.delete(*CUTS)
         assert "3 " in store.mend("waiting documents")["detail"]
         assert sum(map(broker.llen, CUTS)) == 1
 
 
-STUCK = {
-    "document": """update document set state = 'pending', stage = 'fetched', due_at = now(), enqueued_at = now(),
-        lease_token = gen_random_uuid(), lease_until = now() + interval '1 day'""",
-    "source": "update source set sync_token = gen_random_uuid(), sync_lease_until = now() + interval '1 day'",
-    "job": """insert into enrichment_job (id, tenant_id, project_id, request, state, lease_token, lease_until)
-        select gen_random_uuid(), tenant_id, project_id, '{}', 'running', gen_random_uuid(), now() + interval '1 day'
-        from source""",
-}
+def stick(ledger: Ledger, kind: str) -> None:
+    """Have a lease that no worker has taken."""
+    lease = {"lease_token": uuid4(), "lease_until": ahead(days=1)}
+    if kind == "document":
+        ledger.documents.set(state="pending", stage="fetched", due_at=ago(), enqueued_at=ago(), **lease)
+    elif kind == "source":
+        ledger.sources.set(sync_token=lease["lease_token"], sync_lease_until=lease["lease_until"])
+    else:
+        ledger.add_job("notes", state="running", **lease)
 
 
-@pytest.mark.parametrize("kind", STUCK)
+@pytest.mark.parametrize("kind", ["document", "source", "job"])
 def test_a_lease_that_no_worker_has_taken_is_found_and_ended(
-    kind: str, store: Store, omniscient: SQL, servers: embedded.Servers
+    kind: str, store: Store, ledger: Ledger, servers: embedded.Servers
 ) -> None:
     """Else whoever looks for work waits for its end; no clock but the database's has a part in it."""
     with redis.Redis.from_url(servers.broker_url) as broker:
-        omniscient.execute(STUCK[kind])
+        stick(ledger, kind)
         broker.delete(*CUTS)
         assert store.mend("leases")["status"] == "error"
         if kind == "document":
@@ -60,69 +63,59 @@ def test_a_lease_that_no_worker_has_taken_is_found_and_ended(
             assert len(store.waiting(Stage.FETCHED)) == 3
 
 
-def test_a_document_that_waits_for_its_time_is_not_forgotten(store: Store, omniscient: SQL) -> None:
-    omniscient.execute(
-        "update document set state = 'pending', stage = 'fetched', due_at = now() + interval '1 hour'"
-    )
+def test_a_document_that_waits_for_its_time_is_not_forgotten(store: Store, ledger: Ledger) -> None:
+    ledger.documents.set(state="pending", stage="fetched", due_at=ahead(hours=1))
     assert store.examine()["waiting documents"]["status"] == "ok"
 
 
 def test_a_document_of_a_long_load_that_waits_for_its_turn_is_not_forgotten(
-    store: Store, omniscient: SQL
+    store: Store, ledger: Ledger
 ) -> None:
-    omniscient.execute(
-        "update document set state = 'pending', stage = 'chunked', due_at = now() - interval '1 hour'"
-    )
+    ledger.documents.set(state="pending", stage="chunked", due_at=ago(hours=1))
     assert store.examine()["waiting documents"]["status"] == "warning"
-    omniscient.execute(
-        "update document set enqueued_at = now() where id = (select min(id::text)::uuid from document)"
-    )
+    ledger.documents.set(ledger.documents()[0]["external_id"], enqueued_at=ago())
     assert store.examine()["waiting documents"]["status"] == "ok"
 
 
 def test_a_queue_without_a_worker_is_an_error_and_syncs_that_wait_are_named(
-    store: Store, omniscient: SQL
+    store: Store, ledger: Ledger
 ) -> None:
-    omniscient.execute("update worker set seen_at = now() - interval '1 minute' where queues = 'embed'")
-    omniscient.execute("delete from canary where queue = 'embed'")
+    ledger.workers.set({"queues": "embed"}, seen_at=ago(minutes=1))
+    ledger.canaries.clear("embed")
     found = store.examine()["workers"]
     assert (found["status"], found["detail"]) == ("error", "no worker has served embed for 1 minute")
     one = next(iter(configured_sources(store.parts.settings).values()))
     sync.start_run(store.parts, one.tenant_id, one.id, trigger="manual")
-    omniscient.execute("delete from worker")
+    ledger.workers.clear()
     found = store.examine()["workers"]
     assert found["status"] == "error"
     assert "syncs of notes wait" in found["detail"]
 
 
-def test_no_worker_at_all_is_a_warning_once_there_was_one(store: Store, omniscient: SQL) -> None:
-    omniscient.execute("delete from worker")
-    omniscient.execute("delete from canary")
+def test_no_worker_at_all_is_a_warning_once_there_was_one(store: Store, ledger: Ledger) -> None:
+    ledger.workers.clear()
+    ledger.canaries.clear()
     assert store.examine()["workers"]["status"] == "ok", "nothing was ever started, and nothing waits"
-    omniscient.execute("insert into canary values ('embed', now() - interval '10 minutes')")
+    ledger.canaries.add(queue="embed", sung_at=ago(minutes=10))
     assert store.examine()["workers"]["status"] == "warning"
     assert doctor.report(doctor.examine(store.parts))["ok"]
 
 
-def test_a_queue_that_does_no_task_is_found(store: Store, omniscient: SQL) -> None:
+def test_a_queue_that_does_no_task_is_found(store: Store, ledger: Ledger) -> None:
     for queue in QUEUES:
         maintenance.record_canary(store.parts, queue)
-    omniscient.execute("update canary set sung_at = now() - interval '10 minutes' where queue = 'embed'")
-    omniscient.execute("update worker set started_at = now()")
+    ledger.canaries.set("embed", sung_at=ago(minutes=10))
+    ledger.workers.set(started_at=ago())
     assert store.examine()["workers"]["status"] == "ok"  # its worker has only just started
-    omniscient.execute("update worker set started_at = now() - interval '10 minutes'")
+    ledger.workers.set(started_at=ago(minutes=10))
     found = store.examine()["workers"]
     assert found["status"] == "warning"
     assert found["detail"].startswith("embed did no task")
 
 
-def test_dead_letters_and_held_deletions_are_warnings(store: Store, omniscient: SQL) -> None:
-    omniscient.execute("update document set state = 'dead' where external_id like '%tide.md'")
-    omniscient.execute("""
-        insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts, crash_count)
-        select tenant_id, source_id, id, desired_version, 'fetched', 'E003', 'broken', 1, 0 from document
-        where state = 'dead'""")
-    omniscient.execute("update source set held = 40")
+def test_dead_letters_and_held_deletions_are_warnings(store: Store, ledger: Ledger) -> None:
+    ledger.bury("docs/tide.md")
+    ledger.sources.set(held=40)
     found = store.examine()
     assert (found["dead letters"]["status"], found["dead letters"]["fix"]) == ("warning", "larder dead list")
     assert found["deletions to approve"]["status"] == "warning"
