@@ -60,7 +60,7 @@ def test_another_chunk_size_indexes_everything_anew_in_the_same_index(
     index(build(max_size=200))
     more = ledger.chunks.values("content")
     assert len(more) > small
-    assert more[1] <= 200
+    assert max(map(len, more)) <= 200
     assert statuses(build(max_size=200)) == [("hashing-384", 384, "active")]
     index(build(max_size=200))
     assert set(ledger.documents.values("generation")) == {2}
@@ -290,7 +290,7 @@ def test_the_cache_is_trimmed_to_its_size_longest_unused_first(
     index(parts)
     ledger.cached_vectors.set(used_at=ago(days=9))
     one = ledger.cached_vectors()[0]
-    for n in range(900):
+    for n in range(1500):
         ledger.cached_vectors.add(**{**one, "hash": sha256(b"%d" % n).digest(), "used_at": ago()})
     maintenance.trim(parts)
     assert all(used_at > ago(days=1) for used_at in ledger.cached_vectors.values("used_at"))

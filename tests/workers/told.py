@@ -58,4 +58,4 @@ class Told:
     def stored(self) -> dict[str, str]:
         """External id -> version of the documents that are not deleted."""
         documents = self.ledger.documents(deleted=False)
-        return {one["external_id"]: one["metadata"].get("version") for one in documents}
+        return {one["external_id"]: str(one["metadata"].get("version")) for one in documents}
