@@ -40,7 +40,7 @@ from pipeline.ledger import Item, Stage
 from tests.fakes import gemini_embedding, huggingface_server, ollama_server, openai_server
 from tests.fakes.messages import Answer, Seen
 from tests.fakes.server import FakeServer
-from tests.pipeline.workshop import Workshop, document, fill_index, paragraphs
+from tests.pipeline.source_ledger import SourceLedger, document, fill_index, paragraphs
 from workers.app.ingestion import steps
 from workers.limits.allowance import TenantBudget
 from workers.limits.limiters import ProviderRateLimiter, RateLimits
@@ -206,20 +206,20 @@ class Bench:
 
     def prepare(self, name: str, texts: int, limit: int | None, options: EmbeddingOptions) -> Job:
         """A tenant whose documents wait to be embedded."""
-        shop = Workshop(self.database, uuid4(), uuid4())
+        notes = SourceLedger(self.database, uuid4(), uuid4())
         documents = [
             document(f"d{n}", paragraphs(PARAGRAPHS, f"text{n}")) for n in range(texts // PARAGRAPHS)
         ]
-        shop.admit(*documents)
-        items = shop.items()
+        notes.admit(*documents)
+        items = notes.items()
         for at in range(0, len(items), 50):
-            shop.indexer().chunk(shop.tenant, items[at : at + 50])
+            notes.indexer().chunk(notes.tenant, items[at : at + 50])
         given = {k: v for k, v in asdict(options).items() if k != "model_path"}
         return Job(
             database=self.servers.database_url,
             control=self.servers.control_url,
             broker=self.servers.broker_url,
-            tenant=str(shop.tenant),
+            tenant=str(notes.tenant),
             name=name,
             limit=limit,
             options=given,

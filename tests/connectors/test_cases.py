@@ -27,7 +27,7 @@ from tests.connectors.confluence import world as wiki
 from tests.connectors.folders import file_options
 from tests.connectors.rest.recorded import recorded_source
 from tests.fakes.azure_devops import FakeAzureDevOps
-from tests.pipeline.workshop import Workshop
+from tests.pipeline.source_ledger import SourceLedger
 
 FOLDER = Path(__file__).parents[1] / "cases"
 SERVICES = ("confluence", "azure_devops")
@@ -201,17 +201,17 @@ def shown_facts(document: Document) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def shop(shared_database: Database) -> Workshop:
+def notes(shared_database: Database) -> SourceLedger:
     """A search index that holds the documents of all cases."""
-    shop = Workshop(shared_database, uuid4(), uuid4())
+    notes = SourceLedger(shared_database, uuid4(), uuid4())
     documents = []
     for case in CASES:
         if not case.expected.keys() & {"refused", "skipped"}:
             document = outcome_of(case.folder, case.name).document(case.name)
             documents.append(replace(document, external_id=case.id))
-    shop.admit(*documents)
-    shop.index()
-    return shop
+    notes.admit(*documents)
+    notes.index()
+    return notes
 
 
 @pytest.mark.parametrize(
@@ -219,11 +219,11 @@ def shop(shared_database: Database) -> Workshop:
     [(case, words) for case in CASES for words in case.expected.get("found_by", ())],
     ids=lambda value: value.id if isinstance(value, Case) else None,
 )
-def test_its_words_find_it(shop: Workshop, case: Case, words: str) -> None:
-    retriever = Retriever(shop.database, shop.tenant, lambda _index: shop.embedder)
+def test_its_words_find_it(notes: SourceLedger, case: Case, words: str) -> None:
+    retriever = Retriever(notes.database, notes.tenant, lambda _index: notes.embedder)
     results = retriever.search(SearchRequest(text=str(words), mode="keyword", k=10))
 
-    assert shop.id(case.id) in [hit.document.id for hit in results.hits], [
+    assert notes.id(case.id) in [hit.document.id for hit in results.hits], [
         hit.document.title for hit in results.hits
     ]
 

@@ -12,7 +12,7 @@ from pipeline.embedding import EmbedderLimits, Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import EmbedderUnavailable, LarderError, TextRejected
 from pipeline.ingest.steps import Indexer
-from tests.pipeline.workshop import DIMENSIONS, MODEL, Workshop
+from tests.pipeline.source_ledger import DIMENSIONS, MODEL, SourceLedger
 
 STEPS = ("chunk", "embed", "upsert")
 
@@ -74,13 +74,13 @@ class Interrupted:
         return self.chunker.chunk(document)
 
 
-def run_item(shop: Workshop, external_id: str) -> Any:
-    return shop.run_items(document_id=shop.id(external_id))[-1]
+def run_item(notes: SourceLedger, external_id: str) -> Any:
+    return notes.run_items(document_id=notes.id(external_id))[-1]
 
 
-def through(shop: Workshop, upto: str, **changes: Any) -> Indexer:
+def through(notes: SourceLedger, upto: str, **changes: Any) -> Indexer:
     """Run the steps before `upto` for all that waits."""
-    indexer, items = shop.indexer(**changes), shop.items()
+    indexer, items = notes.indexer(**changes), notes.items()
     for name in STEPS[: STEPS.index(upto)]:
-        getattr(indexer, name)(shop.tenant, items)
+        getattr(indexer, name)(notes.tenant, items)
     return indexer

@@ -43,7 +43,7 @@ class Clock:
         return self.now
 
 
-class Patient:
+class ObservedHealth:
     """A health with its clock and the moves it told of."""
 
     def __init__(self, **changes: Any) -> None:
@@ -63,8 +63,8 @@ class Patient:
 
 
 @pytest.fixture
-def patient() -> Patient:
-    return Patient()
+def observed() -> ObservedHealth:
+    return ObservedHealth()
 
 
 @pytest.mark.req("001-104", "001-105", "001-106", "001-107", "001-108", "001-109")
@@ -86,41 +86,41 @@ def test_the_six_levels_have_their_numbers_and_each_skips_what_the_one_before_it
     assert tries[STATIC] == tries[DISABLED] == set()
 
 
-def test_a_healthy_process_answers_in_full(patient: Patient) -> None:
+def test_a_healthy_process_answers_in_full(observed: ObservedHealth) -> None:
     for part in DEPENDENCIES:
-        patient.notes(part, ok=True, times=10)
-    assert patient.level is FULL
-    assert patient.moves == []
-    assert not patient.health.claim_probe()
+        observed.notes(part, ok=True, times=10)
+    assert observed.level is FULL
+    assert observed.moves == []
+    assert not observed.health.claim_probe()
 
 
 @pytest.mark.req("001-110")
-def test_a_store_that_is_slow_three_times_in_a_row_is_spared(patient: Patient) -> None:
-    patient.notes("store", ok=True, seconds=2.01, times=2)
-    assert patient.level is FULL
-    patient.notes("store", ok=True, seconds=2.01)
-    assert patient.level is CACHED
+def test_a_store_that_is_slow_three_times_in_a_row_is_spared(observed: ObservedHealth) -> None:
+    observed.notes("store", ok=True, seconds=2.01, times=2)
+    assert observed.level is FULL
+    observed.notes("store", ok=True, seconds=2.01)
+    assert observed.level is CACHED
 
 
-def test_an_outlier_moves_nothing(patient: Patient) -> None:
+def test_an_outlier_moves_nothing(observed: ObservedHealth) -> None:
     for _ in range(20):
-        patient.notes("store", ok=True, seconds=9, times=2)
-        patient.notes("store", ok=True, seconds=2.0)
-    assert patient.level is FULL
+        observed.notes("store", ok=True, seconds=9, times=2)
+        observed.notes("store", ok=True, seconds=2.0)
+    assert observed.level is FULL
 
 
-def test_slowness_of_another_part_moves_nothing(patient: Patient) -> None:
-    patient.notes("embedder", ok=True, seconds=60, times=10)
-    patient.notes("reranker", ok=True, seconds=60, times=10)
-    assert patient.level is FULL
+def test_slowness_of_another_part_moves_nothing(observed: ObservedHealth) -> None:
+    observed.notes("embedder", ok=True, seconds=60, times=10)
+    observed.notes("reranker", ok=True, seconds=60, times=10)
+    assert observed.level is FULL
 
 
-def test_slow_calls_hours_apart_are_no_row(patient: Patient) -> None:
+def test_slow_calls_hours_apart_are_no_row(observed: ObservedHealth) -> None:
     for _ in range(10):
-        patient.notes("store", ok=True, seconds=5)
-        patient.notes("embedder", ok=False)
-        patient.clock.now += 3600
-    assert patient.level is FULL
+        observed.notes("store", ok=True, seconds=5)
+        observed.notes("embedder", ok=False)
+        observed.clock.now += 3600
+    assert observed.level is FULL
 
 
 @pytest.mark.parametrize(
@@ -128,102 +128,102 @@ def test_slow_calls_hours_apart_are_no_row(patient: Patient) -> None:
 )
 @pytest.mark.req("001-111")
 def test_two_failures_in_a_row_are_a_trouble_and_one_is_not(
-    patient: Patient, part: Dependency, level: DegradationLevel
+    observed: ObservedHealth, part: Dependency, level: DegradationLevel
 ) -> None:
-    patient.notes(part, ok=False)
-    patient.notes(part, ok=True)
-    patient.notes(part, ok=False)
-    assert patient.level is FULL
-    patient.notes(part, ok=False)
-    assert patient.level is level
+    observed.notes(part, ok=False)
+    observed.notes(part, ok=True)
+    observed.notes(part, ok=False)
+    assert observed.level is FULL
+    observed.notes(part, ok=False)
+    assert observed.level is level
 
 
-def test_of_two_troubles_the_worse_one_counts(patient: Patient) -> None:
-    patient.notes("embedder", ok=False, times=2)
-    patient.notes("store", ok=True, seconds=3, times=3)
-    patient.notes("reranker", ok=False, times=2)
-    assert patient.level is KEYWORDS
+def test_of_two_troubles_the_worse_one_counts(observed: ObservedHealth) -> None:
+    observed.notes("embedder", ok=False, times=2)
+    observed.notes("store", ok=True, seconds=3, times=3)
+    observed.notes("reranker", ok=False, times=2)
+    assert observed.level is KEYWORDS
 
 
-def test_a_level_is_left_after_a_minute_without_trouble_and_with_a_good_try(patient: Patient) -> None:
-    patient.notes("embedder", ok=False, times=2)
-    patient.clock.now += CALM - 0.1
-    patient.notes("embedder", ok=True)
-    assert patient.level is KEYWORDS
-    patient.clock.now += 0.1
-    assert patient.level is FULL
-    assert patient.moves == [(0, 3), (3, 0)]
+def test_a_level_is_left_after_a_minute_without_trouble_and_with_a_good_try(observed: ObservedHealth) -> None:
+    observed.notes("embedder", ok=False, times=2)
+    observed.clock.now += CALM - 0.1
+    observed.notes("embedder", ok=True)
+    assert observed.level is KEYWORDS
+    observed.clock.now += 0.1
+    assert observed.level is FULL
+    assert observed.moves == [(0, 3), (3, 0)]
 
 
-def test_silence_is_no_proof_of_health(patient: Patient) -> None:
-    patient.notes("embedder", ok=False, times=2)
-    patient.clock.now += 100 * CALM
-    assert patient.level is KEYWORDS
-    patient.notes("embedder", ok=True)
-    assert patient.level is FULL
+def test_silence_is_no_proof_of_health(observed: ObservedHealth) -> None:
+    observed.notes("embedder", ok=False, times=2)
+    observed.clock.now += 100 * CALM
+    assert observed.level is KEYWORDS
+    observed.notes("embedder", ok=True)
+    assert observed.level is FULL
 
 
-def test_one_failure_of_a_part_in_trouble_starts_the_minute_anew(patient: Patient) -> None:
-    patient.notes("store", ok=False, times=2)
-    patient.clock.now += CALM - 1
-    patient.notes("store", ok=True)
-    patient.notes("store", ok=False)
-    patient.notes("store", ok=True)
-    patient.clock.now += CALM - 1
-    patient.notes("store", ok=True)
-    assert patient.level is STATIC
-    patient.clock.now += 1
-    assert patient.level is FULL
+def test_one_failure_of_a_part_in_trouble_starts_the_minute_anew(observed: ObservedHealth) -> None:
+    observed.notes("store", ok=False, times=2)
+    observed.clock.now += CALM - 1
+    observed.notes("store", ok=True)
+    observed.notes("store", ok=False)
+    observed.notes("store", ok=True)
+    observed.clock.now += CALM - 1
+    observed.notes("store", ok=True)
+    assert observed.level is STATIC
+    observed.clock.now += 1
+    assert observed.level is FULL
 
 
-def test_a_slow_try_does_not_cure_a_slow_store(patient: Patient) -> None:
-    patient.notes("store", ok=True, seconds=3, times=3)
-    patient.clock.now += CALM
-    patient.notes("store", ok=True, seconds=2.5)
-    assert patient.level is CACHED
-    patient.clock.now += CALM
-    assert patient.level is CACHED
-    patient.notes("store", ok=True)
-    assert patient.level is FULL
+def test_a_slow_try_does_not_cure_a_slow_store(observed: ObservedHealth) -> None:
+    observed.notes("store", ok=True, seconds=3, times=3)
+    observed.clock.now += CALM
+    observed.notes("store", ok=True, seconds=2.5)
+    assert observed.level is CACHED
+    observed.clock.now += CALM
+    assert observed.level is CACHED
+    observed.notes("store", ok=True)
+    assert observed.level is FULL
 
 
-def test_after_recovery_the_counting_starts_anew(patient: Patient) -> None:
-    patient.notes("embedder", ok=False, times=2)
-    patient.clock.now += CALM
-    patient.notes("embedder", ok=True)
-    patient.notes("embedder", ok=False)
-    assert patient.level is FULL
+def test_after_recovery_the_counting_starts_anew(observed: ObservedHealth) -> None:
+    observed.notes("embedder", ok=False, times=2)
+    observed.clock.now += CALM
+    observed.notes("embedder", ok=True)
+    observed.notes("embedder", ok=False)
+    assert observed.level is FULL
 
 
-def test_one_request_in_five_seconds_may_try_the_full_way(patient: Patient) -> None:
-    patient.notes("embedder", ok=False, times=2)
-    assert [patient.health.claim_probe() for _ in range(5)] == [True, False, False, False, False]
-    patient.clock.now += 4.9
-    assert not patient.health.claim_probe()
-    patient.clock.now += 0.1
-    assert patient.health.claim_probe()
+def test_one_request_in_five_seconds_may_try_the_full_way(observed: ObservedHealth) -> None:
+    observed.notes("embedder", ok=False, times=2)
+    assert [observed.health.claim_probe() for _ in range(5)] == [True, False, False, False, False]
+    observed.clock.now += 4.9
+    assert not observed.health.claim_probe()
+    observed.clock.now += 0.1
+    assert observed.health.claim_probe()
 
 
 @pytest.mark.parametrize(("took", "rest"), [(0.1, 5), (1, 5), (3, 12), (10, 40), (40, 60)])
-def test_tries_that_take_long_are_rarer(patient: Patient, took: float, rest: float) -> None:
-    patient.notes("embedder", ok=False, times=2)
-    assert patient.health.claim_probe()
-    patient.clock.now += took
-    patient.health.probed(took)
-    patient.clock.now += rest - 0.01
-    assert not patient.health.claim_probe()
-    patient.clock.now += 0.02
-    assert patient.health.claim_probe()
+def test_tries_that_take_long_are_rarer(observed: ObservedHealth, took: float, rest: float) -> None:
+    observed.notes("embedder", ok=False, times=2)
+    assert observed.health.claim_probe()
+    observed.clock.now += took
+    observed.health.probed(took)
+    observed.clock.now += rest - 0.01
+    assert not observed.health.claim_probe()
+    observed.clock.now += 0.02
+    assert observed.health.claim_probe()
 
 
-def test_of_many_threads_one_gets_the_probe(patient: Patient) -> None:
-    patient.notes("embedder", ok=False, times=2)
+def test_of_many_threads_one_gets_the_probe(observed: ObservedHealth) -> None:
+    observed.notes("embedder", ok=False, times=2)
     claimed: list[bool] = []
     start = threading.Barrier(16)
 
     def ask() -> None:
         start.wait()
-        claimed.append(patient.health.claim_probe())
+        claimed.append(observed.health.claim_probe())
 
     threads = [threading.Thread(target=ask) for _ in range(16)]
     for thread in threads:
@@ -234,25 +234,27 @@ def test_of_many_threads_one_gets_the_probe(patient: Patient) -> None:
 
 
 @pytest.mark.req("001-109")
-def test_off_is_level_5_at_once_and_on_is_what_health_says(patient: Patient) -> None:
-    patient.notes("reranker", ok=False, times=2)
-    patient.health.switch(on=False)
-    assert patient.moves == [(0, 1), (1, 5)]
-    assert patient.level is DISABLED
-    assert not patient.health.claim_probe()
-    patient.health.switch(on=True)
-    assert patient.level is UNRANKED
+def test_off_is_level_5_at_once_and_on_is_what_health_says(observed: ObservedHealth) -> None:
+    observed.notes("reranker", ok=False, times=2)
+    observed.health.switch(on=False)
+    assert observed.moves == [(0, 1), (1, 5)]
+    assert observed.level is DISABLED
+    assert not observed.health.claim_probe()
+    observed.health.switch(on=True)
+    assert observed.level is UNRANKED
 
 
-def test_every_move_is_logged_and_counted_once(patient: Patient, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_move_is_logged_and_counted_once(
+    observed: ObservedHealth, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
-    patient.notes("embedder", ok=False, times=30)
+    observed.notes("embedder", ok=False, times=30)
     for _ in range(10):
-        assert patient.level is KEYWORDS
-    patient.clock.now += CALM
-    patient.notes("embedder", ok=True, times=30)
-    assert patient.level is FULL
-    assert patient.moves == [(0, 3), (3, 0)]
+        assert observed.level is KEYWORDS
+    observed.clock.now += CALM
+    observed.notes("embedder", ok=True, times=30)
+    assert observed.level is FULL
+    assert observed.moves == [(0, 3), (3, 0)]
     told = [vars(record) for record in caplog.records]
     assert [(one["msg"], one["levelname"], one["old"], one["new"], one.get("embedder")) for one in told] == [
         ("degradation level moved", "WARNING", "FULL_RAG", "KEYWORD_ONLY", "down"),
@@ -275,19 +277,19 @@ def test_every_move_is_logged_and_counted_once(patient: Patient, caplog: pytest.
     ],
 )
 def test_an_error_counts_against_a_part_if_it_speaks_of_it(
-    patient: Patient, part: Dependency, error: LarderError, level: DegradationLevel
+    observed: ObservedHealth, part: Dependency, error: LarderError, level: DegradationLevel
 ) -> None:
     for _ in range(2):
-        with pytest.raises(type(error)), patient.health.watching(part):
+        with pytest.raises(type(error)), observed.health.watching(part):
             raise error
-    assert patient.level is level
+    assert observed.level is level
 
 
-def test_a_watched_call_is_timed(patient: Patient) -> None:
+def test_a_watched_call_is_timed(observed: ObservedHealth) -> None:
     for _ in range(3):
-        with patient.health.watching("store"):
-            patient.clock.now += 2.5
-    assert patient.level is CACHED
+        with observed.health.watching("store"):
+            observed.clock.now += 2.5
+    assert observed.level is CACHED
 
 
 class Machine(RuleBasedStateMachine):
@@ -295,7 +297,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.patient = Patient()
+        self.observed = ObservedHealth()
         self.level: DegradationLevel = FULL
         self.worse_at = float("-inf")
         self.bad_at = dict.fromkeys(DEPENDENCIES, float("-inf"))
@@ -304,37 +306,37 @@ class Machine(RuleBasedStateMachine):
 
     @rule(seconds=st.one_of(st.floats(0, 8), st.floats(50, 70), st.floats(0, 4000)))
     def wait(self, seconds: float) -> None:
-        self.patient.clock.now += seconds
+        self.observed.clock.now += seconds
 
     @rule(
         part=st.sampled_from(DEPENDENCIES), times=st.integers(1, 4), seconds=st.floats(0, 4), ok=st.booleans()
     )
     def call(self, part: Dependency, times: int, seconds: float, ok: bool) -> None:
-        self.patient.notes(part, ok=ok, times=times, seconds=seconds)
+        self.observed.notes(part, ok=ok, times=times, seconds=seconds)
         bad = not ok or (part == "store" and seconds > 2)
         if bad:
-            self.bad_at[part] = self.patient.clock.now
+            self.bad_at[part] = self.observed.clock.now
         self.good_since[part] = not bad
 
     @rule(part=st.sampled_from(DEPENDENCIES))
     def heal(self, part: Dependency) -> None:
         """Tried as often as a probe may, and well for a minute."""
         for _ in range(13):
-            self.patient.notes(part, ok=True)
-            self.patient.clock.now += 5
+            self.observed.notes(part, ok=True)
+            self.observed.clock.now += 5
         self.good_since[part] = True
 
     @rule()
     def probe(self) -> None:
-        now = self.patient.clock.now
-        if self.patient.health.claim_probe():
+        now = self.observed.clock.now
+        if self.observed.health.claim_probe():
             assert now - self.probed >= 5
-            assert self.level is not FULL or self.patient.level is not FULL
+            assert self.level is not FULL or self.observed.level is not FULL
             self.probed = now
 
     @invariant()
     def is_one_of_six_and_never_flaps(self) -> None:
-        new, now = self.patient.level, self.patient.clock.now
+        new, now = self.observed.level, self.observed.clock.now
         assert new in LEVELS
         assert new is not DISABLED
         if new > self.level:
@@ -345,20 +347,20 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def is_never_degraded_when_all_was_well_for_a_minute(self) -> None:
-        now = self.patient.clock.now
+        now = self.observed.clock.now
         if all(self.good_since[p] or self.bad_at[p] == float("-inf") for p in DEPENDENCIES) and all(
             now - at >= CALM for at in self.bad_at.values()
         ):
-            assert self.patient.level is FULL
+            assert self.observed.level is FULL
 
     @invariant()
     def moves_form_a_chain_that_ends_at_the_level(self) -> None:
         at = 0
-        for old, new in self.patient.moves:
+        for old, new in self.observed.moves:
             assert old == at
             assert new != old
             at = new
-        assert at == self.patient.level
+        assert at == self.observed.level
 
 
 Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -31,7 +31,7 @@ from pipeline.errors import (
 FULL, UNRANKED, CACHED, KEYWORDS, STATIC, DISABLED = DegradationLevel
 
 
-class Desk:
+class AnswerPaths:
     """Four ways whose outcome is set by hand; notes which were taken."""
 
     def __init__(self) -> None:
@@ -69,13 +69,13 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def paths() -> AnswerPaths:
+    return AnswerPaths()
 
 
-def test_all_well_is_one_try(desk: Desk) -> None:
-    assert desk.ask() == ("full", FULL)
-    assert desk.taken == [0]
+def test_all_well_is_one_try(paths: AnswerPaths) -> None:
+    assert paths.ask() == ("full", FULL)
+    assert paths.taken == [0]
 
 
 def test_a_try_that_took_long_is_not_repeated_by_the_next_request() -> None:
@@ -92,58 +92,58 @@ def test_a_try_that_took_long_is_not_repeated_by_the_next_request() -> None:
 
 
 @pytest.mark.req("001-101")
-def test_a_store_error_falls_back_to_keywords_then_cache_then_static(desk: Desk) -> None:
-    desk.outcome[FULL] = StoreUnavailable()
-    assert desk.ask() == ("keywords", KEYWORDS)
-    assert desk.taken == [0, 3]
-    desk.outcome |= {KEYWORDS: StoreUnavailable(), CACHED: "cached"}
-    assert desk.ask() == ("cached", CACHED)
-    assert desk.taken == [0, 3, 2]
-    desk.outcome[CACHED] = None
-    assert desk.ask() == ("static 4", STATIC)
-    assert desk.taken == [0, 3, 2]
+def test_a_store_error_falls_back_to_keywords_then_cache_then_static(paths: AnswerPaths) -> None:
+    paths.outcome[FULL] = StoreUnavailable()
+    assert paths.ask() == ("keywords", KEYWORDS)
+    assert paths.taken == [0, 3]
+    paths.outcome |= {KEYWORDS: StoreUnavailable(), CACHED: "cached"}
+    assert paths.ask() == ("cached", CACHED)
+    assert paths.taken == [0, 3, 2]
+    paths.outcome[CACHED] = None
+    assert paths.ask() == ("static 4", STATIC)
+    assert paths.taken == [0, 3, 2]
 
 
 @pytest.mark.req("001-102")
 @pytest.mark.parametrize("error", [EmbedderUnavailable(), ModelMissing(), TextRejected()])
 def test_an_embedding_error_falls_back_to_the_cache_then_keywords_then_static(
-    desk: Desk, error: Exception
+    paths: AnswerPaths, error: Exception
 ) -> None:
-    desk.outcome |= {FULL: error, CACHED: "cached"}
-    assert desk.ask() == ("cached", CACHED)
-    desk.outcome[CACHED] = None
-    assert desk.ask() == ("keywords", KEYWORDS)
-    assert desk.taken == [0, 2, 3]
-    desk.outcome[KEYWORDS] = StoreUnavailable()
-    assert desk.ask()[1] is STATIC
+    paths.outcome |= {FULL: error, CACHED: "cached"}
+    assert paths.ask() == ("cached", CACHED)
+    paths.outcome[CACHED] = None
+    assert paths.ask() == ("keywords", KEYWORDS)
+    assert paths.taken == [0, 2, 3]
+    paths.outcome[KEYWORDS] = StoreUnavailable()
+    assert paths.ask()[1] is STATIC
 
 
 @pytest.mark.req("001-105")
-def test_a_search_error_is_tried_without_the_reranker(desk: Desk) -> None:
-    desk.outcome[FULL] = SearchError()
-    assert desk.ask() == ("unranked", UNRANKED)
+def test_a_search_error_is_tried_without_the_reranker(paths: AnswerPaths) -> None:
+    paths.outcome[FULL] = SearchError()
+    assert paths.ask() == ("unranked", UNRANKED)
 
 
 @pytest.mark.req("001-103")
 @pytest.mark.parametrize("error", [IndexingError("no"), ZeroDivisionError("secret text"), TimeoutError()])
 def test_any_other_error_is_logged_and_ends_in_the_static_answer(
-    desk: Desk, error: Exception, caplog: pytest.LogCaptureFixture
+    paths: AnswerPaths, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk.outcome[FULL] = error
-    assert desk.ask()[0] == "static 4"
-    assert desk.taken == [0]
+    paths.outcome[FULL] = error
+    assert paths.ask()[0] == "static 4"
+    assert paths.taken == [0]
     assert [record.message for record in caplog.records] == ["RAG search failed"]
     assert "secret text" not in str([vars(record) for record in caplog.records])
 
 
 @pytest.mark.parametrize("error", [ConfigurationError("x"), LeaseLost()])
-def test_what_the_caller_must_know_goes_through(desk: Desk, error: Exception) -> None:
-    desk.outcome[FULL] = error
+def test_what_the_caller_must_know_goes_through(paths: AnswerPaths, error: Exception) -> None:
+    paths.outcome[FULL] = error
     with pytest.raises(type(error)):
-        desk.ask()
+        paths.ask()
 
 
-def test_what_the_caller_names_goes_through_too(desk: Desk) -> None:
+def test_what_the_caller_names_goes_through_too(paths: AnswerPaths) -> None:
     class TimeIsUpError(Exception):
         pass
 
@@ -151,15 +151,15 @@ def test_what_the_caller_names_goes_through_too(desk: Desk) -> None:
         raise TimeIsUpError
 
     with pytest.raises(TimeIsUpError):
-        answer({FULL: run}, health=desk.health, static=lambda _level: "static", passes=(TimeIsUpError,))
+        answer({FULL: run}, health=paths.health, static=lambda _level: "static", passes=(TimeIsUpError,))
 
 
-def test_a_result_may_tell_of_a_worse_level_than_its_way_but_not_of_a_better_one(desk: Desk) -> None:
-    desk.reached = {"full": 1}
-    assert desk.ask()[1] is UNRANKED
-    desk.outcome[FULL] = EmbedderUnavailable()
-    desk.reached = {"keywords": 0}
-    assert desk.ask()[1] is KEYWORDS
+def test_a_result_may_tell_of_a_worse_level_than_its_way_but_not_of_a_better_one(paths: AnswerPaths) -> None:
+    paths.reached = {"full": 1}
+    assert paths.ask()[1] is UNRANKED
+    paths.outcome[FULL] = EmbedderUnavailable()
+    paths.reached = {"keywords": 0}
+    assert paths.ask()[1] is KEYWORDS
 
 
 @pytest.mark.parametrize(
@@ -167,65 +167,67 @@ def test_a_result_may_tell_of_a_worse_level_than_its_way_but_not_of_a_better_one
     [("reranker", [1], UNRANKED), ("embedder", [2, 3], KEYWORDS), ("store", [], STATIC)],
 )
 def test_a_level_takes_its_own_ways_only(
-    desk: Desk, part: str, taken: list[int], level: DegradationLevel
+    paths: AnswerPaths, part: str, taken: list[int], level: DegradationLevel
 ) -> None:
-    desk.break_down(part)
-    assert desk.ask()[1] is level
-    assert desk.taken == taken
+    paths.break_down(part)
+    assert paths.ask()[1] is level
+    assert paths.taken == taken
 
 
-def test_keywords_are_not_looked_up_in_a_store_that_is_down(desk: Desk) -> None:
-    desk.break_down("embedder")
-    desk.break_down("store")
-    assert desk.ask()[1] is STATIC
-    assert desk.taken == []
+def test_keywords_are_not_looked_up_in_a_store_that_is_down(paths: AnswerPaths) -> None:
+    paths.break_down("embedder")
+    paths.break_down("store")
+    assert paths.ask()[1] is STATIC
+    assert paths.taken == []
 
 
 @pytest.mark.parametrize(("error", "tries"), [(StoreUnavailable(), 1), (EmbedderUnavailable(), 2)])
-def test_a_store_that_took_long_to_fail_is_not_asked_again(desk: Desk, error: Exception, tries: int) -> None:
+def test_a_store_that_took_long_to_fail_is_not_asked_again(
+    paths: AnswerPaths, error: Exception, tries: int
+) -> None:
     waited = []
 
     def run() -> str | None:
         waited.append(1)
         raise error
 
-    options = desk.health.options.__class__(slow_seconds=-1)
+    options = paths.health.options.__class__(slow_seconds=-1)
     health = Health(options, clock=lambda: 0.0)
     found, _ = answer({FULL: run, KEYWORDS: run}, health=health, static=lambda _level: "static")
     assert found == "static"
     assert len(waited) == tries
 
 
-def test_while_degraded_one_request_in_a_while_tries_the_full_way(desk: Desk) -> None:
-    desk.break_down("embedder")
-    desk.outcome[FULL] = EmbedderUnavailable()
-    assert desk.ask()[1] is KEYWORDS
-    assert desk.taken == [2, 3]
-    desk.now += 5
-    assert desk.ask()[1] is KEYWORDS
-    assert desk.taken == [0, 2, 3]
-    assert desk.ask()[1] is KEYWORDS
-    assert desk.taken == [2, 3]
-    desk.outcome[FULL] = "full"
-    desk.now += 5
-    assert desk.ask() == ("full", FULL)
-    assert desk.health.level() is KEYWORDS, "one good answer is no good minute"
+def test_while_degraded_one_request_in_a_while_tries_the_full_way(paths: AnswerPaths) -> None:
+    paths.break_down("embedder")
+    paths.outcome[FULL] = EmbedderUnavailable()
+    assert paths.ask()[1] is KEYWORDS
+    assert paths.taken == [2, 3]
+    paths.now += 5
+    assert paths.ask()[1] is KEYWORDS
+    assert paths.taken == [0, 2, 3]
+    assert paths.ask()[1] is KEYWORDS
+    assert paths.taken == [2, 3]
+    paths.outcome[FULL] = "full"
+    paths.now += 5
+    assert paths.ask() == ("full", FULL)
+    assert paths.health.level() is KEYWORDS, "one good answer is no good minute"
 
 
-def test_ways_that_are_not_offered_are_left_out(desk: Desk) -> None:
-    desk.outcome[FULL] = StoreUnavailable()
-    assert desk.ask(FULL, CACHED)[1] is STATIC
-    assert desk.taken == [0, 2]
-    assert desk.ask(FULL)[0] == "static 4"
+def test_ways_that_are_not_offered_are_left_out(paths: AnswerPaths) -> None:
+    paths.outcome[FULL] = StoreUnavailable()
+    assert paths.ask(FULL, CACHED)[1] is STATIC
+    assert paths.taken == [0, 2]
+    assert paths.ask(FULL)[0] == "static 4"
 
 
 @pytest.mark.req("001-109")
-def test_switched_off_tries_nothing(desk: Desk) -> None:
-    desk.break_down("embedder")
-    desk.now += 100
-    desk.health.switch(on=False)
-    assert desk.ask() == ("static 5", DISABLED)
-    assert desk.taken == []
+def test_switched_off_tries_nothing(paths: AnswerPaths) -> None:
+    paths.break_down("embedder")
+    paths.now += 100
+    paths.health.switch(on=False)
+    assert paths.ask() == ("static 5", DISABLED)
+    assert paths.taken == []
 
 
 OUTCOMES = st.sampled_from(
@@ -241,17 +243,17 @@ OUTCOMES = st.sampled_from(
 def test_whatever_fails_an_answer_comes_and_no_way_is_taken_twice(
     outcomes: list[str | Exception | None], troubles: set[str], later: int
 ) -> None:
-    desk = Desk()
-    desk.outcome = dict(zip(list(DegradationLevel)[:4], outcomes, strict=True))
+    paths = AnswerPaths()
+    paths.outcome = dict(zip(list(DegradationLevel)[:4], outcomes, strict=True))
     for part in sorted(troubles):
-        desk.break_down(part)
-    desk.now += later
-    found, level = desk.ask()
-    assert len(set(desk.taken)) == len(desk.taken)
+        paths.break_down(part)
+    paths.now += later
+    found, level = paths.ask()
+    assert len(set(paths.taken)) == len(paths.taken)
     assert level in LEVELS
     if level is STATIC:
         assert found == "static 4"
-        assert [desk.outcome[DegradationLevel(n)] for n in desk.taken].count("fine") == 0
+        assert [paths.outcome[DegradationLevel(n)] for n in paths.taken].count("fine") == 0
     else:
         assert found == "fine"
-        assert desk.taken[-1] == level
+        assert paths.taken[-1] == level

@@ -21,9 +21,9 @@ from pipeline.search.question import key_of
 from pipeline.search.records import Filter
 from tests.ledger import ago, of_connection
 from tests.pipeline.enrichment.library import PBI, enricher, stocked
-from tests.pipeline.stores.depot import Depot
+from tests.pipeline.source_ledger import SourceLedger, document
+from tests.pipeline.stores.corpus import Corpus
 from tests.pipeline.test_search_cache import Asker
-from tests.pipeline.workshop import Workshop, document
 
 ASKED = "kestrel over fields"
 TEXTS = {
@@ -36,14 +36,14 @@ TEXTS = {
 
 
 @pytest.fixture
-def shop(shop: Workshop) -> Workshop:
-    shop.admit(*(document(name, words) for name, words in TEXTS.items()))
-    shop.index()
-    return shop
+def notes(notes: SourceLedger) -> SourceLedger:
+    notes.admit(*(document(name, words) for name, words in TEXTS.items()))
+    notes.index()
+    return notes
 
 
 def say(
-    shop: Workshop,
+    notes: SourceLedger,
     name: str,
     verdict: str,
     question: str = ASKED,
@@ -52,27 +52,27 @@ def say(
 ) -> Any:
     """What was said before; `undo` takes it back."""
     asked = Question(key=key_of(question, item, project), item=item or question, content={"text": question})
-    with shop.database.tenant(shop.tenant) as connection:
+    with notes.database.tenant(notes.tenant) as connection:
         if verdict == "undo":
-            return feedback.undo(connection, asked.key, shop.id(name))
+            return feedback.undo(connection, asked.key, notes.id(name))
         (wanted,) = [v for v in get_args(Verdict) if v == verdict]
-        return feedback.record(connection, shop.tenant, asked, shop.id(name), wanted)
+        return feedback.record(connection, notes.tenant, asked, notes.id(name), wanted)
 
 
-def search(shop: Workshop, words: str = ASKED, **changes: Any) -> list[Hit]:
+def search(notes: SourceLedger, words: str = ASKED, **changes: Any) -> list[Hit]:
     options = RetrievalOptions(**changes.pop("options", {}))
-    made = Retriever(shop.database, shop.tenant, lambda _index: shop.embedder, options)
+    made = Retriever(notes.database, notes.tenant, lambda _index: notes.embedder, options)
     plain: dict[str, Any] = {"k": 4, "min_similarity": -1.0, "explain": True}
     return list(made.search(SearchRequest(text=words, **{**plain, **changes})).hits)
 
 
-def names(shop: Workshop, hits: list[Hit]) -> list[str]:
-    known = {shop.id(name): name for name in TEXTS}
+def names(notes: SourceLedger, hits: list[Hit]) -> list[str]:
+    known = {notes.id(name): name for name in TEXTS}
     return [known[hit.document.id] for hit in hits]
 
 
-def of(shop: Workshop, hits: list[Hit], name: str) -> Hit:
-    (hit,) = [hit for hit in hits if hit.document.id == shop.id(name)]
+def of(notes: SourceLedger, hits: list[Hit], name: str) -> Hit:
+    (hit,) = [hit for hit in hits if hit.document.id == notes.id(name)]
     return hit
 
 
@@ -125,16 +125,16 @@ def test_a_question_is_its_item_or_its_words() -> None:
 
 
 def test_useful_raises_within_bounds_and_only_for_this_tenant(
-    shop: Workshop, shared_database: Database
+    notes: SourceLedger, shared_database: Database
 ) -> None:
-    before = search(shop)
-    last = names(shop, before)[-1]
-    say(shop, last, "useful")
-    other = Workshop(shared_database, uuid4(), uuid4())
+    before = search(notes)
+    last = names(notes, before)[-1]
+    say(notes, last, "useful")
+    other = SourceLedger(shared_database, uuid4(), uuid4())
     other.admit(*(document(name, words) for name, words in TEXTS.items()))
     other.index()
-    after = search(shop)
-    marked, plain = of(shop, after, last), of(shop, before, last)
+    after = search(notes)
+    marked, plain = of(notes, after, last), of(notes, before, last)
     assert (marked.feedback, plain.feedback) == (1.0, 0.0)
     assert marked.score == pytest.approx(plain.score * (1 + 0.25 * math.tanh(1)))
     assert [hit.feedback for hit in search(other)] == [0.0] * 4
@@ -144,14 +144,16 @@ def test_useful_raises_within_bounds_and_only_for_this_tenant(
 
 
 @pytest.mark.parametrize("how", [{}, {"mode": "keyword"}, {"trace": True}])
-def test_noise_sinks_behind_all_others_of_the_page_and_stays(shop: Workshop, how: dict[str, Any]) -> None:
-    before = search(shop, k=5, **how)
-    first = names(shop, before)[0]
-    say(shop, first, "noise")
-    after = search(shop, k=5, **how)
-    assert names(shop, after)[-1] == first
+def test_noise_sinks_behind_all_others_of_the_page_and_stays(
+    notes: SourceLedger, how: dict[str, Any]
+) -> None:
+    before = search(notes, k=5, **how)
+    first = names(notes, before)[0]
+    say(notes, first, "noise")
+    after = search(notes, k=5, **how)
+    assert names(notes, after)[-1] == first
     assert {hit.id for hit in after} == {hit.id for hit in before}
-    assert of(shop, after, first).feedback == -3.0
+    assert of(notes, after, first).feedback == -3.0
     scores = [hit.score for hit in after]
     assert scores == sorted(scores, reverse=True)
     for hit in after:
@@ -168,114 +170,114 @@ def test_noise_sinks_behind_all_others_of_the_page_and_stays(shop: Workshop, how
         assert sum(filter(None, parts)) == pytest.approx(hit.score)
 
 
-def test_one_just_behind_the_page_comes_onto_it(shop: Workshop) -> None:
+def test_one_just_behind_the_page_comes_onto_it(notes: SourceLedger) -> None:
     """With equal texts only what was said tells them apart."""
     for n in range(4):
-        shop.admit(document(f"same {n}", "a heron stands in the shallow water", title="Heron"))
-    shop.index()
-    shown = [hit.document.id for hit in search(shop, "heron shallow water", k=3)]
-    (left,) = {shop.id(f"same {n}") for n in range(4)} - set(shown)
-    with shop.database.tenant(shop.tenant) as connection:
+        notes.admit(document(f"same {n}", "a heron stands in the shallow water", title="Heron"))
+    notes.index()
+    shown = [hit.document.id for hit in search(notes, "heron shallow water", k=3)]
+    (left,) = {notes.id(f"same {n}") for n in range(4)} - set(shown)
+    with notes.database.tenant(notes.tenant) as connection:
         asked = Question(key=key_of("Heron  shallow WATER"), item="heron", content={})
-        feedback.record(connection, shop.tenant, asked, left, "useful")
+        feedback.record(connection, notes.tenant, asked, left, "useful")
     for changes in ({}, {"mode": "keyword"}, {"trace": True}):
-        assert search(shop, "heron shallow water", k=3, **changes)[0].document.id == left
+        assert search(notes, "heron shallow water", k=3, **changes)[0].document.id == left
 
 
-def test_other_questions_move_a_little(shop: Workshop) -> None:
-    before = of(shop, search(shop), "two")
+def test_other_questions_move_a_little(notes: SourceLedger) -> None:
+    before = of(notes, search(notes), "two")
     for n in range(3):
-        say(shop, "two", "useful", f"another question {n}")
-    say(shop, "two", "noise", "one more question")
-    after = of(shop, search(shop), "two")
+        say(notes, "two", "useful", f"another question {n}")
+    say(notes, "two", "noise", "one more question")
+    after = of(notes, search(notes), "two")
     assert after.feedback == pytest.approx(0.3)
     assert after.score == pytest.approx(before.score * (1 + 0.25 * math.tanh(0.3)))
     assert after.explanation is not None
     assert after.explanation.feedback_why == "marked useful for others (net +2), +0.3"
     for n in range(20):
-        say(shop, "two", "noise", f"bad question {n}")
-    assert of(shop, search(shop), "two").feedback == -0.6
+        say(notes, "two", "noise", f"bad question {n}")
+    assert of(notes, search(notes), "two").feedback == -0.6
 
 
-def test_the_newest_of_very_many_count(shop: Workshop) -> None:
+def test_the_newest_of_very_many_count(notes: SourceLedger) -> None:
     for verdict, age in (("noise", 2), ("useful", 1)):
         said = {
-            "tenant_id": shop.tenant,
-            "document_id": shop.id("two"),
+            "tenant_id": notes.tenant,
+            "document_id": notes.id("two"),
             "verdict": verdict,
             "at": ago(days=age),
         }
         for n in range(feedback.MOST_COUNTED):
-            shop.feedback.add(query_hash=f"{verdict}{n}", **said)
-    assert of(shop, search(shop), "two").feedback == 0.6
-    say(shop, "two", "noise")
-    shop.feedback.set(key_of(ASKED), at=ago(days=3))
-    assert of(shop, search(shop), "two").feedback == pytest.approx(-2.4), (
+            notes.feedback.add(query_hash=f"{verdict}{n}", **said)
+    assert of(notes, search(notes), "two").feedback == 0.6
+    say(notes, "two", "noise")
+    notes.feedback.set(key_of(ASKED), at=ago(days=3))
+    assert of(notes, search(notes), "two").feedback == pytest.approx(-2.4), (
         "what is said of this question always"
     )
 
 
-def test_an_item_is_asked_about_under_its_id(shop: Workshop) -> None:
-    say(shop, "two", "noise", "whatever it says", item="PBI-7")
-    assert of(shop, search(shop), "two").feedback == pytest.approx(-0.15)
-    assert of(shop, search(shop, feedback_key=key_of("", "PBI-7")), "two").feedback == -3.0
+def test_an_item_is_asked_about_under_its_id(notes: SourceLedger) -> None:
+    say(notes, "two", "noise", "whatever it says", item="PBI-7")
+    assert of(notes, search(notes), "two").feedback == pytest.approx(-0.15)
+    assert of(notes, search(notes, feedback_key=key_of("", "PBI-7")), "two").feedback == -3.0
 
 
-def test_undone_it_is_as_it_was(shop: Workshop) -> None:
-    before = search(shop)
-    assert say(shop, "one", "noise") is None
-    assert say(shop, "one", "useful") == "noise", "a second verdict replaces the first"
-    assert of(shop, search(shop), "one").feedback == 1.0
-    assert say(shop, "one", "undo") == "useful"
-    assert say(shop, "one", "undo") is None
-    assert search(shop) == before
+def test_undone_it_is_as_it_was(notes: SourceLedger) -> None:
+    before = search(notes)
+    assert say(notes, "one", "noise") is None
+    assert say(notes, "one", "useful") == "noise", "a second verdict replaces the first"
+    assert of(notes, search(notes), "one").feedback == 1.0
+    assert say(notes, "one", "undo") == "useful"
+    assert say(notes, "one", "undo") is None
+    assert search(notes) == before
 
 
-def test_by_meaning_alone_nothing_is_moved(shop: Workshop) -> None:
-    before = search(shop, mode="vector")
-    say(shop, names(shop, before)[0], "noise")
-    assert search(shop, mode="vector") == before
+def test_by_meaning_alone_nothing_is_moved(notes: SourceLedger) -> None:
+    before = search(notes, mode="vector")
+    say(notes, names(notes, before)[0], "noise")
+    assert search(notes, mode="vector") == before
 
 
 def test_all_chunks_of_a_document_are_moved(shared_database: Database) -> None:
-    depot = Depot(shared_database)
-    long = depot.put("a kestrel hovers", "a kestrel rests", "a kestrel eats", title="long")
-    depot.put("a kestrel sleeps", title="short")
-    depot.count()
+    corpus = Corpus(shared_database)
+    long = corpus.put("a kestrel hovers", "a kestrel rests", "a kestrel eats", title="long")
+    corpus.put("a kestrel sleeps", title="short")
+    corpus.count()
     asked = Question(key=key_of("kestrel"), item="kestrel", content={})
-    with shared_database.tenant(depot.tenant) as connection:
-        feedback.record(connection, depot.tenant, asked, long, "noise")
-    made = Retriever(shared_database, depot.tenant, lambda _index: depot.embedder)
+    with shared_database.tenant(corpus.tenant) as connection:
+        feedback.record(connection, corpus.tenant, asked, long, "noise")
+    made = Retriever(shared_database, corpus.tenant, lambda _index: corpus.embedder)
     found = made.search(SearchRequest(text="kestrel", dedupe=False, min_similarity=-1.0)).hits
     assert [hit.feedback for hit in found] == [0.0, -3.0, -3.0, -3.0]
 
 
 @pytest.mark.req("001-098")
-def test_no_answer_is_kept_from_before(shop: Workshop) -> None:
-    asker = Asker(shop.database, shop.tenant, shop.embedder)
+def test_no_answer_is_kept_from_before(notes: SourceLedger) -> None:
+    asker = Asker(notes.database, notes.tenant, notes.embedder)
     for verdict, shift in (("noise", -3.0), ("useful", 1.0), ("undo", 0.0)):
         asker.search(ASKED)
-        say(shop, "one", verdict)
-        read_snapshot(asker.database, shop.tenant)
+        say(notes, "one", verdict)
+        read_snapshot(asker.database, notes.tenant)
         assert not asker.search(ASKED, level=2).from_cache
         found = asker.search(ASKED)
-        assert of(shop, list(found.hits), "one").feedback == shift
+        assert of(notes, list(found.hits), "one").feedback == shift
         assert asker.search(ASKED, level=2) == replace(found, from_cache=True, degradation_level=2)
 
 
-def test_the_same_words_for_two_items_are_two_answers(shop: Workshop) -> None:
-    asker = Asker(shop.database, shop.tenant, shop.embedder)
-    say(shop, "one", "noise", item="PBI-7")
+def test_the_same_words_for_two_items_are_two_answers(notes: SourceLedger) -> None:
+    asker = Asker(notes.database, notes.tenant, notes.embedder)
+    say(notes, "one", "noise", item="PBI-7")
     plain, item = asker.search(ASKED), asker.search(ASKED, feedback_key=key_of("", "PBI-7"))
     assert asker.search(ASKED, level=2).hits == plain.hits != item.hits
-    assert of(shop, list(plain.hits), "one").feedback == pytest.approx(-0.15)
-    assert of(shop, list(item.hits), "one").feedback == -3.0
+    assert of(notes, list(plain.hits), "one").feedback == pytest.approx(-0.15)
+    assert of(notes, list(item.hits), "one").feedback == -3.0
 
 
 def test_step_4_asks_under_the_items_id(shared_database: Database) -> None:
-    shop = stocked(Workshop(shared_database, uuid4(), uuid4()))
+    notes = stocked(SourceLedger(shared_database, uuid4(), uuid4()))
     seen: list[SearchRequest] = []
-    made = enricher(shop)
+    made = enricher(notes)
     search = made.search
 
     def noting(request: SearchRequest) -> SearchResults:
@@ -286,28 +288,28 @@ def test_step_4_asks_under_the_items_id(shared_database: Database) -> None:
     for project in (UUID(int=1), UUID(int=2)):
         made.enrich(EnrichmentRequest.from_json(PBI), project=project)
         assert {request.feedback_key for request in seen[-3:]} == {key_of("", "PBI-99", project)}
-    say(shop, "PBI-7", "noise", item="PBI-99", project=UUID(int=1))
+    say(notes, "PBI-7", "noise", item="PBI-99", project=UUID(int=1))
     asked = [request for request in seen if request.filter.kinds == (Kind.WORK,)]
-    felt = [h.feedback for one in asked for h in search(one).hits if h.document.id == shop.id("PBI-7")]
+    felt = [h.feedback for one in asked for h in search(one).hits if h.document.id == notes.id("PBI-7")]
     assert felt == [-3.0, -0.15], "for the item of the other project it is a verdict on another question"
 
 
 # The rows -----------------------------------------------------------------------------------------
 
 
-def test_what_was_said_goes_with_its_document(shop: Workshop) -> None:
-    say(shop, "one", "useful")
-    say(shop, "two", "useful")
-    shop.documents.clear({"id": shop.id("one")})
-    with shop.database.tenant(shop.tenant) as connection:
+def test_what_was_said_goes_with_its_document(notes: SourceLedger) -> None:
+    say(notes, "one", "useful")
+    say(notes, "two", "useful")
+    notes.documents.clear({"id": notes.id("one")})
+    with notes.database.tenant(notes.tenant) as connection:
         assert [row["ref"] for row in feedback.listed(connection)] == ["two"]
 
 
-def test_a_removal_stamps_once_and_not_for_what_hangs_on_it(shop: Workshop) -> None:
+def test_a_removal_stamps_once_and_not_for_what_hangs_on_it(notes: SourceLedger) -> None:
     """Each stamp is a row's new version, and a source may have a hundred thousand documents."""
     for name in TEXTS:
-        say(shop, name, "useful")
-    with shop.database.tenant(shop.tenant) as connection:
+        say(notes, name, "useful")
+    with notes.database.tenant(notes.tenant) as connection:
         stamps = (
             "select sum(pg_stat_get_xact_tuples_updated(oid)) from pg_class where relname = 'change_stamp'"
         )
@@ -317,34 +319,34 @@ def test_a_removal_stamps_once_and_not_for_what_hangs_on_it(shop: Workshop) -> N
         assert connection.execute(text(stamps)).scalar_one() - before <= 1
 
 
-def test_another_tenants_document_is_not_marked(shop: Workshop, shared_database: Database) -> None:
-    other = Workshop(shared_database, uuid4(), uuid4())
+def test_another_tenants_document_is_not_marked(notes: SourceLedger, shared_database: Database) -> None:
+    other = SourceLedger(shared_database, uuid4(), uuid4())
     asked = Question(key=key_of(ASKED), item=ASKED, content={})
     with other.database.tenant(other.tenant) as connection:
         assert of_connection(connection).feedback() == []
         with pytest.raises(RequestRejected, match="no document"):
-            feedback.record(connection, other.tenant, asked, shop.id("one"), "useful")
+            feedback.record(connection, other.tenant, asked, notes.id("one"), "useful")
         assert of_connection(connection).feedback() == []
 
 
-def test_names_are_cut_for_people_and_questions_are_kept(shop: Workshop) -> None:
+def test_names_are_cut_for_people_and_questions_are_kept(notes: SourceLedger) -> None:
     long = "kestrel " * 100
-    say(shop, "one", "useful", long)
-    with shop.database.tenant(shop.tenant) as connection:
+    say(notes, "one", "useful", long)
+    with notes.database.tenant(notes.tenant) as connection:
         (row,) = feedback.listed(connection, "", key_of(long))
         assert (len(row["item"]), row["question"]) == (200, {"text": long})
         assert feedback.listed(connection, "", key_of("other")) == []
 
 
-def test_documents_are_found_by_an_index(shop: Workshop) -> None:
+def test_documents_are_found_by_an_index(notes: SourceLedger) -> None:
     """For the removal of a document, which looks up what hangs on it."""
-    rows = shop.sql(
+    rows = notes.sql(
         "select indexdef from pg_indexes where tablename = 'feedback' and indexdef like '%btree (document_id,%'"
     )
     assert len(rows) == 1
 
 
-def test_a_filter_is_kept(shop: Workshop) -> None:
-    say(shop, "one", "useful")
-    only = search(shop, filter=Filter(exclude=(shop.id("one"),)))
-    assert "one" not in names(shop, only)
+def test_a_filter_is_kept(notes: SourceLedger) -> None:
+    say(notes, "one", "useful")
+    only = search(notes, filter=Filter(exclude=(notes.id("one"),)))
+    assert "one" not in names(notes, only)

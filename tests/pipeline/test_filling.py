@@ -22,48 +22,51 @@ from pipeline.ingest.text_embedding import EmbeddingTerms
 from pipeline.ledger import Lease, dead, due_work, embedding_use, upkeep
 from pipeline.ledger.search_indexes import WantedIndex, begin_index, drop_index
 from tests.ledger import ago
-from tests.pipeline.shelf import LIMITS, OTHER, Counting, Shelf, first
-from tests.pipeline.test_embed_step import Purse
-from tests.pipeline.workshop import Workshop, document, paragraphs
+from tests.pipeline.second_index import LIMITS, OTHER, Counting, SecondIndex, first
+from tests.pipeline.source_ledger import SourceLedger, document, paragraphs
+from tests.pipeline.test_embed_step import CallBudget
 
 
-def test_what_was_sent_is_not_sent_again_until_its_message_counts_as_lost(shelf: Shelf) -> None:
+def test_what_was_sent_is_not_sent_again_until_its_message_counts_as_lost(second_index: SecondIndex) -> None:
     def sent(resend: float = LIMITS.resend) -> list[set[UUID]]:
-        with shelf.shop.database.control() as connection:
-            due = due_work.choose_fills(connection, shelf.index.id, replace(LIMITS, resend=resend))
+        with second_index.notes.database.control() as connection:
+            due = due_work.choose_fills(connection, second_index.index.id, replace(LIMITS, resend=resend))
         return [{item.document_id for item in one.items} for one in due]
 
-    both = {shelf.shop.id("a"), shelf.shop.id("b")}
+    both = {second_index.notes.id("a"), second_index.notes.id("b")}
     assert sent() == [both]
     assert sent() == []
-    shelf.shop.indexed.set(enqueued_at=ago(seconds=10))
+    second_index.notes.indexed.set(enqueued_at=ago(seconds=10))
     assert sent(resend=60) == []
     assert sent(resend=5) == [both]
 
 
-def test_a_killed_worker_costs_a_lease_and_nothing_else(shelf: Shelf) -> None:
+def test_a_killed_worker_costs_a_lease_and_nothing_else(second_index: SecondIndex) -> None:
     class Killed(HashingEmbedder):
         def embed_documents(self, texts: Sequence[str]) -> Vectors:
             raise SystemExit(len(texts))
 
     with pytest.raises(SystemExit):
-        shelf.fill(embedder=lambda: Killed(OTHER))
-    assert shelf.due() == [], "it is leased"
-    shelf.shop.indexed.set(lease_until=ago(seconds=1))
-    due = shelf.due()
+        second_index.fill(embedder=lambda: Killed(OTHER))
+    assert second_index.due() == [], "it is leased"
+    second_index.notes.indexed.set(lease_until=ago(seconds=1))
+    due = second_index.due()
     assert sorted(len(one.items) for one in due) == [1, 1], "those that crashed travel alone"
-    shelf.fill()
-    assert shelf.progress().missing == 0
-    assert set(shelf.shop.indexed.values("crash_count")) == {0}
+    second_index.fill()
+    assert second_index.progress().missing == 0
+    assert set(second_index.notes.indexed.values("crash_count")) == {0}
 
 
 @pytest.mark.parametrize("moment", ["version", "enqueued_at"])
 def test_a_database_short_of_memory_costs_a_wait_and_no_crash(
-    shelf: Shelf, omniscient: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch, moment: str
+    second_index: SecondIndex,
+    omniscient: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    moment: str,
 ) -> None:
     """It takes neither what was filled nor the documents back, for a while."""
     monkeypatch.setattr(work_in_progress, "GIVE_BACK_SECONDS", 0.05)
-    due = shelf.due()
+    due = second_index.due()
     omniscient.execute(f"""
         create sequence tries; grant usage on sequence tries to public;
         create function short_of_memory() returns trigger language plpgsql as $$ begin
@@ -76,29 +79,31 @@ def test_a_database_short_of_memory_costs_a_wait_and_no_crash(
             "embedder": lambda: HashingEmbedder(OTHER, batch_size=1),
             "slice_seconds": -1.0,
         }
-        shelf.filler(**(slow if moment == "enqueued_at" else {})).fill(one.tenant_id, one.items)
-    rows = shelf.shop.indexed.values("lease_token", "crash_count", index_id=shelf.index.id)
+        second_index.filler(**(slow if moment == "enqueued_at" else {})).fill(one.tenant_id, one.items)
+    rows = second_index.notes.indexed.values("lease_token", "crash_count", index_id=second_index.index.id)
     assert rows == [(None, 0)] * 2
-    shelf.shop.indexed.set(due_at=ago())
-    shelf.fill()
-    assert shelf.progress().missing == 0
+    second_index.notes.indexed.set(due_at=ago())
+    second_index.fill()
+    assert second_index.progress().missing == 0
 
 
-def test_one_that_kills_again_and_again_is_given_up_on_for_this_index_only(shelf: Shelf) -> None:
-    shop, old = shelf.shop, first(shelf)
-    shelf.due()
-    shelf.kill("a")
-    shelf.fill()
-    p = shelf.progress()
+def test_one_that_kills_again_and_again_is_given_up_on_for_this_index_only(second_index: SecondIndex) -> None:
+    notes, old = second_index.notes, first(second_index)
+    second_index.due()
+    second_index.kill("a")
+    second_index.fill()
+    p = second_index.progress()
     assert (p.missing, p.dead) == (1, 1)
-    (letter,) = shop.dead_letters()
-    assert (letter["stage"], letter["index_id"], letter["version"]) == ("fill", shelf.index.id, 1)
-    assert shop.row("a")["state"] == "done"
-    assert len(shelf.contents(old)["a"]) == 3
+    (letter,) = notes.dead_letters()
+    assert (letter["stage"], letter["index_id"], letter["version"]) == ("fill", second_index.index.id, 1)
+    assert notes.row("a")["state"] == "done"
+    assert len(second_index.contents(old)["a"]) == 3
 
 
-def test_a_text_that_is_refused_is_a_dead_letter_of_the_new_index_and_can_be_replayed(shelf: Shelf) -> None:
-    shop, old = shelf.shop, first(shelf)
+def test_a_text_that_is_refused_is_a_dead_letter_of_the_new_index_and_can_be_replayed(
+    second_index: SecondIndex,
+) -> None:
+    notes, old = second_index.notes, first(second_index)
 
     class Picky(HashingEmbedder):
         def embed_documents(self, texts: Sequence[str]) -> Vectors:
@@ -106,22 +111,22 @@ def test_a_text_that_is_refused_is_a_dead_letter_of_the_new_index_and_can_be_rep
                 raise TextRejected("it does not like that")
             return super().embed_documents(texts)
 
-    shelf.fill(embedder=lambda: Picky(OTHER))
-    assert set(shelf.contents()) == {"a"}
-    assert len(shelf.contents(old)["b"]) == 2
-    with shop.database.control() as connection:
+    second_index.fill(embedder=lambda: Picky(OTHER))
+    assert set(second_index.contents()) == {"a"}
+    assert len(second_index.contents(old)["b"]) == 2
+    with notes.database.control() as connection:
         (letter,) = dead.listed(connection)
         assert (letter.item, letter.stage, letter.state) == ("b", "fill", "done")
         assert dead.count(connection) == 1
-    assert shelf.due() == [], "it is not tried again by itself"
-    with shop.database.tenant(shop.tenant) as connection:
-        assert dead.replay(connection, [letter.document_id]) == [shop.id("b")]
-    shelf.fill()
-    assert set(shelf.contents()) == {"a", "b"}
-    assert shop.dead_letters() == []
+    assert second_index.due() == [], "it is not tried again by itself"
+    with notes.database.tenant(notes.tenant) as connection:
+        assert dead.replay(connection, [letter.document_id]) == [notes.id("b")]
+    second_index.fill()
+    assert set(second_index.contents()) == {"a", "b"}
+    assert notes.dead_letters() == []
 
 
-def test_a_failure_that_may_pass_is_tried_again_and_then_given_up_on(alone: Workshop) -> None:
+def test_a_failure_that_may_pass_is_tried_again_and_then_given_up_on(alone: SourceLedger) -> None:
     class Failing:
         version = "failing-1"
 
@@ -130,58 +135,60 @@ def test_a_failure_that_may_pass_is_tried_again_and_then_given_up_on(alone: Work
 
     alone.admit(document("a"))
     alone.index()
-    shelf = Shelf(alone, strategy="fixed")
+    second_index = SecondIndex(alone, strategy="fixed")
     for attempts, letters in ((1, 0), (2, 1)):
-        shelf.fill(chunker_of=lambda _name, _type: Failing())
-        tried = alone.indexed.one(index_id=shelf.index.id)["attempts"]
+        second_index.fill(chunker_of=lambda _name, _type: Failing())
+        tried = alone.indexed.one(index_id=second_index.index.id)["attempts"]
         assert (tried, len(alone.dead_letters())) == (attempts, letters)
         alone.indexed.set(due_at=ago())
-    assert shelf.due() == []
+    assert second_index.due() == []
 
 
-def test_a_late_message_about_one_that_was_given_up_on_fills_nothing(shelf: Shelf) -> None:
-    (due,) = shelf.due()
-    shelf.shop.indexed.set(shelf.index.id, dead_version=1)
-    assert shelf.filler().fill(due.tenant_id, due.items).requeued == []
-    assert shelf.contents() == {}
+def test_a_late_message_about_one_that_was_given_up_on_fills_nothing(second_index: SecondIndex) -> None:
+    (due,) = second_index.due()
+    second_index.notes.indexed.set(second_index.index.id, dead_version=1)
+    assert second_index.filler().fill(due.tenant_id, due.items).requeued == []
+    assert second_index.contents() == {}
 
 
-def test_filling_the_index_that_is_read_ends_the_answers_that_were_kept(shelf: Shelf) -> None:
+def test_filling_the_index_that_is_read_ends_the_answers_that_were_kept(second_index: SecondIndex) -> None:
     def stamps() -> list[object]:
-        return shelf.shop.change_stamps.values("stamp")
+        return second_index.notes.change_stamps.values("stamp")
 
-    shelf.fill()
-    shelf.shop.indexed.set(shelf.index.id, version=0)
-    shelf.switch()
+    second_index.fill()
+    second_index.notes.indexed.set(second_index.index.id, version=0)
+    second_index.switch()
     before = stamps()
-    shelf.fill()
+    second_index.fill()
     assert stamps() != before
 
 
-def test_filling_the_index_that_is_read_tells_how_many_chunks_there_are_now(alone: Workshop) -> None:
+def test_filling_the_index_that_is_read_tells_how_many_chunks_there_are_now(alone: SourceLedger) -> None:
     alone.admit(document("a", paragraphs(9)))
     alone.index()
-    shelf = Shelf(alone, strategy="fixed")
-    shelf.switch()
+    second_index = SecondIndex(alone, strategy="fixed")
+    second_index.switch()
     cutter = open_chunker(ChunkingOptions(strategy="fixed", max_size=5000, overlap=0))
-    shelf.fill(chunker_of=lambda _name, _type: cutter)
-    assert len(shelf.contents()["a"]) == 1
+    second_index.fill(chunker_of=lambda _name, _type: cutter)
+    assert len(second_index.contents()["a"]) == 1
     with alone.database.tenant(alone.tenant) as connection:
         assert upkeep.damaged(connection) == []
 
 
-def test_a_newer_version_of_one_that_was_given_up_on_is_tried_again(shelf: Shelf) -> None:
-    shop = shelf.shop
-    shelf.due()
-    shop.indexed.set(shelf.index.id, dead_version=1)
-    shop.admit(document("a", "A better text."))
-    shop.index()
-    shelf.fill()
-    assert shelf.contents() == {"a": ["A better text."]}
+def test_a_newer_version_of_one_that_was_given_up_on_is_tried_again(second_index: SecondIndex) -> None:
+    notes = second_index.notes
+    second_index.due()
+    notes.indexed.set(second_index.index.id, dead_version=1)
+    notes.admit(document("a", "A better text."))
+    notes.index()
+    second_index.fill()
+    assert second_index.contents() == {"a": ["A better text."]}
 
 
 @pytest.mark.parametrize("error", [EmbedderUnavailable("away"), EmbedderRefused("bad key")])
-def test_trouble_of_the_provider_never_makes_a_dead_letter(shelf: Shelf, error: LarderError) -> None:
+def test_trouble_of_the_provider_never_makes_a_dead_letter(
+    second_index: SecondIndex, error: LarderError
+) -> None:
     class Away(HashingEmbedder):
         def embed_documents(self, texts: Sequence[str]) -> Vectors:
             error.retry_after = 60.0 * len(texts) if isinstance(error, EmbedderUnavailable) else None
@@ -190,18 +197,20 @@ def test_trouble_of_the_provider_never_makes_a_dead_letter(shelf: Shelf, error: 
     def last_try(_error: LarderError, _attempts: int) -> Decision:
         return Decision(delay=60.0, dead=True)
 
-    shelf.fill(embedder=lambda: Away(OTHER), decide=last_try)
-    assert shelf.shop.dead_letters() == []
-    assert shelf.progress().last_error is not None
-    assert shelf.due() == [], "it waits"
-    assert set(shelf.shop.indexed.values("attempts", "waits", index_id=shelf.index.id)) == {(0, 1)}
-    assert shelf.shop.holds() == [], "it holds up no other index"
-    shelf.shop.indexed.set(due_at=ago())
-    shelf.fill()
-    assert (shelf.progress().missing, shelf.progress().last_error) == (0, None)
+    second_index.fill(embedder=lambda: Away(OTHER), decide=last_try)
+    assert second_index.notes.dead_letters() == []
+    assert second_index.progress().last_error is not None
+    assert second_index.due() == [], "it waits"
+    assert set(second_index.notes.indexed.values("attempts", "waits", index_id=second_index.index.id)) == {
+        (0, 1)
+    }
+    assert second_index.notes.holds() == [], "it holds up no other index"
+    second_index.notes.indexed.set(due_at=ago())
+    second_index.fill()
+    assert (second_index.progress().missing, second_index.progress().last_error) == (0, None)
 
 
-def test_no_text_is_embedded_twice(shelf: Shelf) -> None:
+def test_no_text_is_embedded_twice(second_index: SecondIndex) -> None:
     asked: list[str] = []
 
     class Counting(HashingEmbedder):
@@ -209,62 +218,65 @@ def test_no_text_is_embedded_twice(shelf: Shelf) -> None:
             asked.extend(texts)
             return super().embed_documents(texts)
 
-    shelf.fill(embedder=lambda: Counting(OTHER))
+    second_index.fill(embedder=lambda: Counting(OTHER))
     assert len(asked) == 5
-    with shelf.shop.database.control() as connection:
-        drop_index(connection, shelf.index)
-    again = Shelf(shelf.shop)
+    with second_index.notes.database.control() as connection:
+        drop_index(connection, second_index.index)
+    again = SecondIndex(second_index.notes)
     again.fill(embedder=lambda: Counting(OTHER))
     assert (again.progress().missing, len(asked)) == (0, 5)
 
 
-def test_a_text_that_another_worker_is_embedding_is_waited_for(shelf: Shelf) -> None:
-    other = Lease(tenant_id=shelf.shop.tenant, token=uuid4())
-    texts = [bytes(row["hash"]) for row in shelf.shop.chunks()]
-    with shelf.shop.database.tenant(shelf.shop.tenant) as connection:
-        embedding_use.claim_texts(connection, other, shelf.index.model, texts[:1], lease=60)
-    counting, paid = Counting(OTHER), EmbeddingTerms(budget=lambda _tenant: Purse())
-    assert shelf.fill(terms=paid, embedder=lambda: counting) == []
+def test_a_text_that_another_worker_is_embedding_is_waited_for(second_index: SecondIndex) -> None:
+    other = Lease(tenant_id=second_index.notes.tenant, token=uuid4())
+    texts = [bytes(row["hash"]) for row in second_index.notes.chunks()]
+    with second_index.notes.database.tenant(second_index.notes.tenant) as connection:
+        embedding_use.claim_texts(connection, other, second_index.index.model, texts[:1], lease=60)
+    counting, paid = Counting(OTHER), EmbeddingTerms(budget=lambda _tenant: CallBudget())
+    assert second_index.fill(terms=paid, embedder=lambda: counting) == []
     assert len(counting.seen) == len(texts) - 1
-    assert shelf.progress().missing == 1
-    with shelf.shop.database.tenant(shelf.shop.tenant) as connection:
+    assert second_index.progress().missing == 1
+    with second_index.notes.database.tenant(second_index.notes.tenant) as connection:
         embedding_use.release_texts(connection, other)
-    shelf.shop.indexed.set(due_at=ago())
-    shelf.fill(terms=paid, embedder=lambda: counting)
-    assert shelf.progress().missing == 0
+    second_index.notes.indexed.set(due_at=ago())
+    second_index.fill(terms=paid, embedder=lambda: counting)
+    assert second_index.progress().missing == 0
     assert len(counting.seen) == len(set(counting.seen)) == len(texts)
-    assert len(shelf.shop.claimed_texts()) == 0
+    assert len(second_index.notes.claimed_texts()) == 0
 
 
-def test_the_good_texts_beside_a_refused_one_are_paid_once(shelf: Shelf) -> None:
+def test_the_good_texts_beside_a_refused_one_are_paid_once(second_index: SecondIndex) -> None:
     picky = Counting(OTHER, refuses="other")
-    shelf.fill(embedder=lambda: picky)
-    assert shelf.progress().missing == 1
+    second_index.fill(embedder=lambda: picky)
+    assert second_index.progress().missing == 1
     assert len(picky.seen) == len(set(picky.seen)) == 3
 
 
-def test_vectors_come_from_an_index_of_the_same_model_if_the_cache_was_trimmed(alone: Workshop) -> None:
+def test_vectors_come_from_an_index_of_the_same_model_if_the_cache_was_trimmed(alone: SourceLedger) -> None:
     alone.admit(document("a", paragraphs(2)))
     alone.index()
-    shelf = Shelf(alone)
+    second_index = SecondIndex(alone)
     alone.cached_vectors.clear()
     with alone.database.control() as connection:
-        drop_index(connection, shelf.index)
+        drop_index(connection, second_index.index)
         wanted = WantedIndex(provider="hashing", model="hashing-32", dimensions=32, strategy="fixed")
         same = begin_index(connection, wanted, chunker="structure")
 
     def never() -> HashingEmbedder:
         raise AssertionError("nothing is left to embed")
 
-    shelf.fill(same, embedder=never)
-    assert shelf.progress(same).missing == 0
+    second_index.fill(same, embedder=never)
+    assert second_index.progress(same).missing == 0
 
 
-def test_tenants_take_turns(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = Workshop(shelf.shop.database, uuid4(), uuid4())
-    for shop, most in ((shelf.shop, 12), (other, 3)):
-        shop.admit(*(document(f"d{n}") for n in range(most)))
-        shop.index()
-    shelf.shop.indexed.set(due_at=ago(hours=1))
+def test_tenants_take_turns(second_index: SecondIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = SourceLedger(second_index.notes.database, uuid4(), uuid4())
+    for notes, most in ((second_index.notes, 12), (other, 3)):
+        notes.admit(*(document(f"d{n}") for n in range(most)))
+        notes.index()
+    second_index.notes.indexed.set(due_at=ago(hours=1))
     monkeypatch.setattr(due_work, "FILLS_IN_FLIGHT", 8)
-    assert {one.tenant_id: len(one.items) for one in shelf.due()} == {shelf.shop.tenant: 5, other.tenant: 3}
+    assert {one.tenant_id: len(one.items) for one in second_index.due()} == {
+        second_index.notes.tenant: 5,
+        other.tenant: 3,
+    }

@@ -21,7 +21,7 @@ from pipeline.ledger import Stage, dead, overview, search_indexes
 from pipeline.search.chunk_store import SearchIndex
 from tests.ledger import ago, ahead
 from tests.pipeline.picky import STEPS, Interrupted, Picky, through
-from tests.pipeline.workshop import DIMENSIONS, Workshop, document, fill_index, paragraphs
+from tests.pipeline.source_ledger import DIMENSIONS, SourceLedger, document, fill_index, paragraphs
 
 SQL = psycopg.Connection[Any]
 
@@ -29,76 +29,78 @@ SQL = psycopg.Connection[Any]
 class TestOvertaken:
     """The document changes while one of its steps is at work: nothing of the old version gets through."""
 
-    def test_one_that_is_about_to_write_leaves_the_newer_version_alone(self, shop: Workshop) -> None:
-        shop.admit(document("a", "Old words."))
-        through(shop, "upsert")
-        items, overtaken = shop.items(), list[int]()
+    def test_one_that_is_about_to_write_leaves_the_newer_version_alone(self, notes: SourceLedger) -> None:
+        notes.admit(document("a", "Old words."))
+        through(notes, "upsert")
+        items, overtaken = notes.items(), list[int]()
 
         def overtake(connection: Connection) -> SearchIndex:
             if not overtaken:
                 overtaken.append(1)
-                shop.admit(document("a", "New words."))
-                shop.index()
+                notes.admit(document("a", "New words."))
+                notes.index()
             return fill_index(connection)
 
-        shop.indexer(index=overtake).upsert(shop.tenant, items)
+        notes.indexer(index=overtake).upsert(notes.tenant, items)
         assert overtaken
-        assert shop.contents("a") == ["New words."]
+        assert notes.contents("a") == ["New words."]
 
     @pytest.mark.parametrize("step", STEPS)
-    def test_an_old_version_is_dropped(self, shop: Workshop, step: str) -> None:
-        shop.admit(document("a", paragraphs(2, "old")), document("b", paragraphs(2, "bystander")))
+    def test_an_old_version_is_dropped(self, notes: SourceLedger, step: str) -> None:
+        notes.admit(document("a", paragraphs(2, "old")), document("b", paragraphs(2, "bystander")))
         edited: list[int] = []
 
         def edit() -> None:
             if not edited:
                 edited.append(1)
-                shop.admit(document("a", paragraphs(2, "new")), run=shop.runs()[-1]["id"])
+                notes.admit(document("a", paragraphs(2, "new")), run=notes.runs()[-1]["id"])
 
-        indexer, items = through(shop, step), shop.items()
-        plain = shop.chunker
+        indexer, items = through(notes, step), notes.items()
+        plain = notes.chunker
         if step == "chunk":
-            shop.chunker = Interrupted(plain, meanwhile=edit)
+            notes.chunker = Interrupted(plain, meanwhile=edit)
         elif step == "embed":
-            shop.embedder = Picky(meanwhile=edit)
+            notes.embedder = Picky(meanwhile=edit)
         else:
             filled = indexer.index
 
             def edit_first(connection: Any) -> Any:
                 return filled(connection)
 
-            claim = shop.claim("a", "b", stage=Stage.EMBEDDED, lease=-1)
+            claim = notes.claim("a", "b", stage=Stage.EMBEDDED, lease=-1)
             assert len(claim.ids) == 2
             edit()
-            indexer = shop.indexer(index=edit_first)
-        left = getattr(indexer, step)(shop.tenant, items)
+            indexer = notes.indexer(index=edit_first)
+        left = getattr(indexer, step)(notes.tenant, items)
         assert edited
-        assert shop.id("a") not in {i.document_id for i in (*left.ready, *left.requeued)}
-        row = shop.row("a")
+        assert notes.id("a") not in {i.document_id for i in (*left.ready, *left.requeued)}
+        row = notes.row("a")
         assert (row["desired_version"], row["stage"], row["state"]) == (2, "fetched", "pending")
-        shop.chunker, shop.embedder = plain, HashingEmbedder(DIMENSIONS)
-        shop.index(shop.items("a"))
+        notes.chunker, notes.embedder = plain, HashingEmbedder(DIMENSIONS)
+        notes.index(notes.items("a"))
         for name in STEPS:
-            getattr(shop.indexer(), name)(shop.tenant, shop.items("b"))
-        assert [c.split()[0] for c in shop.contents("a")] == ["new", "new"]
-        assert [c.split()[0] for c in shop.contents("b")] == ["bystander"] * 2
+            getattr(notes.indexer(), name)(notes.tenant, notes.items("b"))
+        assert [c.split()[0] for c in notes.contents("a")] == ["new", "new"]
+        assert [c.split()[0] for c in notes.contents("b")] == ["bystander"] * 2
 
-    def test_who_has_lost_its_lease_counts_no_texts_that_the_other_counts(self, shop: Workshop) -> None:
-        shop.admit(document("a", paragraphs(3)))
-        through(shop, "embed")
+    def test_who_has_lost_its_lease_counts_no_texts_that_the_other_counts(self, notes: SourceLedger) -> None:
+        notes.admit(document("a", paragraphs(3)))
+        through(notes, "embed")
         overtaken: list[int] = []
 
         def overtake() -> None:
             if not overtaken:
                 overtaken.append(1)
-                shop.set("a", lease_until=ago(seconds=1))
-                assert shop.indexer().embed(shop.tenant, shop.items()).ready
+                notes.set("a", lease_until=ago(seconds=1))
+                assert notes.indexer().embed(notes.tenant, notes.items()).ready
 
-        shop.embedder = Picky(meanwhile=overtake)
-        assert shop.indexer().embed(shop.tenant, shop.items()).ready == []
-        assert shop.texts_counted() == (3, 0)
+        notes.embedder = Picky(meanwhile=overtake)
+        assert notes.indexer().embed(notes.tenant, notes.items()).ready == []
+        assert notes.texts_counted() == (3, 0)
 
-    def test_a_write_to_an_index_that_is_being_built_waits_and_holds_no_worker(self, alone: Workshop) -> None:
+    def test_a_write_to_an_index_that_is_being_built_waits_and_holds_no_worker(
+        self, alone: SourceLedger
+    ) -> None:
         """The build has locked the table, for hours with millions of chunks."""
         alone.admit(document("a", paragraphs(2)))
         through(alone, "upsert")
@@ -115,104 +117,106 @@ class TestOvertaken:
         alone.indexer().upsert(alone.tenant, alone.items())
         assert len(alone.contents("a")) == 2
 
-    def test_a_deleted_document_is_not_written(self, shop: Workshop) -> None:
-        shop.admit(document("a", paragraphs(2)))
-        indexer, items = through(shop, "embed"), shop.items()
-        shop.embedder = Picky(meanwhile=lambda: shop.set("a", deleted=True, lease_token=None))
-        assert indexer.embed(shop.tenant, items).ready == []
-        assert set(shop.chunks.values("embedding")) <= {None}
+    def test_a_deleted_document_is_not_written(self, notes: SourceLedger) -> None:
+        notes.admit(document("a", paragraphs(2)))
+        indexer, items = through(notes, "embed"), notes.items()
+        notes.embedder = Picky(meanwhile=lambda: notes.set("a", deleted=True, lease_token=None))
+        assert indexer.embed(notes.tenant, items).ready == []
+        assert set(notes.chunks.values("embedding")) <= {None}
 
 
 class TestTrouble:
-    def test_a_text_the_chunker_chokes_on_harms_only_its_document(self, shop: Workshop) -> None:
-        shop.admit(document("bad", "poison in here"), document("good"))
-        shop.chunker = Interrupted(shop.chunker, fails_on="poison")
-        shop.index()
-        (letter,) = shop.dead_letters()
-        assert (letter["document_id"], letter["stage"]) == (shop.id("bad"), "fetched")
+    def test_a_text_the_chunker_chokes_on_harms_only_its_document(self, notes: SourceLedger) -> None:
+        notes.admit(document("bad", "poison in here"), document("good"))
+        notes.chunker = Interrupted(notes.chunker, fails_on="poison")
+        notes.index()
+        (letter,) = notes.dead_letters()
+        assert (letter["document_id"], letter["stage"]) == (notes.id("bad"), "fetched")
         assert letter["reason"] == "the chunker failed with ValueError"
-        assert (shop.row("good")["state"], shop.row("bad")["state"]) == ("done", "dead")
+        assert (notes.row("good")["state"], notes.row("bad")["state"]) == ("done", "dead")
 
-    def test_a_lost_body_is_told_with_its_cure(self, shop: Workshop) -> None:
-        shop.admit(document("a"))
-        shop.bodies.clear()
-        shop.index()
-        assert "--force" in shop.dead_letters()[0]["reason"]
+    def test_a_lost_body_is_told_with_its_cure(self, notes: SourceLedger) -> None:
+        notes.admit(document("a"))
+        notes.bodies.clear()
+        notes.index()
+        assert "--force" in notes.dead_letters()[0]["reason"]
 
-    def test_a_refused_text_kills_only_its_document(self, shop: Workshop) -> None:
-        shop.admit(document("rude", paragraphs(5) + "\n\nA swearword."), document("good", paragraphs(5, "x")))
-        shop.embedder = Picky(refuses="swearword")
-        shop.index()
-        (letter,) = shop.dead_letters()
+    def test_a_refused_text_kills_only_its_document(self, notes: SourceLedger) -> None:
+        notes.admit(
+            document("rude", paragraphs(5) + "\n\nA swearword."), document("good", paragraphs(5, "x"))
+        )
+        notes.embedder = Picky(refuses="swearword")
+        notes.index()
+        (letter,) = notes.dead_letters()
         assert (letter["document_id"], letter["code"], letter["stage"]) == (
-            shop.id("rude"),
+            notes.id("rude"),
             "E002",
             "chunked",
         )
         assert "swearword" not in letter["reason"]
-        assert len(shop.contents("good")) == 5
+        assert len(notes.contents("good")) == 5
 
     @pytest.mark.req("001-099")
-    def test_when_the_embedder_is_away_the_rest_waits_and_nothing_is_lost(self, shop: Workshop) -> None:
-        shop.admit(*(document(name, paragraphs(3, name)) for name in "abc"))
-        shop.embedder = Picky(fails_from=2)
-        shop.index()
-        waiting = [r for r in shop.documents() if r["state"] != "done"]
+    def test_when_the_embedder_is_away_the_rest_waits_and_nothing_is_lost(self, notes: SourceLedger) -> None:
+        notes.admit(*(document(name, paragraphs(3, name)) for name in "abc"))
+        notes.embedder = Picky(fails_from=2)
+        notes.index()
+        waiting = [r for r in notes.documents() if r["state"] != "done"]
         assert {(r["state"], r["stage"], r["attempts"], r["crash_count"], r["waits"]) for r in waiting} == {
             ("pending", "chunked", 0, 0, 1)
         }
         assert all(r["due_at"] > ahead(seconds=50) for r in waiting)
         assert len(waiting) >= 2
         assert waiting[0]["last_error"] == "the provider is away"
-        assert len(shop.cached_vectors()) == 4
-        shop.documents.set(due_at=ago())
-        shop.embedder = embedder = Picky()
-        shop.index()
+        assert len(notes.cached_vectors()) == 4
+        notes.documents.set(due_at=ago())
+        notes.embedder = embedder = Picky()
+        notes.index()
         assert len(embedder.seen) == 5
-        assert shop.texts_counted() == (9, 0)
-        assert shop.usage.values("texts", "cache_hits") == [(9, 0)], "its own texts are no hits"
-        assert {(r["state"], r["waits"]) for r in shop.documents()} == {("done", 0)}
+        assert notes.texts_counted() == (9, 0)
+        assert notes.usage.values("texts", "cache_hits") == [(9, 0)], "its own texts are no hits"
+        assert {(r["state"], r["waits"]) for r in notes.documents()} == {("done", 0)}
 
-    def test_an_outage_is_nobodys_failed_try(self, shop: Workshop) -> None:
-        shop.admit(document("a"))
-        through(shop, "embed")
-        shop.set("a", attempts=1, waits=500)
-        shop.embedder = Picky(fails_from=1)
-        shop.indexer().embed(shop.tenant, shop.items())
-        row = shop.row("a")
+    def test_an_outage_is_nobodys_failed_try(self, notes: SourceLedger) -> None:
+        notes.admit(document("a"))
+        through(notes, "embed")
+        notes.set("a", attempts=1, waits=500)
+        notes.embedder = Picky(fails_from=1)
+        notes.indexer().embed(notes.tenant, notes.items())
+        row = notes.row("a")
         assert (row["state"], row["attempts"], row["waits"]) == ("pending", 1, 501)
-        assert shop.dead_letters() == []
+        assert notes.dead_letters() == []
 
-    def test_one_document_the_store_refuses_does_not_stop_the_others(self, shop: Workshop) -> None:
-        shop.admit(*(document(i, paragraphs(2, i)) for i in ("a", "bad", "c")))
-        through(shop, "upsert")
-        shop.sql(
+    def test_one_document_the_store_refuses_does_not_stop_the_others(self, notes: SourceLedger) -> None:
+        notes.admit(*(document(i, paragraphs(2, i)) for i in ("a", "bad", "c")))
+        through(notes, "upsert")
+        notes.sql(
             """update embedding_cache set vector = array_fill(0.5, array[7])::real[]::vector::halfvec
                     where hash in (select hash from chunk_stage where document_id = :id)""",
-            id=shop.id("bad"),
+            id=notes.id("bad"),
         )
-        shop.indexer().upsert(shop.tenant, shop.items())
-        assert {i: shop.row(i)["state"] for i in ("a", "bad", "c")} == {
+        notes.indexer().upsert(notes.tenant, notes.items())
+        assert {i: notes.row(i)["state"] for i in ("a", "bad", "c")} == {
             "a": "done",
             "bad": "dead",
             "c": "done",
         }
-        (letter,) = shop.dead_letters()
+        (letter,) = notes.dead_letters()
         assert (letter["code"], letter["stage"]) == ("E001", "embedded")
 
-    def test_a_store_that_is_away_makes_all_wait(self, shop: Workshop) -> None:
-        shop.admit(document("a"), document("b"))
-        through(shop, "upsert")
+    def test_a_store_that_is_away_makes_all_wait(self, notes: SourceLedger) -> None:
+        notes.admit(document("a"), document("b"))
+        through(notes, "upsert")
 
         def away(_connection: Any) -> Any:
             raise StoreUnavailable("gone")
 
-        shop.indexer(index=away).upsert(shop.tenant, shop.items())
-        assert [(r["state"], r["attempts"]) for r in shop.documents()] == [("pending", 0)] * 2
-        assert {r["waits"] for r in shop.documents()} == {1}
-        shop.documents.set(due_at=ago())
-        shop.indexer().upsert(shop.tenant, shop.items())
-        assert {r["state"] for r in shop.documents()} == {"done"}
+        notes.indexer(index=away).upsert(notes.tenant, notes.items())
+        assert [(r["state"], r["attempts"]) for r in notes.documents()] == [("pending", 0)] * 2
+        assert {r["waits"] for r in notes.documents()} == {1}
+        notes.documents.set(due_at=ago())
+        notes.indexer().upsert(notes.tenant, notes.items())
+        assert {r["state"] for r in notes.documents()} == {"done"}
 
 
 FULL = """
@@ -240,7 +244,7 @@ class TestAHinderedDatabase:
 
     @pytest.mark.parametrize("table", ["chunk_stage", "embedding_cache", "chunk"])
     def test_a_full_disk_makes_documents_wait_and_they_go_on_by_themselves(
-        self, alone: Workshop, omniscient: SQL, table: str
+        self, alone: SourceLedger, omniscient: SQL, table: str
     ) -> None:
         alone.admit(document("a", paragraphs(2)), document("b", paragraphs(2, "other")))
         omniscient.execute(f"{FULL} insert on {table} for each row execute function full_disk()")
@@ -261,7 +265,7 @@ class TestAHinderedDatabase:
         assert {r["state"] for r in alone.documents()} == {"done"}
 
     def test_what_the_database_cannot_take_does_not_hold_up_the_others(
-        self, alone: Workshop, omniscient: SQL
+        self, alone: SourceLedger, omniscient: SQL
     ) -> None:
         alone.admit(*(document(i, paragraphs(2, i)) for i in ("a", "bad", "c")))
         when = "when (new.content like 'bad %')"
@@ -275,7 +279,7 @@ class TestAHinderedDatabase:
 
     @pytest.mark.parametrize("place", DAMAGE)
     def test_rows_that_cannot_be_read_are_a_fault_of_their_document_alone(
-        self, alone: Workshop, omniscient: SQL, place: str
+        self, alone: SourceLedger, omniscient: SQL, place: str
     ) -> None:
         """The same batch holds them, so its other documents would wait for ever, too."""
         alone.admit(*(document(i, paragraphs(2, i)) for i in ("a", "bad", "c")))
@@ -293,7 +297,7 @@ class TestAHinderedDatabase:
         assert "missing chunk number 0 (XX001)" in letter["reason"]
 
     def test_a_database_that_fails_over_every_document_kills_none(
-        self, alone: Workshop, omniscient: SQL
+        self, alone: SourceLedger, omniscient: SQL
     ) -> None:
         alone.admit(*(document(f"{n}") for n in range(dead.MOST_DAMAGED + 1)))
         omniscient.execute(DAMAGED.format(alone.tenant).replace("p_document", "p_tenant"))
@@ -306,7 +310,7 @@ class TestAHinderedDatabase:
         assert alone.dead_letters() == []
 
     def test_documents_that_could_not_be_given_back_at_once_have_not_crashed(
-        self, alone: Workshop, omniscient: SQL, monkeypatch: pytest.MonkeyPatch
+        self, alone: SourceLedger, omniscient: SQL, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(work_in_progress, "GIVE_BACK_SECONDS", 0.05)
         alone.admit(document("a"))
@@ -324,45 +328,45 @@ class TestAHinderedDatabase:
 
 
 class TestSlices:
-    def test_a_long_embed_stops_and_goes_on_later(self, shop: Workshop) -> None:
-        shop.admit(document("a", paragraphs(3, "a")), document("b", paragraphs(6, "b")))
-        through(shop, "embed")
-        shop.embedder = embedder = Picky()
-        indexer, todo = shop.indexer(slice_seconds=-1.0), shop.items()
+    def test_a_long_embed_stops_and_goes_on_later(self, notes: SourceLedger) -> None:
+        notes.admit(document("a", paragraphs(3, "a")), document("b", paragraphs(6, "b")))
+        through(notes, "embed")
+        notes.embedder = embedder = Picky()
+        indexer, todo = notes.indexer(slice_seconds=-1.0), notes.items()
         slices = 0
         while todo:
-            step = indexer.embed(shop.tenant, todo)
+            step = indexer.embed(notes.tenant, todo)
             slices, todo = slices + 1, step.requeued
             assert embedder.calls == slices
         assert (slices, len(embedder.seen)) == (3, 9)
-        assert shop.row("b")["crash_count"] == 0
-        indexer.upsert(shop.tenant, shop.items())
-        assert len(shop.contents("b")) == 6
-        assert shop.texts_counted() == (9, 0)
+        assert notes.row("b")["crash_count"] == 0
+        indexer.upsert(notes.tenant, notes.items())
+        assert len(notes.contents("b")) == 6
+        assert notes.texts_counted() == (9, 0)
 
     def test_of_many_large_documents_some_are_cut_and_the_others_wait_for_their_turn(
-        self, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+        self, notes: SourceLedger, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(work_in_progress, "BATCH_BYTES", 1000)
-        shop.admit(*(document(name, "x" * 3000) for name in "abc"))
-        slow, todo = shop.indexer(slice_seconds=-1.0), shop.items()
-        cut = [slow.chunk(shop.tenant, todo) for _ in range(3)]
+        notes.admit(*(document(name, "x" * 3000) for name in "abc"))
+        slow, todo = notes.indexer(slice_seconds=-1.0), notes.items()
+        cut = [slow.chunk(notes.tenant, todo) for _ in range(3)]
         assert [(len(one.ready), len(one.requeued)) for one in cut] == [(1, 2), (1, 1), (1, 0)]
-        assert {row["stage"] for row in shop.documents()} == {"chunked"}
-        assert set(shop.documents.values("crash_count", "lease_token")) == {(0, None)}
+        assert {row["stage"] for row in notes.documents()} == {"chunked"}
+        assert set(notes.documents.values("crash_count", "lease_token")) == {(0, None)}
 
     @pytest.mark.parametrize("step", ["bodies", "batches_by_size"])
     @pytest.mark.parametrize(("fault", "staged"), [(StoreUnavailable, 0), (StoreHindered, 3)])
     def test_no_document_counts_as_crashed_when_the_database_fails_at_a_later_part(
         self,
-        shop: Workshop,
+        notes: SourceLedger,
         monkeypatch: pytest.MonkeyPatch,
         step: str,
         fault: type[LarderError],
         staged: int,
     ) -> None:
         monkeypatch.setattr(work_in_progress, "BATCH_BYTES", 1000)
-        shop.admit(*(document(name, "x" * 3000) for name in "abc"))
+        notes.admit(*(document(name, "x" * 3000) for name in "abc"))
         real, calls = getattr(work_in_progress, step), list[object]()
 
         def fails_once(connection: Connection, ids: Sequence[UUID]) -> Any:
@@ -373,45 +377,45 @@ class TestSlices:
 
         monkeypatch.setattr(work_in_progress, step, fails_once)
         with suppress(StoreUnavailable):
-            shop.indexer().chunk(shop.tenant, shop.items())
-        assert set(shop.documents.values("crash_count", "lease_token")) == {(0, None)}
-        done = shop.documents(stage="chunked")
+            notes.indexer().chunk(notes.tenant, notes.items())
+        assert set(notes.documents.values("crash_count", "lease_token")) == {(0, None)}
+        done = notes.documents(stage="chunked")
         assert len(done) == staged or (fault is StoreUnavailable and len(done) == (step == "bodies"))
 
-    def test_documents_of_usual_size_are_cut_and_written_together(self, shop: Workshop) -> None:
-        shop.admit(*(document(str(n), paragraphs(2, str(n))) for n in range(9)))
-        with shop.database.tenant(shop.tenant) as connection:
-            ids = [item.document_id for item in shop.items()]
+    def test_documents_of_usual_size_are_cut_and_written_together(self, notes: SourceLedger) -> None:
+        notes.admit(*(document(str(n), paragraphs(2, str(n))) for n in range(9)))
+        with notes.database.tenant(notes.tenant) as connection:
+            ids = [item.document_id for item in notes.items()]
             assert work_in_progress.batches_by_size(connection, ids) == [ids]
-        assert len(shop.indexer(slice_seconds=-1.0).chunk(shop.tenant, shop.items()).ready) == 9
+        assert len(notes.indexer(slice_seconds=-1.0).chunk(notes.tenant, notes.items()).ready) == 9
 
-    def test_the_lease_is_renewed_between_calls(self, shop: Workshop) -> None:
-        shop.admit(document("a", paragraphs(9)))
-        through(shop, "embed")
+    def test_the_lease_is_renewed_between_calls(self, notes: SourceLedger) -> None:
+        notes.admit(document("a", paragraphs(9)))
+        through(notes, "embed")
         seen: list[float] = []
 
         def look() -> None:
             given_up = time.monotonic() + 20
-            while (until := shop.row("a")["lease_until"]) < ago(seconds=1) and time.monotonic() < given_up:
+            while (until := notes.row("a")["lease_until"]) < ago(seconds=1) and time.monotonic() < given_up:
                 time.sleep(0.01)
             seen.append((until - ago()).total_seconds())
-            shop.set("a", lease_until=until - timedelta(seconds=10))
+            notes.set("a", lease_until=until - timedelta(seconds=10))
 
-        shop.embedder = Picky(meanwhile=look)
-        shop.indexer(lease=0.001).embed(shop.tenant, shop.items())
+        notes.embedder = Picky(meanwhile=look)
+        notes.indexer(lease=0.001).embed(notes.tenant, notes.items())
         assert len(seen) == 3
         assert min(seen[1:]) > -1
 
-    def test_a_model_is_not_loaded_for_chunking(self, shop: Workshop) -> None:
+    def test_a_model_is_not_loaded_for_chunking(self, notes: SourceLedger) -> None:
         loaded: list[int] = []
 
         def load() -> Embedder:
             loaded.append(1)
-            return shop.embedder
+            return notes.embedder
 
-        shop.admit(document("a"))
-        indexer = shop.indexer(embedder=load)
-        indexer.chunk(shop.tenant, shop.items())
+        notes.admit(document("a"))
+        indexer = notes.indexer(embedder=load)
+        indexer.chunk(notes.tenant, notes.items())
         assert loaded == []
-        indexer.embed(shop.tenant, shop.items())
+        indexer.embed(notes.tenant, notes.items())
         assert loaded == [1]

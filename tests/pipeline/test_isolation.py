@@ -17,7 +17,7 @@ from pipeline.database.engine import Database
 from pipeline.errors import StoreHindered
 from pipeline.search.stores import outbox
 from tests.conftest import Addresses
-from tests.pipeline.workshop import Workshop, document, paragraphs
+from tests.pipeline.source_ledger import SourceLedger, document, paragraphs
 
 WITHOUT_TENANT = {
     "alembic_version": "the schema's revision",
@@ -81,15 +81,15 @@ TENANTED = """
 class Two:
     """Two tenants with a row in every table, in one database."""
 
-    ours: Workshop
-    theirs: Workshop
+    ours: SourceLedger
+    theirs: SourceLedger
     database: Database
     owner: str
 
 
 @pytest.fixture(scope="module")
 def two(shared_addresses: Addresses, shared_database: Database) -> Two:
-    ours, theirs = (Workshop(shared_database, UUID(int=n), UUID(int=n + 10)) for n in (1, 2))
+    ours, theirs = (SourceLedger(shared_database, UUID(int=n), UUID(int=n + 10)) for n in (1, 2))
     with shared_database.control() as connection:
         outbox.register(connection, "v", preferred=False)
     for one in (ours, theirs):
@@ -104,10 +104,10 @@ def two(shared_addresses: Addresses, shared_database: Database) -> Two:
     return Two(ours=ours, theirs=theirs, database=shared_database, owner=shared_addresses.admin)
 
 
-def fill_rest(shop: Workshop) -> None:
+def fill_rest(notes: SourceLedger) -> None:
     """A row in each table that indexing itself does not fill."""
-    tenant, doc = shop.tenant, shop.id("a")
-    values = {"t": tenant, "p": shop.project, "d": doc, "s": shop.source, "i": uuid4()}
+    tenant, doc = notes.tenant, notes.id("a")
+    values = {"t": tenant, "p": notes.project, "d": doc, "s": notes.source, "i": uuid4()}
     for statement in (
         "insert into lexeme_stat values (:t, 1, 'word', 1)",
         "insert into embedding_claim values (:t, 'm', 'h', :i, now())",
@@ -129,7 +129,7 @@ def fill_rest(shop: Workshop) -> None:
            embedding, model) values ('1', 't', 'x', 'a', '[1,2,3]', 'm')""",
     ):
         needed = {k: v for k, v in values.items() if f":{k}" in statement.replace("::", "")}
-        shop.sql(statement, **needed)
+        notes.sql(statement, **needed)
 
 
 def tenanted(connection: psycopg.Connection[Any]) -> list[tuple[str, bool, bool]]:
@@ -402,13 +402,13 @@ class TestTheStateView:
         with two.database.app.begin() as connection:
             assert connection.execute(text("select count(*) from indexing_state")).scalar() == 0
 
-    def test_it_tells_the_four_states(self, shop: Workshop) -> None:
-        shop.admit(*(document(i) for i in ("indexed", "outdated", "failed", "gone")))
-        shop.index()
-        shop.admit(document("outdated", "edited"), document("pending", metadata={"source_path": "p/x.md"}))
-        shop.set("failed", state="dead", last_error="why", attempts=2, crash_count=1)
-        shop.set("gone", deleted=True)
-        rows = shop.sql("select * from indexing_state")
+    def test_it_tells_the_four_states(self, notes: SourceLedger) -> None:
+        notes.admit(*(document(i) for i in ("indexed", "outdated", "failed", "gone")))
+        notes.index()
+        notes.admit(document("outdated", "edited"), document("pending", metadata={"source_path": "p/x.md"}))
+        notes.set("failed", state="dead", last_error="why", attempts=2, crash_count=1)
+        notes.set("gone", deleted=True)
+        rows = notes.sql("select * from indexing_state")
         found = {r["source_path"]: r["status"] for r in rows}
         assert found == {
             "indexed": "indexed",

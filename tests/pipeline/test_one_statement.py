@@ -20,7 +20,7 @@ from pipeline.ledger import ALL
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights, cache
 from pipeline.search.records import Filter
 from pipeline.search.retriever import SPARE
-from tests.pipeline.stores.depot import DIMENSIONS, Counting, Depot, Pointed
+from tests.pipeline.stores.corpus import DIMENSIONS, Corpus, Counting, Pointed
 
 NOBODY = UUID(int=2)
 """Id of no document and no project."""
@@ -35,12 +35,12 @@ QUESTIONS = (
 
 
 @pytest.fixture(scope="module")
-def stock(shared_database: Database) -> Depot:
+def stock(shared_database: Database) -> Corpus:
     """Eighty documents of one to four chunks: one in five no longer holds, one in nine is hidden, some are alike."""
-    depot, chance = Depot(shared_database, exact_below=10_000), random.Random(2)
+    corpus, chance = Corpus(shared_database, exact_below=10_000), random.Random(2)
     made = []
     for n in range(80):
-        of = depot.document(
+        of = corpus.document(
             title=" ".join(chance.sample(WORDS, 2)),
             kind=Kind.DECISION if n % 2 else Kind.WORK,
             source=("notes", "wiki")[n % 2],
@@ -51,20 +51,20 @@ def stock(shared_database: Database) -> Depot:
         if n % 10 == 0:
             contents = ["word3 word7 word1"]  # equal scores, told apart by their ids
         made.append((of, [Chunk(ord=o, content=c, context=of.title) for o, c in enumerate(contents)]))
-    depot.put_all(made)
-    for key in sorted(depot.documents.values("id"))[:9]:
-        depot.documents.set({"id": key}, hidden=True)
-    for row in depot.chunks(ord=0)[::2]:
+    corpus.put_all(made)
+    for key in sorted(corpus.documents.values("id"))[:9]:
+        corpus.documents.set({"id": key}, hidden=True)
+    for row in corpus.chunks(ord=0)[::2]:
         centroid = np.roll(np.asarray(row["embedding"].to_list()), 1)
-        depot.indexed.add(
-            tenant_id=depot.tenant,
-            index_id=depot.index.id,
+        corpus.indexed.add(
+            tenant_id=corpus.tenant,
+            index_id=corpus.index.id,
             version=1,
             document_id=row["document_id"],
             centroid=HalfVector(centroid),
         )
-    depot.count()
-    return depot
+    corpus.count()
+    return corpus
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def counting(shared_database: Database) -> Counting:
     return Counting(shared_database)
 
 
-def retriever(stock: Depot, database: Database | None = None, **options: Any) -> Retriever:
+def retriever(stock: Corpus, database: Database | None = None, **options: Any) -> Retriever:
     return Retriever(
         database or stock.database, stock.tenant, lambda _index: stock.embedder, RetrievalOptions(**options)
     )
@@ -114,7 +114,7 @@ def score_of(hit: Hit, w: Weights, mode: str) -> float:
     ],
     ids=["as shipped", "words", "whole documents", "nothing", "odd"],
 )
-def test_a_score_is_the_weighted_sum_of_its_parts(stock: Depot, mode: str, weights: Weights) -> None:
+def test_a_score_is_the_weighted_sum_of_its_parts(stock: Corpus, mode: str, weights: Weights) -> None:
     for question in QUESTIONS:
         request = SearchRequest(text=question, k=50, explain=True, min_similarity=0.1, mode=mode)  # type: ignore[arg-type]
         hits = retriever(stock, weights=weights).search(request).hits
@@ -142,7 +142,9 @@ def test_a_score_is_the_weighted_sum_of_its_parts(stock: Depot, mode: str, weigh
     ],
     ids=str,
 )
-def test_the_first_hits_are_those_of_all_candidates(stock: Depot, mode: str, changed: dict[str, Any]) -> None:
+def test_the_first_hits_are_those_of_all_candidates(
+    stock: Corpus, mode: str, changed: dict[str, Any]
+) -> None:
     """A traced search reads every candidate; a usual one no more than it shows."""
     for question in QUESTIONS:
         request = SearchRequest(
@@ -163,7 +165,9 @@ def test_the_first_hits_are_those_of_all_candidates(stock: Depot, mode: str, cha
 @pytest.mark.parametrize("mode", ["hybrid", "vector", "keyword"])
 @pytest.mark.parametrize("words", ["word30 word31", "the of and", " ".join(WORDS) * 9])
 @pytest.mark.parametrize("wanted", [Filter(), Filter(kinds=(Kind.DECISION,)), Filter(exclude=(NOBODY,))])
-def test_it_is_one_statement(stock: Depot, counting: Counting, mode: str, words: str, wanted: Filter) -> None:
+def test_it_is_one_statement(
+    stock: Corpus, counting: Counting, mode: str, words: str, wanted: Filter
+) -> None:
     request = SearchRequest(text=words, mode=mode, k=3, filter=wanted)  # type: ignore[arg-type]
     made = retriever(stock, counting)
     made.search(request)
@@ -175,7 +179,7 @@ def test_it_is_one_statement(stock: Depot, counting: Counting, mode: str, words:
 
 
 def test_who_wants_no_hits_asks_once(
-    stock: Depot, counting: Counting, monkeypatch: pytest.MonkeyPatch
+    stock: Corpus, counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = retriever(stock, counting)
     made.search(SearchRequest(text="word3"))
@@ -192,21 +196,21 @@ def test_more_is_read_where_many_of_the_first_no_longer_hold(
     shared_database: Database, counting: Counting, mode: str
 ) -> None:
     """What holds comes before what does not, however many of those stand before it."""
-    depot = Depot(shared_database, exact_below=10_000)
+    corpus = Corpus(shared_database, exact_below=10_000)
     old = {"decision_status": "rejected"}
     for n in range(SPARE + 5):
-        depot.put("kestrel " * 3, title=f"old {n}", kind=Kind.DECISION, metadata=old)
-    depot.put("penguin")  # the least alike of all has no score that could be brought down
-    kept = [depot.put("kestrel falcon owl", title=f"new {n}", kind=Kind.DECISION) for n in range(3)]
-    depot.count()
-    made = retriever(depot, counting, weights=Weights(outdated=0.01))
+        corpus.put("kestrel " * 3, title=f"old {n}", kind=Kind.DECISION, metadata=old)
+    corpus.put("penguin")  # the least alike of all has no score that could be brought down
+    kept = [corpus.put("kestrel falcon owl", title=f"new {n}", kind=Kind.DECISION) for n in range(3)]
+    corpus.count()
+    made = retriever(corpus, counting, weights=Weights(outdated=0.01))
     found = made.search(SearchRequest(text="kestrel", k=3, min_similarity=-1.0, mode=mode))  # type: ignore[arg-type]
     assert {hit.document.id for hit in found.hits} == set(kept)
     assert len(counting.asked) == 2
     assert max(counting.read) < 20
 
 
-def test_a_question_without_words_is_found_by_meaning(stock: Depot) -> None:
+def test_a_question_without_words_is_found_by_meaning(stock: Corpus) -> None:
     found = retriever(stock).search(SearchRequest(text="the of and", k=3, min_similarity=-1.0))
     assert len(found.hits) == 3
     assert found.degradation_level == 0
@@ -220,9 +224,9 @@ def rows(count: int, seed: int) -> Vectors:
     return normalised(np.random.default_rng(seed).normal(size=(count, DIMENSIONS)).astype(np.float32))
 
 
-def by_meaning(depot: Depot, database: Database, vector: Vectors, **request: Any) -> SearchResults:
+def by_meaning(corpus: Corpus, database: Database, vector: Vectors, **request: Any) -> SearchResults:
     options = RetrievalOptions(exact_below=0, min_similarity=-1.0)
-    made = Retriever(database, depot.tenant, lambda _index: Pointed(vector), options)
+    made = Retriever(database, corpus.tenant, lambda _index: Pointed(vector), options)
     return made.search(SearchRequest(text="a", mode="vector", **request))
 
 
@@ -232,16 +236,16 @@ def test_it_goes_on_for_a_document_that_has_all_of_the_nearest(
     """Of 2 x 5 chunks looked at, 6 belong to one document; then of 100, 90."""
     (vector,) = rows(1, 4)
     for long, statements in ((6, 1), (90, 2)):
-        depot = Depot(shared_database)
+        corpus = Corpus(shared_database)
         near = normalised(vector + 0.01 * rows(long, 5))
-        depot.put(*[f"long {n}" for n in range(long)], title="long", vectors=near)
+        corpus.put(*[f"long {n}" for n in range(long)], title="long", vectors=near)
         far = normalised(vector + 0.1 * rows(6, 6))
         for n in range(6):
-            depot.put(f"short {n}", title=f"short {n}", vectors=far[n : n + 1])
-        depot.build()
-        depot.count()
+            corpus.put(f"short {n}", title=f"short {n}", vectors=far[n : n + 1])
+        corpus.build()
+        corpus.count()
         counting.read.clear()
-        found = by_meaning(depot, counting, vector, k=5)
+        found = by_meaning(corpus, counting, vector, k=5)
         assert found.hits[0].document.title == "long"
         assert len({hit.document.id for hit in found.hits}) == 5
         assert len(counting.read) == statements
@@ -250,17 +254,17 @@ def test_it_goes_on_for_a_document_that_has_all_of_the_nearest(
 def test_no_hit_is_less_like_the_question_than_asked_for(
     shared_database: Database, counting: Counting
 ) -> None:
-    depot = Depot(shared_database)
+    corpus = Corpus(shared_database)
     (vector,) = rows(1, 3)
     for n, near in enumerate(rows(40, 2)):
-        depot.put(str(n), title=str(n), vectors=near[np.newaxis])
-    depot.build()
-    depot.count()
-    scores = [hit.score for hit in by_meaning(depot, counting, vector, k=10).hits]
+        corpus.put(str(n), title=str(n), vectors=near[np.newaxis])
+    corpus.build()
+    corpus.count()
+    scores = [hit.score for hit in by_meaning(corpus, counting, vector, k=10).hits]
     counting.read.clear()
-    found = by_meaning(depot, counting, vector, k=10, min_similarity=scores[5])
+    found = by_meaning(corpus, counting, vector, k=10, min_similarity=scores[5])
     assert [hit.score for hit in found.hits] == scores[:6]
-    assert not by_meaning(depot, counting, vector, k=10, min_similarity=1.0).hits
+    assert not by_meaning(corpus, counting, vector, k=10, min_similarity=1.0).hits
     assert len(counting.read) == 2, "the nearest are not near enough: no more are looked for"
 
 
@@ -270,18 +274,18 @@ def test_what_is_not_shown_takes_no_place(
     shared_database: Database, counting: Counting, gone: str, exact_below: int
 ) -> None:
     (vector,) = rows(1, 7)
-    depot = Depot(shared_database, exact_below=exact_below)
+    corpus = Corpus(shared_database, exact_below=exact_below)
     near, far = normalised(vector + 0.01 * rows(3, 8)), normalised(vector + 0.1 * rows(30, 9))
-    secret = {depot.put("secret", vectors=near[n : n + 1]) for n in range(3)}
+    secret = {corpus.put("secret", vectors=near[n : n + 1]) for n in range(3)}
     for n in range(30):
-        depot.put("open", vectors=far[n : n + 1])
-    depot.build()
-    depot.count()
-    assert secret <= {hit.document.id for hit in by_meaning(depot, counting, vector, k=5).hits}
+        corpus.put("open", vectors=far[n : n + 1])
+    corpus.build()
+    corpus.count()
+    assert secret <= {hit.document.id for hit in by_meaning(corpus, counting, vector, k=5).hits}
     for key in secret:
-        depot.documents.set({"id": key}, **{gone: True})
+        corpus.documents.set({"id": key}, **{gone: True})
     for request in ({}, {"filter": Filter(kinds=(Kind.REFERENCE,))}, {"dedupe": False}):
-        found = by_meaning(depot, counting, vector, k=5, **request)
+        found = by_meaning(corpus, counting, vector, k=5, **request)
         assert not secret & {hit.document.id for hit in found.hits}
         assert len(found.hits) == 5
 
@@ -301,7 +305,7 @@ def test_what_is_not_shown_takes_no_place(
     ids=["documents", "but one", "all but one", "another project", "no document"],
 )
 def test_a_filter_on_documents_is_counted_once_a_minute(
-    stock: Depot, counting: Counting, monkeypatch: pytest.MonkeyPatch, wanted: Filter, counts: int
+    stock: Corpus, counting: Counting, monkeypatch: pytest.MonkeyPatch, wanted: Filter, counts: int
 ) -> None:
     def counted() -> int:
         found = sum("chunk_count" in one for one in counting.asked)
@@ -320,7 +324,7 @@ def test_a_filter_on_documents_is_counted_once_a_minute(
     assert counted() == counts
 
 
-def test_a_filter_is_never_overlooked(stock: Depot, counting: Counting) -> None:
+def test_a_filter_is_never_overlooked(stock: Corpus, counting: Counting) -> None:
     for exact_below in (0, 10_000):
         made = retriever(stock, counting, exact_below=exact_below)
         for wanted in (Filter(tags=("x",)), Filter(sources=("wiki",)), Filter(projects=(NOBODY,))):

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.conftest import Addresses
-from tests.pipeline.workshop import Workshop, document
+from tests.pipeline.source_ledger import SourceLedger, document
 
 OURS = """
     select p.oid::regprocedure::text, array(select format_type(t, null) from unnest(p.proargtypes) t)
@@ -117,7 +117,7 @@ def test_rows_that_go_with_another_one_take_no_code_of_whoever_removes_it_along(
     addresses: Addresses,
     omniscient: psycopg.Connection[Any],
     tables: list[tuple[str, str, str]],
-    alone: Workshop,
+    alone: SourceLedger,
     path: str,
 ) -> None:
     """They are removed by the owner, who from PostgreSQL 18 on also runs the triggers of that."""

@@ -16,7 +16,7 @@ from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, Sea
 from pipeline.search.question import Synonyms
 from pipeline.search.records import Explanation, Filter, StoredDocument
 from pipeline.search.retriever import demote_outdated, reranked
-from tests.pipeline.stores.depot import Depot
+from tests.pipeline.stores.corpus import Corpus
 
 
 def ranked(name: int, score: float, *, outdated: bool = False) -> Hit:
@@ -53,19 +53,19 @@ def order(found: Sequence[Hit]) -> list[int]:
 
 
 def test_overlap_is_between_0_and_1_and_the_same_whatever_else_is_stored(shared_database: Database) -> None:
-    depot = Depot(shared_database, exact_below=10_000)
-    depot.put("kiln fires clay")
-    depot.put("kiln")
-    depot.put("otters")
-    depot.count()
-    found = {c.chunk.content: c.overlap for c in depot.ask("kiln fires clay")}
+    corpus = Corpus(shared_database, exact_below=10_000)
+    corpus.put("kiln fires clay")
+    corpus.put("kiln")
+    corpus.put("otters")
+    corpus.count()
+    found = {c.chunk.content: c.overlap for c in corpus.ask("kiln fires clay")}
     full, part = found["kiln fires clay"], found["kiln"]
     assert full is not None
     assert part is not None
     assert 0 < part < full < 1
     for n in range(30):
-        depot.put(f"filler{n}")
-    again = {c.chunk.content: c.overlap for c in depot.ask("kiln fires clay")}
+        corpus.put(f"filler{n}")
+    again = {c.chunk.content: c.overlap for c in corpus.ask("kiln fires clay")}
     assert again["kiln fires clay"] == full, "until words are counted anew"
 
 
@@ -108,8 +108,8 @@ class ByLength:
 
 
 @pytest.fixture
-def depot(shared_database: Database) -> Depot:
-    made = Depot(shared_database, exact_below=10_000)
+def corpus(shared_database: Database) -> Corpus:
+    made = Corpus(shared_database, exact_below=10_000)
     for n in range(5):
         made.put("kestrel " * (5 - n) + "and more " * 4 * (5 - n), title=f"t{n}")
     made.count()
@@ -117,15 +117,15 @@ def depot(shared_database: Database) -> Depot:
 
 
 def search(
-    depot: Depot, reranker: Reranker | None, words: str = "kestrel", *, level: int = 0, **changes: Any
+    corpus: Corpus, reranker: Reranker | None, words: str = "kestrel", *, level: int = 0, **changes: Any
 ) -> SearchResults:
     candidates = changes.pop("candidates", 30)
     watch: Callable[[Any], AbstractContextManager[None]] = changes.pop("watch", lambda _part: nullcontext())
     request = SearchRequest(text=words, explain=True, min_similarity=-1.0, **changes)
     made = Retriever(
-        depot.database,
-        depot.tenant,
-        lambda _index: depot.embedder,
+        corpus.database,
+        corpus.tenant,
+        lambda _index: corpus.embedder,
         reranker=lambda: reranker,
         rerank=RerankOptions(enabled=True, candidates=candidates),
         watch=watch,
@@ -138,10 +138,10 @@ def titles(found: SearchResults) -> list[str]:
 
 
 @pytest.mark.req("001-024", "001-026", "001-074")
-def test_a_reranker_decides_among_the_best(depot: Depot) -> None:
+def test_a_reranker_decides_among_the_best(corpus: Corpus) -> None:
     reranker = ByLength()
-    plain = search(depot, None)
-    found = search(depot, reranker)
+    plain = search(corpus, None)
+    found = search(corpus, reranker)
     assert titles(found) == ["t4", "t3", "t2", "t1", "t0"]
     assert titles(found) != titles(plain)
     assert found.degradation_level == 0
@@ -156,37 +156,37 @@ def test_a_reranker_decides_among_the_best(depot: Depot) -> None:
         assert e.to_json()["rerank_score"] == e.rerank is not None
 
 
-def test_only_so_many_are_reranked(depot: Depot) -> None:
+def test_only_so_many_are_reranked(corpus: Corpus) -> None:
     reranker = ByLength()
-    plain = search(depot, None)
-    found = search(depot, reranker, candidates=2)
+    plain = search(corpus, None)
+    found = search(corpus, reranker, candidates=2)
     assert reranker.asked == [("kestrel", 2)]
     assert titles(found)[2:] == titles(plain)[2:]
     assert set(titles(found)[:2]) == set(titles(plain)[:2])
 
 
 @pytest.mark.parametrize("fault", [RerankerUnavailable("slow"), RuntimeError("odd"), MemoryError()])
-def test_a_reranker_that_fails_costs_a_level_and_no_answer(depot: Depot, fault: Exception) -> None:
-    plain = search(depot, None)
+def test_a_reranker_that_fails_costs_a_level_and_no_answer(corpus: Corpus, fault: Exception) -> None:
+    plain = search(corpus, None)
     reranker = ByLength(fault)
-    found = search(depot, reranker)
+    found = search(corpus, reranker)
     assert found.degradation_level == 1
     assert titles(found) == titles(plain)
-    assert search(depot, reranker).degradation_level == 0, "and is asked again"
+    assert search(corpus, reranker).degradation_level == 0, "and is asked again"
 
 
-def test_single_searches_and_lower_levels_are_not_reranked_again(depot: Depot) -> None:
+def test_single_searches_and_lower_levels_are_not_reranked_again(corpus: Corpus) -> None:
     reranker = ByLength()
-    assert search(depot, reranker, level=1).degradation_level == 1
-    search(depot, reranker, level=3)
-    search(depot, reranker, mode="vector")
-    search(depot, reranker, mode="keyword")
-    assert search(depot, reranker, "   ").hits == ()
+    assert search(corpus, reranker, level=1).degradation_level == 1
+    search(corpus, reranker, level=3)
+    search(corpus, reranker, mode="vector")
+    search(corpus, reranker, mode="keyword")
+    assert search(corpus, reranker, "   ").hits == ()
     assert reranker.asked == []
 
 
 @pytest.mark.req("001-074")
-def test_each_part_is_watched(depot: Depot) -> None:
+def test_each_part_is_watched(corpus: Corpus) -> None:
     seen: list[str] = []
 
     @contextmanager
@@ -198,7 +198,7 @@ def test_each_part_is_watched(depot: Depot) -> None:
             raise
         seen.append(part)
 
-    search(depot, ByLength(RerankerUnavailable("slow")), watch=watch)
+    search(corpus, ByLength(RerankerUnavailable("slow")), watch=watch)
     assert seen == ["store", "embedder", "store", "reranker: RerankerUnavailable"]
 
 
@@ -218,21 +218,21 @@ def test_what_no_longer_holds_ranks_lower_and_stays_in_the_answer() -> None:
 
 
 def test_a_replaced_decision_comes_after_the_one_that_holds(shared_database: Database) -> None:
-    depot = Depot(shared_database, exact_below=10_000)
+    corpus = Corpus(shared_database, exact_below=10_000)
     old = {"decision_status": "superseded", "superseded_by": "ADR-7"}
-    depot.put("queues of the port run on kestrel brokers", title="ADR-3", kind=Kind.DECISION, metadata=old)
-    depot.put("kestrel brokers were replaced for queues by otters", title="ADR-7", kind=Kind.DECISION)
-    depot.put("a kestrel and nothing else of this " + "or that " * 20, title="other")
-    depot.count()
+    corpus.put("queues of the port run on kestrel brokers", title="ADR-3", kind=Kind.DECISION, metadata=old)
+    corpus.put("kestrel brokers were replaced for queues by otters", title="ADR-7", kind=Kind.DECISION)
+    corpus.put("a kestrel and nothing else of this " + "or that " * 20, title="other")
+    corpus.count()
     for mode in ("hybrid", "keyword"):
-        found = search(depot, None, "queues kestrel brokers", mode=mode)
+        found = search(corpus, None, "queues kestrel brokers", mode=mode)
         assert titles(found)[:2] == ["ADR-7", "ADR-3"], mode
         hit = found.hits[1]
         assert hit.outdated == "superseded by ADR-7"
         assert not found.hits[0].outdated
         assert hit.explanation is not None
         assert hit.explanation.outdated_part == pytest.approx(-hit.score / 3)
-    cosine = search(depot, None, "queues kestrel brokers", mode="vector")
+    cosine = search(corpus, None, "queues kestrel brokers", mode="vector")
     assert cosine.hits[0].document.title == "ADR-3", "a likeness stays a likeness"
     assert cosine.hits[0].outdated
     assert cosine.hits[0].explanation is not None
@@ -242,30 +242,30 @@ def test_a_replaced_decision_comes_after_the_one_that_holds(shared_database: Dat
 # --- options that reach the search ---
 
 
-def ask(depot: Depot, options: RetrievalOptions, words: str, **changes: Any) -> list[str]:
-    made = Retriever(depot.database, depot.tenant, lambda _index: depot.embedder, options)
+def ask(corpus: Corpus, options: RetrievalOptions, words: str, **changes: Any) -> list[str]:
+    made = Retriever(corpus.database, corpus.tenant, lambda _index: corpus.embedder, options)
     return titles(made.search(SearchRequest(text=words, **changes)))
 
 
 def test_synonyms_find_what_is_called_otherwise(shared_database: Database) -> None:
-    depot = Depot(shared_database, exact_below=10_000)
-    depot.put("the kubernetes cluster", title="k")
-    depot.count()
+    corpus = Corpus(shared_database, exact_below=10_000)
+    corpus.put("the kubernetes cluster", title="k")
+    corpus.count()
     options = RetrievalOptions(synonyms=Synonyms.from_groups([["k8s", "kubernetes"]]))
-    assert ask(depot, RetrievalOptions(), "k8s", mode="keyword") == []
-    assert ask(depot, options, "k8s", mode="keyword") == ["k"]
+    assert ask(corpus, RetrievalOptions(), "k8s", mode="keyword") == []
+    assert ask(corpus, options, "k8s", mode="keyword") == ["k"]
 
 
 @pytest.mark.req("001-032")
 @pytest.mark.parametrize("mode", ["hybrid", "vector", "keyword"])
 def test_security_levels_and_exclusions_hold_in_every_mode(shared_database: Database, mode: str) -> None:
-    depot = Depot(shared_database, exact_below=10_000)
-    open_, secret = depot.put("kestrel", title="open"), depot.put("kestrel", title="secret")
-    depot.documents.set({"title": "secret"}, security_level="secret")
+    corpus = Corpus(shared_database, exact_below=10_000)
+    open_, secret = corpus.put("kestrel", title="open"), corpus.put("kestrel", title="secret")
+    corpus.documents.set({"title": "secret"}, security_level="secret")
     least = {"mode": mode, "min_similarity": -1.0}
     one = Filter(security_levels=("internal", "public"))
-    assert ask(depot, RetrievalOptions(), "kestrel", filter=one, **least) == ["open"]
-    assert ask(depot, RetrievalOptions(), "kestrel", filter=Filter(exclude=(open_,)), **least) == ["secret"]
+    assert ask(corpus, RetrievalOptions(), "kestrel", filter=one, **least) == ["open"]
+    assert ask(corpus, RetrievalOptions(), "kestrel", filter=Filter(exclude=(open_,)), **least) == ["secret"]
     neither = Filter(security_levels=("internal",), exclude=(open_,))
-    assert ask(depot, RetrievalOptions(), "kestrel", filter=neither, **least) == []
+    assert ask(corpus, RetrievalOptions(), "kestrel", filter=neither, **least) == []
     assert secret != open_

@@ -19,13 +19,13 @@ from pipeline.search import RetrievalOptions, Retriever, SearchRequest, SearchRe
 from pipeline.search.chunk_store import SearchIndex, open_index
 from pipeline.search.records import Filter, Mode
 from pipeline.search.retriever import ef_search_for, least_similarity
-from tests.pipeline.stores.depot import DIMENSIONS, MODEL, Depot
+from tests.pipeline.stores.corpus import DIMENSIONS, MODEL, Corpus
 
 
 @pytest.fixture
-def depot(shared_database: Database) -> Depot:
+def corpus(shared_database: Database) -> Corpus:
     """Three documents about birds and one about ovens."""
-    made = Depot(shared_database, exact_below=10_000)
+    made = Corpus(shared_database, exact_below=10_000)
     made.put("kestrel falcon hovers", "the kestrel nests in towers", title="Kestrels", context="Kestrels")
     made.put("falcon dives fast", title="Falcons", context="Falcons")
     made.put("otter swims", title="Otters", kind=Kind.WORK, source_type=SourceType.PBI, context="Otters")
@@ -34,16 +34,16 @@ def depot(shared_database: Database) -> Depot:
     return made
 
 
-def retriever(depot: Depot, options: RetrievalOptions | None = None) -> Retriever:
+def retriever(corpus: Corpus, options: RetrievalOptions | None = None) -> Retriever:
     return Retriever(
-        depot.database, depot.tenant, lambda _index: depot.embedder, options or RetrievalOptions()
+        corpus.database, corpus.tenant, lambda _index: corpus.embedder, options or RetrievalOptions()
     )
 
 
 def search(
-    depot: Depot, words: str, options: RetrievalOptions | None = None, **request: object
+    corpus: Corpus, words: str, options: RetrievalOptions | None = None, **request: object
 ) -> SearchResults:
-    return retriever(depot, options).search(SearchRequest(text=words, **request))  # type: ignore[arg-type]
+    return retriever(corpus, options).search(SearchRequest(text=words, **request))  # type: ignore[arg-type]
 
 
 def titles(found: SearchResults) -> list[str]:
@@ -76,8 +76,8 @@ def forbidden(_index: SearchIndex) -> Embedder:
 
 @pytest.mark.req("001-093", "001-033")
 @pytest.mark.parametrize("mode", ["hybrid", "vector", "keyword"])
-def test_the_best_document_comes_first_in_every_mode(depot: Depot, mode: str) -> None:
-    found = search(depot, "kestrel falcon", mode=mode)
+def test_the_best_document_comes_first_in_every_mode(corpus: Corpus, mode: str) -> None:
+    found = search(corpus, "kestrel falcon", mode=mode)
     assert found.hits[0].document.title == "Kestrels"
     assert found.hits[0].chunk.content == "kestrel falcon hovers"
     assert found.degradation_level == 0
@@ -89,7 +89,7 @@ def test_the_best_document_comes_first_in_every_mode(depot: Depot, mode: str) ->
 
 @pytest.mark.parametrize(("chunks", "looked"), [(250_000, 100), (500_000, 200), (10**9, 400)])
 def test_in_a_large_store_the_vector_index_is_followed_further(
-    depot: Depot, monkeypatch: pytest.MonkeyPatch, chunks: int, looked: int
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch, chunks: int, looked: int
 ) -> None:
     seen: list[int] = []
     ask = Database.fetch
@@ -98,9 +98,9 @@ def test_in_a_large_store_the_vector_index_is_followed_further(
         seen.append(named.get("ef_search", 0))
         return ask(database, *args, **named)
 
-    depot.statistics.set(chunks=chunks)
+    corpus.statistics.set(chunks=chunks)
     monkeypatch.setattr(Database, "fetch", spy)
-    search(depot, "kestrel falcon", RetrievalOptions(candidates=100))
+    search(corpus, "kestrel falcon", RetrievalOptions(candidates=100))
     assert max(seen) == looked
 
 
@@ -109,52 +109,52 @@ def test_no_more_is_asked_of_the_vector_index_than_it_allows() -> None:
     assert ef_search_for(10, 100) == 100
 
 
-def test_hits_are_named_after_document_and_chunk(depot: Depot) -> None:
-    hit = search(depot, "towers", mode="keyword").hits[0]
+def test_hits_are_named_after_document_and_chunk(corpus: Corpus) -> None:
+    hit = search(corpus, "towers", mode="keyword").hits[0]
     assert hit.id == f"{hit.document.id}:1"
     assert hit.explanation is None
 
 
-def test_a_document_comes_once_unless_chunks_are_asked_for(depot: Depot) -> None:
-    assert titles(search(depot, "kestrel", mode="keyword")) == ["Kestrels"]
-    both = search(depot, "kestrel", mode="keyword", dedupe=False)
+def test_a_document_comes_once_unless_chunks_are_asked_for(corpus: Corpus) -> None:
+    assert titles(search(corpus, "kestrel", mode="keyword")) == ["Kestrels"]
+    both = search(corpus, "kestrel", mode="keyword", dedupe=False)
     assert titles(both) == ["Kestrels", "Kestrels"]
     assert len({hit.id for hit in both.hits}) == 2
 
 
 @pytest.mark.req("002-006", "001-032", "004-011")
-def test_the_number_of_hits_is_configured_asked_for_and_capped(depot: Depot) -> None:
+def test_the_number_of_hits_is_configured_asked_for_and_capped(corpus: Corpus) -> None:
     options = RetrievalOptions(top_k=2, max_top_k=3, min_similarity=-1.0)
-    assert len(search(depot, "falcon", options).hits) == 2
-    assert len(search(depot, "falcon", options, k=1).hits) == 1
-    assert len(search(depot, "falcon", options, k=100).hits) == 3
-    assert len(search(depot, "falcon", replace(options, max_top_k=1)).hits) == 1
+    assert len(search(corpus, "falcon", options).hits) == 2
+    assert len(search(corpus, "falcon", options, k=1).hits) == 1
+    assert len(search(corpus, "falcon", options, k=100).hits) == 3
+    assert len(search(corpus, "falcon", replace(options, max_top_k=1)).hits) == 1
     assert RetrievalOptions().top_k == 5
 
 
 @pytest.mark.req("001-032")
-def test_filters_reach_the_store(depot: Depot) -> None:
-    found = search(depot, "falcon otter", filter=Filter(kinds=(Kind.WORK,)))
+def test_filters_reach_the_store(corpus: Corpus) -> None:
+    found = search(corpus, "falcon otter", filter=Filter(kinds=(Kind.WORK,)))
     assert titles(found) == ["Otters"]
-    own = search(depot, "kestrel").hits[0].document.id
-    assert "Kestrels" not in titles(search(depot, "kestrel", filter=Filter(exclude=(own,))))
+    own = search(corpus, "kestrel").hits[0].document.id
+    assert "Kestrels" not in titles(search(corpus, "kestrel", filter=Filter(exclude=(own,))))
 
 
 @pytest.mark.parametrize("words", ["", "  \n", "\x00"])
-def test_a_blank_question_has_no_answer(depot: Depot, words: str) -> None:
-    assert search(depot, words) == SearchResults(model=MODEL)
+def test_a_blank_question_has_no_answer(corpus: Corpus, words: str) -> None:
+    assert search(corpus, words) == SearchResults(model=MODEL)
 
 
-def test_a_question_of_stop_words_is_answered_by_meaning_alone(depot: Depot) -> None:
-    assert search(depot, "the and of", mode="keyword").hits == []
-    assert len(search(depot, "the and of", min_similarity=-1.0).hits) == 4
+def test_a_question_of_stop_words_is_answered_by_meaning_alone(corpus: Corpus) -> None:
+    assert search(corpus, "the and of", mode="keyword").hits == []
+    assert len(search(corpus, "the and of", min_similarity=-1.0).hits) == 4
 
 
 @pytest.mark.parametrize(
     "words", ["kestrel\x00falcon", "kestrel \ud800 falcon", "kestrel 'x' \\ & | ! : * <->" * 200]
 )
-def test_odd_characters_do_no_harm(depot: Depot, words: str) -> None:
-    assert titles(search(depot, words))[0] in {"Kestrels", "Falcons"}
+def test_odd_characters_do_no_harm(corpus: Corpus, words: str) -> None:
+    assert titles(search(corpus, words))[0] in {"Kestrels", "Falcons"}
 
 
 def test_nothing_is_found_before_the_first_document(database: Database, tenant: UUID) -> None:
@@ -162,13 +162,13 @@ def test_nothing_is_found_before_the_first_document(database: Database, tenant: 
     assert empty.search(SearchRequest(text="anything")) == SearchResults()
 
 
-def test_a_tenant_without_documents_finds_nothing(depot: Depot) -> None:
-    depot.tenant = uuid4()
-    assert search(depot, "kestrel").hits == []
+def test_a_tenant_without_documents_finds_nothing(corpus: Corpus) -> None:
+    corpus.tenant = uuid4()
+    assert search(corpus, "kestrel").hits == []
 
 
 def test_the_first_search_counts_words_if_nobody_has(shared_database: Database) -> None:
-    fresh = Depot(shared_database, exact_below=10_000)
+    fresh = Corpus(shared_database, exact_below=10_000)
     for n in range(20):
         fresh.put(f"pipeline number{n} runs", title=f"common {n}")
     fresh.put("kestrel rests", title="rare")
@@ -179,8 +179,8 @@ def test_the_first_search_counts_words_if_nobody_has(shared_database: Database) 
 
 
 @pytest.mark.req("001-033", "001-093")
-def test_explained_parts_add_up_to_the_score(depot: Depot) -> None:
-    found = search(depot, "kestrel falcon", explain=True, min_similarity=-1.0)
+def test_explained_parts_add_up_to_the_score(corpus: Corpus) -> None:
+    found = search(corpus, "kestrel falcon", explain=True, min_similarity=-1.0)
     assert len(found.hits) == 4
     for hit in found.hits:
         e = hit.explanation
@@ -199,46 +199,46 @@ def test_explained_parts_add_up_to_the_score(depot: Depot) -> None:
     assert {"semantic_score", "keyword_score", "overlap_score", "title_score"} <= set(best.to_json())
 
 
-def test_a_rare_word_of_the_question_outweighs_what_merely_sounds_alike(depot: Depot) -> None:
+def test_a_rare_word_of_the_question_outweighs_what_merely_sounds_alike(corpus: Corpus) -> None:
     for n in range(40):
-        depot.put(f"kestrel falcon number{n}", title=f"Birds {n}")
-    depot.put("an everyday text that names XK-4711", title="Other")
-    depot.count()
-    found = {c.document.title: c.overlap or 0.0 for c in depot.ask("kestrel falcon XK-4711")}
+        corpus.put(f"kestrel falcon number{n}", title=f"Birds {n}")
+    corpus.put("an everyday text that names XK-4711", title="Other")
+    corpus.count()
+    found = {c.document.title: c.overlap or 0.0 for c in corpus.ask("kestrel falcon XK-4711")}
     assert found["Other"] > 0.4
     assert all(share < 0.05 for title, share in found.items() if title.startswith("Birds"))
-    assert titles(search(depot, "kestrel falcon XK-4711", mode="keyword"))[0] == "Other"
+    assert titles(search(corpus, "kestrel falcon XK-4711", mode="keyword"))[0] == "Other"
 
 
-def test_each_weight_lifts_what_it_is_about(depot: Depot) -> None:
+def test_each_weight_lifts_what_it_is_about(corpus: Corpus) -> None:
     """By words alone, by the title alone, by all words of the question."""
-    depot.put("heron", title="Wader", context="Grebe")
-    depot.put("grebe heron grebe heron", title="Both", context="Both")
-    depot.count()
+    corpus.put("heron", title="Wader", context="Grebe")
+    corpus.put("grebe heron grebe heron", title="Both", context="Both")
+    corpus.count()
 
     def first(**weights: float) -> str:
         only = {"vector": 0.0, "keyword": 0.0, "title": 0.0, "covered": 0.0, **weights}
         options = RetrievalOptions(weights=Weights(**only), min_similarity=-1.0)
-        return titles(search(depot, "grebe heron", options))[0]
+        return titles(search(corpus, "grebe heron", options))[0]
 
     assert first(title=1.0) == "Wader"
     assert first(keyword=1.0) == "Both"
-    covered = {c.document.title: c.covered for c in depot.ask("grebe heron nests")}
+    covered = {c.document.title: c.covered for c in corpus.ask("grebe heron nests")}
     assert covered["Both"] == covered["Wader"]
     assert 0.01 < (covered["Both"] or 0.0) < 0.15, "a third of the words is missing"
-    assert {c.document.title: c.covered for c in depot.ask("grebe heron")}["Wader"] == pytest.approx(1.0)
+    assert {c.document.title: c.covered for c in corpus.ask("grebe heron")}["Wader"] == pytest.approx(1.0)
 
 
 # --- the threshold ---
 
 
 @pytest.mark.req("002-007")
-def test_what_is_less_similar_is_left_out_unless_a_word_matches(depot: Depot) -> None:
-    strict = search(depot, "kestrel", min_similarity=0.999, trace=True)
+def test_what_is_less_similar_is_left_out_unless_a_word_matches(corpus: Corpus) -> None:
+    strict = search(corpus, "kestrel", min_similarity=0.999, trace=True)
     assert titles(strict) == ["Kestrels"], "it holds the word"
     assert {hit.document.title for hit in strict.below} == {"Falcons", "Otters", "Ovens"}
-    assert titles(search(depot, "kestrel", mode="vector", min_similarity=0.999)) == []
-    assert len(search(depot, "kestrel", mode="vector", min_similarity=-1.0).hits) == 4
+    assert titles(search(corpus, "kestrel", mode="vector", min_similarity=0.999)) == []
+    assert len(search(corpus, "kestrel", mode="vector", min_similarity=-1.0).hits) == 4
 
 
 @pytest.mark.parametrize(
@@ -260,26 +260,26 @@ def test_the_stricter_of_both_thresholds_holds(
     assert least_similarity(options, model, wanted) == pytest.approx(threshold)
 
 
-def test_what_lies_beyond_the_last_hit_is_told_on_request(depot: Depot) -> None:
-    found = search(depot, "falcon", k=1, trace=True, min_similarity=-1.0)
+def test_what_lies_beyond_the_last_hit_is_told_on_request(corpus: Corpus) -> None:
+    found = search(corpus, "falcon", k=1, trace=True, min_similarity=-1.0)
     assert len(found.hits) == 1
     assert len(found.beyond) == 3
-    assert search(depot, "falcon", k=1).beyond == ()
+    assert search(corpus, "falcon", k=1).beyond == ()
 
 
 # --- when parts fail ---
 
 
-def test_keyword_mode_needs_no_embedder(depot: Depot) -> None:
-    found = Retriever(depot.database, depot.tenant, forbidden).search(
+def test_keyword_mode_needs_no_embedder(corpus: Corpus) -> None:
+    found = Retriever(corpus.database, corpus.tenant, forbidden).search(
         SearchRequest(text="kestrel", mode="keyword")
     )
     assert titles(found) == ["Kestrels"]
 
 
 @pytest.mark.req("001-093")
-def test_without_an_embedder_words_alone_answer(depot: Depot) -> None:
-    broken = Retriever(depot.database, depot.tenant, lambda _index: Broken())
+def test_without_an_embedder_words_alone_answer(corpus: Corpus) -> None:
+    broken = Retriever(corpus.database, corpus.tenant, lambda _index: Broken())
     found = broken.search(SearchRequest(text="kestrel falcon"))
     assert found.degradation_level == 3
     assert titles(found) == ["Kestrels", "Falcons"]
@@ -287,10 +287,10 @@ def test_without_an_embedder_words_alone_answer(depot: Depot) -> None:
         broken.search(SearchRequest(text="kestrel", mode="vector"))
 
 
-def test_a_store_that_is_down_is_said_to_be(depot: Depot) -> None:
+def test_a_store_that_is_down_is_said_to_be(corpus: Corpus) -> None:
     gone = Database("postgresql://nobody:x@127.0.0.1:1/none")
     with pytest.raises(StoreUnavailable) as caught:
-        Retriever(gone, depot.tenant, forbidden).search(SearchRequest(text="kestrel"))
+        Retriever(gone, corpus.tenant, forbidden).search(SearchRequest(text="kestrel"))
     assert caught.value.code == "E001"
     gone.close()
 
@@ -298,33 +298,33 @@ def test_a_store_that_is_down_is_said_to_be(depot: Depot) -> None:
 @pytest.mark.parametrize("exact_below", [0, 10_000])
 @pytest.mark.parametrize("mode", ["vector", "hybrid"])
 def test_a_vector_of_another_length_than_the_indexs_is_refused(
-    depot: Depot, mode: Mode, exact_below: int
+    corpus: Corpus, mode: Mode, exact_below: int
 ) -> None:
     other = HashingEmbedder(DIMENSIONS + 1)
     made = Retriever(
-        depot.database, depot.tenant, lambda _index: other, RetrievalOptions(exact_below=exact_below)
+        corpus.database, corpus.tenant, lambda _index: other, RetrievalOptions(exact_below=exact_below)
     )
     with pytest.raises(StoreRejected, match=r"shape \(33,\).* the index has 32"):
         made.search(SearchRequest(text="kestrel", mode=mode))
 
 
-def test_no_transaction_is_open_while_the_question_is_embedded(depot: Depot) -> None:
-    pools: list[Any] = [depot.database.app.pool, depot.database.query_engine.pool]
+def test_no_transaction_is_open_while_the_question_is_embedded(corpus: Corpus) -> None:
+    pools: list[Any] = [corpus.database.app.pool, corpus.database.query_engine.pool]
     open_then: list[int] = []
 
     class Watching(Broken):
         def embed_query(self, text: str) -> Vectors:
             open_then.append(sum(pool.checkedout() for pool in pools))
-            return depot.embedder.embed_query(text)
+            return corpus.embedder.embed_query(text)
 
-    Retriever(depot.database, depot.tenant, lambda _index: Watching()).search(SearchRequest(text="kestrel"))
+    Retriever(corpus.database, corpus.tenant, lambda _index: Watching()).search(SearchRequest(text="kestrel"))
     assert open_then == [0]
 
 
 def test_a_switch_of_the_index_meanwhile_is_noticed(database: Database, tenant: UUID) -> None:
     """The old partition is dropped at the switch; its vectors must not be asked of the new one."""
-    depot = Depot(database, tenant, exact_below=10_000)
-    depot.put("kestrel")
+    corpus = Corpus(database, tenant, exact_below=10_000)
+    corpus.put("kestrel")
     asked: list[str] = []
 
     class Switching(Broken):
@@ -344,9 +344,9 @@ def test_a_switch_of_the_index_meanwhile_is_noticed(database: Database, tenant: 
                 connection, provider="x", model="newer", dimensions=8, chunker="structure", pipeline="p"
             )
         with database.control() as connection:
-            for statement in (f"activate_search_index({new.id})", f"drop_search_index({depot.index.id})"):
+            for statement in (f"activate_search_index({new.id})", f"drop_search_index({corpus.index.id})"):
                 connection.exec_driver_sql(f"select {statement}")
-        depot.index = new
+        corpus.index = new
 
     found = Retriever(database, tenant, Switching).search(SearchRequest(text="kestrel"))
     assert asked == [f"{MODEL}: kestrel", "newer: kestrel"]
@@ -358,9 +358,9 @@ def test_a_switch_by_another_process_is_noticed_by_the_next_search(
     database: Database, tenant: UUID, exact_below: int
 ) -> None:
     """What this process remembers of the active index saves a way to the server, and decides nothing."""
-    depot = Depot(database, tenant, exact_below=10_000)
-    depot.put("kestrel")
-    depot.count()
+    corpus = Corpus(database, tenant, exact_below=10_000)
+    corpus.put("kestrel")
+    corpus.count()
     embedders: list[str] = []
 
     class Listening(Broken):
@@ -389,7 +389,7 @@ def test_a_switch_by_another_process_is_noticed_by_the_next_search(
         activate(newer)
         found = ask(mode)
         assert (found.model, found.hits) == ("newer", []), mode
-        activate(depot.index)
+        activate(corpus.index)
         found = ask(mode)
         assert (found.model, len(found.hits)) == (MODEL, 1), mode
     assert ask("hybrid", "nothing of this").model == MODEL

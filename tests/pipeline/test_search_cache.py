@@ -21,9 +21,9 @@ from pipeline.search import RetrievalOptions, Retriever, SearchRequest, SearchRe
 from pipeline.search.cache import Caches, MemoryCache
 from pipeline.search.records import Filter
 from tests.ledger import ago, of_connection
-from tests.pipeline.shelf import OTHER, Shelf
-from tests.pipeline.stores.depot import DIMENSIONS, Counting, Depot
-from tests.pipeline.workshop import Workshop, document
+from tests.pipeline.second_index import OTHER, SecondIndex
+from tests.pipeline.source_ledger import SourceLedger, document
+from tests.pipeline.stores.corpus import DIMENSIONS, Corpus, Counting
 
 # --- the cache itself ---
 
@@ -118,8 +118,8 @@ class Asker:
 
 
 @pytest.fixture
-def depot(shared_database: Database) -> Depot:
-    made = Depot(shared_database, exact_below=10_000)
+def corpus(shared_database: Database) -> Corpus:
+    made = Corpus(shared_database, exact_below=10_000)
     made.put("the kestrel hovers", title="Kestrels", kind=Kind.DECISION)
     made.put("an otter swims", title="Otters")
     made.count()
@@ -127,23 +127,23 @@ def depot(shared_database: Database) -> Depot:
 
 
 @pytest.fixture
-def asker(depot: Depot) -> Asker:
-    return Asker(depot.database, depot.tenant)
+def asker(corpus: Corpus) -> Asker:
+    return Asker(corpus.database, corpus.tenant)
 
 
 # --- vectors ---
 
 
 @pytest.mark.req("001-010", "001-012")
-def test_the_vector_of_a_question_is_made_once(depot: Depot, asker: Asker) -> None:
+def test_the_vector_of_a_question_is_made_once(corpus: Corpus, asker: Asker) -> None:
     first = asker.search(k=1)
     assert asker.search(k=1) == first
     asker.search(k=2, mode="vector")
     assert asker.asked == 1
     asker.search("otter")
     assert asker.asked == 2
-    Asker(depot.database, uuid4(), kept=asker.kept).search("otter")
-    other = Asker(depot.database, depot.tenant, kept=replace(asker.kept, vectors=None))
+    Asker(corpus.database, uuid4(), kept=asker.kept).search("otter")
+    other = Asker(corpus.database, corpus.tenant, kept=replace(asker.kept, vectors=None))
     other.search()
     other.search()
     assert other.asked == 2
@@ -178,9 +178,9 @@ def test_an_answer_outlives_what_is_known_of_the_index(asker: Asker, monkeypatch
 
 
 @pytest.mark.req("001-098")
-def test_level_two_answers_what_is_remembered_and_asks_nobody(depot: Depot) -> None:
-    counting = Counting(depot.database)
-    asker = Asker(counting, depot.tenant)
+def test_level_two_answers_what_is_remembered_and_asks_nobody(corpus: Corpus) -> None:
+    counting = Counting(corpus.database)
+    asker = Asker(counting, corpus.tenant)
     asker.retriever.database = counting
     assert asker.search(level=2) == SearchResults(degradation_level=2)
     asker.search()
@@ -193,9 +193,9 @@ def test_level_two_answers_what_is_remembered_and_asks_nobody(depot: Depot) -> N
     assert counting.asked == []
 
 
-def test_a_database_that_is_there_is_always_asked(depot: Depot, asker: Asker) -> None:
+def test_a_database_that_is_there_is_always_asked(corpus: Corpus, asker: Asker) -> None:
     asker.search()
-    depot.documents.set({"title": "Kestrels"}, hidden=True)
+    corpus.documents.set({"title": "Kestrels"}, hidden=True)
     found = asker.search()
     assert not found.from_cache
     assert [hit.document.title for hit in found.hits] == ["Otters"]
@@ -222,22 +222,22 @@ def test_another_question_filter_or_right_is_another_answer(asker: Asker, other:
     assert asker.search(level=2).from_cache
 
 
-def test_other_options_are_another_answer(depot: Depot, asker: Asker) -> None:
+def test_other_options_are_another_answer(corpus: Corpus, asker: Asker) -> None:
     asker.search()
     for options in (
         {"options": RetrievalOptions(weights=Weights(title=9.0))},
         {"rerank": RerankOptions(enabled=True)},
     ):
-        other = Asker(depot.database, depot.tenant, kept=asker.kept, **options)
+        other = Asker(corpus.database, corpus.tenant, kept=asker.kept, **options)
         other.retriever.database = asker.database
         assert not other.search(level=2).from_cache
 
 
-def test_another_tenant_is_neither_answered_from_it_nor_pushes_anything_out(depot: Depot) -> None:
-    asker = Asker(depot.database, depot.tenant, kept=Caches(answers=MemoryCache(entries=1)))
-    stranger = Depot(depot.database, exact_below=10_000)
+def test_another_tenant_is_neither_answered_from_it_nor_pushes_anything_out(corpus: Corpus) -> None:
+    asker = Asker(corpus.database, corpus.tenant, kept=Caches(answers=MemoryCache(entries=1)))
+    stranger = Corpus(corpus.database, exact_below=10_000)
     stranger.put("a kestrel of the stranger", title="Strange")
-    other = Asker(depot.database, stranger.tenant, kept=asker.kept)
+    other = Asker(corpus.database, stranger.tenant, kept=asker.kept)
     asker.search()
     found = other.search()
     assert [hit.document.title for hit in found.hits] == ["Strange"]
@@ -254,8 +254,8 @@ def test_an_answer_of_need_or_of_nothing_is_not_kept(asker: Asker) -> None:
     assert not asker.search("unheard", mode="keyword", level=2).from_cache
 
 
-def test_nothing_is_kept_without_a_cache(depot: Depot) -> None:
-    asker = Asker(depot.database, depot.tenant, kept=Caches())
+def test_nothing_is_kept_without_a_cache(corpus: Corpus) -> None:
+    asker = Asker(corpus.database, corpus.tenant, kept=Caches())
     asker.search()
     asker.search()
     assert asker.asked == 2
@@ -269,80 +269,85 @@ def test_nothing_is_kept_without_a_cache(depot: Depot) -> None:
 
 
 @pytest.fixture
-def shop(shop: Workshop) -> Workshop:
-    shop.admit(document("one", "the kestrel hovers"), document("two", "an otter swims"))
-    shop.index()
-    return shop
+def notes(notes: SourceLedger) -> SourceLedger:
+    notes.admit(document("one", "the kestrel hovers"), document("two", "an otter swims"))
+    notes.index()
+    return notes
 
 
-def change(shop: Workshop) -> None:
-    shop.admit(document("one", "the kestrel rests"), document("two", "an otter swims"))
-    shop.index()
+def change(notes: SourceLedger) -> None:
+    notes.admit(document("one", "the kestrel rests"), document("two", "an otter swims"))
+    notes.index()
 
 
-def add(shop: Workshop) -> None:
-    shop.admit(document("three", "another kestrel"))
-    shop.index()
+def add(notes: SourceLedger) -> None:
+    notes.admit(document("three", "another kestrel"))
+    notes.index()
 
 
-def remove(shop: Workshop) -> None:
-    with shop.database.tenant(shop.tenant) as connection:
-        admission.remove(connection, [shop.id("one")])
+def remove(notes: SourceLedger) -> None:
+    with notes.database.tenant(notes.tenant) as connection:
+        admission.remove(connection, [notes.id("one")])
 
 
-def hide(shop: Workshop) -> None:
-    with shop.database.tenant(shop.tenant) as connection:
+def hide(notes: SourceLedger) -> None:
+    with notes.database.tenant(notes.tenant) as connection:
         listing = Listing(ids=frozenset({"two"}), complete=True)
-        admission.prune(connection, shop.source, listing, admission.DeletionGuard())
+        admission.prune(connection, notes.source, listing, admission.DeletionGuard())
 
 
-def hide_by_hand(shop: Workshop) -> None:
-    with shop.database.control() as connection:
+def hide_by_hand(notes: SourceLedger) -> None:
+    with notes.database.control() as connection:
         of_connection(connection).documents.set(hidden=True)
 
 
 @pytest.mark.req("001-098")
 @pytest.mark.parametrize("step", [change, add, remove, hide, hide_by_hand])
-def test_an_answer_ends_as_soon_as_a_change_is_seen(shop: Workshop, step: Callable[[Workshop], None]) -> None:
-    asker = Asker(shop.database, shop.tenant, shop.embedder)
+def test_an_answer_ends_as_soon_as_a_change_is_seen(
+    notes: SourceLedger, step: Callable[[SourceLedger], None]
+) -> None:
+    asker = Asker(notes.database, notes.tenant, notes.embedder)
     asker.search()
-    step(shop)
-    cache.read_snapshot(asker.database, shop.tenant)
+    step(notes)
+    cache.read_snapshot(asker.database, notes.tenant)
     asker.database.away = True
     with pytest.raises(StoreUnavailable):
         asker.search()
 
 
-def state(shop: Workshop) -> str:
-    snapshot = cache.read_snapshot(shop.database, shop.tenant)
+def state(notes: SourceLedger) -> str:
+    snapshot = cache.read_snapshot(notes.database, notes.tenant)
     return snapshot.state if snapshot else ""
 
 
 def test_the_ledgers_own_steps_and_other_tenants_change_no_state(
-    shared_database: Database, shop: Workshop
+    shared_database: Database, notes: SourceLedger
 ) -> None:
-    before = state(shop)
-    shop.set("one", attempts=1, due_at=ago(), state="pending", lease_until=ago())
-    other = Workshop(shared_database, uuid4(), uuid4())
+    before = state(notes)
+    notes.set("one", attempts=1, due_at=ago(), state="pending", lease_until=ago())
+    other = SourceLedger(shared_database, uuid4(), uuid4())
     other.admit(document("x", "a kestrel elsewhere"))
     other.index()
-    assert state(shop) == before != ""
-    shop.set("one", hidden=True)
-    assert state(shop) != before
+    assert state(notes) == before != ""
+    notes.set("one", hidden=True)
+    assert state(notes) != before
 
 
-def test_an_answer_out_of_an_index_that_was_replaced_is_not_given(shelf: Shelf) -> None:
+def test_an_answer_out_of_an_index_that_was_replaced_is_not_given(second_index: SecondIndex) -> None:
     """A switch changes no document, so no state."""
-    shop, embedders = shelf.shop, {DIMENSIONS: shelf.shop.embedder, OTHER: shelf.embedder}
+    notes, embedders = (
+        second_index.notes,
+        {DIMENSIONS: second_index.notes.embedder, OTHER: second_index.embedder},
+    )
     caches = Caches(answers=MemoryCache())
-    retriever = Retriever(shop.database, shop.tenant, lambda i: embedders[i.dimensions], caches=caches)
+    retriever = Retriever(notes.database, notes.tenant, lambda i: embedders[i.dimensions], caches=caches)
     request = SearchRequest(text="paragraph", min_similarity=-1.0)
-    shelf.fill()
+    second_index.fill()
     first = retriever.search(request)
     assert first.hits
-    before = state(shop)
-    shelf.switch()
-    assert state(shop) == before
+    before = state(notes)
+    second_index.switch()
+    assert state(notes) == before
     assert not retriever.search(request, level=2).from_cache
     assert retriever.search(request).model == f"hashing-{OTHER}"
     assert retriever.search(request, level=2).model == f"hashing-{OTHER}"

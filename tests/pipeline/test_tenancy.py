@@ -55,15 +55,15 @@ def test_an_empty_text_is_refused_with_its_word(text: str) -> None:
 
 def test_a_request_looks_into_its_own_project_what_is_shared_and_what_it_names() -> None:
     tenant = tenant_id("a")
-    shop, billing, shared = (project_id(tenant, name) for name in ("shop", "billing", "default"))
+    notes, billing, shared = (project_id(tenant, name) for name in ("shop", "billing", "default"))
     assert project_id(tenant, " shared ") == shared
     assert tenant_id("shared") != tenant_id("default")
-    assert visible_projects(tenant, shop) == tuple(sorted((shop, shared)))
+    assert visible_projects(tenant, notes) == tuple(sorted((notes, shared)))
     assert visible_projects(tenant, shared) == (shared,)
-    assert visible_projects(tenant, shop, ["billing", "shop", str(shared)]) == tuple(
-        sorted((shop, billing, shared))
+    assert visible_projects(tenant, notes, ["billing", "shop", str(shared)]) == tuple(
+        sorted((notes, billing, shared))
     )
-    assert visible_projects(tenant, shop, ["billing", "*"]) == ALL
+    assert visible_projects(tenant, notes, ["billing", "*"]) == ALL
 
 
 def test_half_a_letter_is_a_name_too() -> None:

@@ -20,8 +20,8 @@ from pipeline.ingest.sync import Syncer
 from pipeline.ledger import admission, documents, runs, sources
 from tests.connectors.folders import file_options
 from tests.ledger import ago
+from tests.pipeline.source_ledger import LEASE, SourceLedger
 from tests.pipeline.walked import schedule
-from tests.pipeline.workshop import LEASE, Workshop
 
 ROUGH = 0.02
 """As roughly as this machine's file systems tell times; what was changed longer ago is settled."""
@@ -45,10 +45,10 @@ BODIES = (
 class Folder:
     """One folder, and two sources of it in the ledger: one whose syncs read what changed, and one that reads all."""
 
-    def __init__(self, shop: Workshop, root: Path, seed: int) -> None:
+    def __init__(self, notes: SourceLedger, root: Path, seed: int) -> None:
         self.root, self.chance, self.rounds = root, random.Random(seed), 0
-        self.comparing = shop
-        self.reading = Workshop(shop.database, shop.tenant, shop.project, "all")
+        self.comparing = notes
+        self.reading = SourceLedger(notes.database, notes.tenant, notes.project, "all")
         root.mkdir()
 
     def sync(self, **changes: Any) -> runs.RunRow:
@@ -147,7 +147,7 @@ class Folder:
 
 
 def _synced(
-    shop: Workshop,
+    notes: SourceLedger,
     root: Path,
     *,
     die_after: int | None = None,
@@ -173,21 +173,21 @@ def _synced(
         if pages == die_after:
             raise SourceUnavailable("killed")
 
-    run, complete = shop.open_run(force=force, walk=walk), False
+    run, complete = notes.open_run(force=force, walk=walk), False
     while not complete:
         with suppress(SourceUnavailable):
             source = open_source(options)
             syncer = Syncer(
-                database=shop.database,
+                database=notes.database,
                 lease=LEASE,
                 slice_seconds=slice_seconds,
                 after_page=after_page,
                 **changes,
             )
-            where = shop.where(run, force=force, pipeline=f"{source.extractor}|c1|m")
+            where = notes.where(run, force=force, pipeline=f"{source.extractor}|c1|m")
             complete = syncer.slice(source, where, schedule, config_hash="c1")
-    shop.documents.set({"state": "pending"}, state="done", stage="done", last_indexed=ago())
-    return shop.run(run)
+    notes.documents.set({"state": "pending"}, state="done", stage="done", last_indexed=ago())
+    return notes.run(run)
 
 
 COUNTS = ("listed", "unchanged", "queued", "skipped", "failed", "noted", "hidden", "deleted", "restored")
@@ -203,14 +203,14 @@ def told(run: runs.RunRow) -> dict[str, Any]:
     }
 
 
-def rows(shop: Workshop) -> list[Any]:
+def rows(notes: SourceLedger) -> list[Any]:
     """What the ledger has of a folder."""
     columns = ["external_id", "title", "kind", "url", "tags", "metadata", "security_level", "desired_hash"]
     columns += ["desired_version", "state", "hidden", "deleted"]
     return [
         {**{column: one[column] for column in columns}, "body": body}
-        for one in shop.documents(source_id=shop.source)
-        for body in shop.bodies.values("body", document_id=one["id"]) or [None]
+        for one in notes.documents(source_id=notes.source)
+        for body in notes.bodies.values("body", document_id=one["id"]) or [None]
     ]
 
 
@@ -221,9 +221,9 @@ def soon_settled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_after_each_sync_the_ledger_is_as_if_all_had_been_read(
-    shop: Workshop, tmp_path: Path, seed: int
+    notes: SourceLedger, tmp_path: Path, seed: int
 ) -> None:
-    folder, done = Folder(shop, tmp_path / "notes", seed), []
+    folder, done = Folder(notes, tmp_path / "notes", seed), []
     for number in range(ROUNDS):
         done += [f"{number}: {folder.change()}" for _ in range(folder.chance.randrange(4))]
         if folder.chance.random() < 0.8:
@@ -235,9 +235,9 @@ def test_after_each_sync_the_ledger_is_as_if_all_had_been_read(
 
 
 @pytest.fixture
-def folder(shop: Workshop, tmp_path: Path) -> Folder:
+def folder(notes: SourceLedger, tmp_path: Path) -> Folder:
     """A folder of three documents whose first sync is over, none of which was changed lately."""
-    folder = Folder(shop, tmp_path / "notes", 0)
+    folder = Folder(notes, tmp_path / "notes", 0)
     for name in ("a.md", "b.md", "c.md"):
         (folder.root / name).write_text(
             f"# {name}\n\nA text of its own, of more than a line, for a file that is tiny is opened for that.\n"
@@ -276,19 +276,19 @@ def test_all_files_are_read_where_what_was_noted_does_not_count(
     folder: Folder, opened: list[str], why: str
 ) -> None:
     how: dict[str, Any] = {"force": {"force": True}, "walk": {"walk": True}}.get(why, {})
-    shop, day = folder.comparing, 86_400
+    notes, day = folder.comparing, 86_400
     if why.startswith("a day"):
         at = time.time() + (day if why.endswith("before") else -day - 1)
-        shop.sources.set(cursor={"read_at": at})
+        notes.sources.set(cursor={"read_at": at})
     elif why == "configured":
-        with shop.database.tenant(shop.tenant) as connection:
-            sources.register(connection, [shop.registration(config_hash="other")])
-            sources.register(connection, [shop.registration()])
+        with notes.database.tenant(notes.tenant) as connection:
+            sources.register(connection, [notes.registration(config_hash="other")])
+            sources.register(connection, [notes.registration()])
     elif why == "cleared":
-        with shop.database.tenant(shop.tenant) as connection:
-            documents.clear(connection, shop.source)
+        with notes.database.tenant(notes.tenant) as connection:
+            documents.clear(connection, notes.source)
     elif why == "extractor":
-        shop.sources.set(pipeline_version="markdown-0|c1|m")
+        notes.sources.set(pipeline_version="markdown-0|c1|m")
     run = folder.sync(**how)
     assert (run.listed, sorted(opened)) == (3, ALL)
     opened.clear()

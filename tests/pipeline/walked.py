@@ -12,23 +12,23 @@ from pipeline.documents import Cursor, Document, Finding, Listing, Page, Problem
 from pipeline.errors import SourceUnavailable
 from pipeline.ingest.sync import Schedule, Syncer
 from pipeline.ledger import runs
-from tests.pipeline.workshop import LEASE, Workshop, document
+from tests.pipeline.source_ledger import LEASE, SourceLedger, document
 
 LATER = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
 EARLIER = LATER - timedelta(minutes=30)
 
 
 @dataclass
-class Shelf:
+class FakeSource:
     """Documents in the order of their change; the cursor says how many have been read."""
 
     documents: dict[str, str]
     walks_all: bool = False
     complete: bool = True
     page_size: int = 2
-    extractor: str = "shelf-1"
+    extractor: str = "fake-1"
     breaks_at: int | None = None
-    """The page, counted from 0 over the shelf's life, that raises `fault`."""
+    """The page, counted from 0 over its life, that raises `fault`."""
     fault: Exception = field(default_factory=lambda: SourceUnavailable("away", retry_after=5))
     ids_fault: Exception | None = None
     versions: dict[str, str] = field(default_factory=dict)
@@ -107,21 +107,21 @@ class Shelf:
         return f"stamp-{len(self.documents)}"
 
 
-def shelf(count: int, **changes: Any) -> Shelf:
-    return Shelf({f"d{n}": f"text {n}" for n in range(count)}, **changes)
+def fake_source(count: int, **changes: Any) -> FakeSource:
+    return FakeSource({f"d{n}": f"text {n}" for n in range(count)}, **changes)
 
 
 def schedule() -> Schedule:
     return Schedule(next_sync_at=LATER, next_walk_at=LATER)
 
 
-def pipeline_of(source: Shelf, chunker: str = "c1") -> str:
+def pipeline_of(source: FakeSource, chunker: str = "c1") -> str:
     return f"{source.extractor}|{chunker}|m"
 
 
 def go_on(
-    shop: Workshop,
-    source: Shelf,
+    notes: SourceLedger,
+    source: FakeSource,
     run: int,
     *,
     force: bool = False,
@@ -130,16 +130,16 @@ def go_on(
     **changes: Any,
 ) -> bool:
     """One slice, which no slow machine ends unless a test says when it does."""
-    syncer = Syncer(database=shop.database, lease=LEASE, **{"slice_seconds": 600.0, **changes})
-    where = shop.where(run, force=force, pipeline=pipeline_of(source, chunker))
+    syncer = Syncer(database=notes.database, lease=LEASE, **{"slice_seconds": 600.0, **changes})
+    where = notes.where(run, force=force, pipeline=pipeline_of(source, chunker))
     return syncer.slice(source, where, schedule, config_hash=config_hash)
 
 
 def sync(
-    shop: Workshop, source: Shelf, *, force: bool = False, walk: bool = False, chunker: str = "c1"
+    notes: SourceLedger, source: FakeSource, *, force: bool = False, walk: bool = False, chunker: str = "c1"
 ) -> runs.RunRow:
     """A whole sync; documents are left as if they had been indexed."""
-    run = shop.open_run(force=force, walk=walk)
-    assert go_on(shop, source, run, force=force, chunker=chunker)
-    shop.documents.set({"state": "pending"}, state="done", stage="done")
-    return shop.run(run)
+    run = notes.open_run(force=force, walk=walk)
+    assert go_on(notes, source, run, force=force, chunker=chunker)
+    notes.documents.set({"state": "pending"}, state="done", stage="done")
+    return notes.run(run)

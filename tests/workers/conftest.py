@@ -1,4 +1,4 @@
-"""The parts of a process with embedded servers, for what asks and answers through the queue."""
+"""The runtime of a process with embedded servers, for what asks and answers through the queue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import redis
 from tests.conftest import Addresses
 from tests.workers.indexed import Build
 from tests.workers.installed import installed
-from workers import runtime
+from workers import runtime as runtimes
 from workers.app.ingestion import sync
 from workers.local import embedded
 from workers.queue.app import configure
@@ -29,7 +29,7 @@ rag:
 
 
 @pytest.fixture
-def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> Iterator[Runtime]:
+def runtime(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> Iterator[Runtime]:
     with installed(tmp_path, addresses, servers, CONFIG) as made:
         yield made
 
@@ -67,7 +67,7 @@ def build(
     ) -> Runtime:
         section = PAGES.format(dimensions=dimensions, retrieval=retrieval, cache=cache, max_size=max_size)
         (tmp_path / "larder.yaml").write_text(section, encoding="utf-8")
-        where = runtime.Addresses(
+        where = runtimes.Addresses(
             database=addresses.app,
             control=addresses.control,
             admin=addresses.admin,

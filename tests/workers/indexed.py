@@ -26,19 +26,19 @@ def write_pages(folder: Path, count: int) -> None:
         (folder / "docs" / f"page-{number}.md").write_text("\n\n".join(lines))
 
 
-def index(parts: Runtime) -> None:
+def index(runtime: Runtime) -> None:
     """Sync every source and take its documents through all three steps."""
-    for one in configured_sources(parts.settings).values():
-        run = sync.start_run(parts, one.tenant_id, one.id, trigger="manual")
+    for one in configured_sources(runtime.settings).values():
+        run = sync.start_run(runtime, one.tenant_id, one.id, trigger="manual")
         assert run is not None
-        assert sync.sync(parts, one.tenant_id, one.id, run)
-    indexer = steps.indexer(parts, parts.settings.tenant_id)
+        assert sync.sync(runtime, one.tenant_id, one.id, run)
+    indexer = steps.indexer(runtime, runtime.settings.tenant_id)
     for step in (indexer.chunk, indexer.embed, indexer.upsert):
-        with parts.database.control() as connection:
+        with runtime.database.control() as connection:
             of_connection(connection).documents.set({"state": "pending"}, enqueued_at=None)
-            found = due_work.pump_once(connection, steps.limits(parts.rag))
+            found = due_work.pump_once(connection, steps.limits(runtime.rag))
         assert found is not None
         for batch in found.batches:
             step(batch.tenant_id, batch.items)
-    maintenance.refresh_statistics(parts)
-    pump.pump_once(parts)
+    maintenance.refresh_statistics(runtime)
+    pump.pump_once(runtime)

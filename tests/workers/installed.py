@@ -9,7 +9,7 @@ from pathlib import Path
 import redis
 
 from tests.conftest import Addresses
-from workers import runtime
+from workers import runtime as runtimes
 from workers.local import embedded
 from workers.queue.app import configure
 from workers.queue.celeryconfig import QUEUES
@@ -21,10 +21,10 @@ from workers.settings import load
 def installed(
     folder: Path, addresses: Addresses, servers: embedded.Servers, config: str
 ) -> Iterator[Runtime]:
-    """The parts of this process, configured as `config` says."""
+    """The runtime of this process, configured as `config` says."""
     (folder / "larder.yaml").write_text(config, encoding="utf-8")
     settings = load(folder / "larder.yaml", {"LARDER_DATA": str(folder / "data")})
-    where = runtime.Addresses(
+    where = runtimes.Addresses(
         database=addresses.app, control=addresses.control, admin=addresses.admin, broker=servers.broker_url
     )
     made = Runtime(settings, where)

@@ -70,10 +70,10 @@ rag:
 class Place:
     """An installation with one who watches it."""
 
-    def __init__(self, parts: Runtime, folder: Path, ledger: Ledger) -> None:
-        self.parts, self.folder, self.ledger = parts, folder, ledger
-        self.seen = status.watcher(parts)
-        self.patient = Runtime(parts.settings, parts.addresses)
+    def __init__(self, runtime: Runtime, folder: Path, ledger: Ledger) -> None:
+        self.parts, self.folder, self.ledger = runtime, folder, ledger
+        self.seen = status.watcher(runtime)
+        self.patient = Runtime(runtime.settings, runtime.addresses)
         self.now = 0.0
         self.watcher = Watcher(self.seen, self.patient, retry=0.01, clock=lambda: self.now)
 
@@ -108,12 +108,12 @@ def install(
             conditions: str = "[]", channels: str = "", interval: float = INTERVAL, **places: str
         ) -> Place:
             config = CONFIG.format(interval=interval, conditions=conditions, channels=channels)
-            parts = opened.enter_context(installed(tmp_path, addresses, servers, config))
-            sync.register(parts)
+            runtime = opened.enter_context(installed(tmp_path, addresses, servers, config))
+            sync.register(runtime)
             write_pages(tmp_path, 6)
-            index(parts)
-            parts.addresses = replace(parts.addresses, **places)
-            place = Place(parts, tmp_path, ledger)
+            index(runtime)
+            runtime.addresses = replace(runtime.addresses, **places)
+            place = Place(runtime, tmp_path, ledger)
             for one in (place.seen, place.patient):
                 opened.callback(one.close)
             return place

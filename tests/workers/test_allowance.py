@@ -18,8 +18,8 @@ from pipeline.errors import BudgetSpent, EmbedderRefused
 from pipeline.ledger import embedding_use
 from tests.conftest import Addresses
 from tests.ledger import ago, ahead, of_connection
-from tests.pipeline.workshop import Workshop, document
-from workers import runtime
+from tests.pipeline.source_ledger import SourceLedger, document
+from workers import runtime as runtimes
 from workers.app import status
 from workers.app.doctor import doctor
 from workers.app.health.judgement import Diagnosis
@@ -46,7 +46,7 @@ def opened(tmp_path: Path, shared_addresses: Addresses, servers: embedded.Server
             f"rag: {{tenant: acme, project: app, embedding: {{{written}}}}}\n"
         )
         settings = load(tmp_path / "larder.yaml", {"LARDER_DATA": str(tmp_path / "data")})
-        where = runtime.Addresses(
+        where = runtimes.Addresses(
             database=shared_addresses.app,
             control=shared_addresses.control,
             admin=shared_addresses.admin,
@@ -60,49 +60,49 @@ def opened(tmp_path: Path, shared_addresses: Addresses, servers: embedded.Server
         broker.flushdb()  # what waits from another test takes the room of what is to be embedded
         yield build
         broker.flushdb()
-    for parts in made:
-        with parts.database.control() as connection:
+    for runtime in made:
+        with runtime.database.control() as connection:
             for table in ("document", "source", "embedding_hold", "embedding_usage"):
                 connection.execute(text(f"delete from {table}"))
-        if parts.allowance.rate:
-            parts.allowance.rate.disconnect()
-        parts.database.close()
+        if runtime.allowance.rate:
+            runtime.allowance.rate.disconnect()
+        runtime.database.close()
 
 
-def state(parts: Runtime) -> Any:
-    with parts.database.control() as connection:
-        return status.embedding_state(parts, connection)
+def state(runtime: Runtime) -> Any:
+    with runtime.database.control() as connection:
+        return status.embedding_state(runtime, connection)
 
 
-def room(parts: Runtime) -> int | None:
-    with parts.database.control() as connection:
-        return parts.allowance.embed_room(connection)
+def room(runtime: Runtime) -> int | None:
+    with runtime.database.control() as connection:
+        return runtime.allowance.embed_room(connection)
 
 
-def held(parts: Runtime, fix: str = "correct embedding.apiKey") -> str:
+def held(runtime: Runtime, fix: str = "correct embedding.apiKey") -> str:
     """Put a hold on a configuration; its fingerprint."""
-    name = parts.allowance.fingerprint
-    with parts.database.control() as connection:
+    name = runtime.allowance.fingerprint
+    with runtime.database.control() as connection:
         embedding_use.hold(
             connection, name, EmbedderRefused("the key is refused", fix=fix), probe_seconds=300
         )
     return name
 
 
-def stuck(parts: Runtime, due_at: datetime, reason: str = "used up") -> None:
+def stuck(runtime: Runtime, due_at: datetime, reason: str = "used up") -> None:
     """A document that waits to be embedded."""
-    shop = Workshop(
-        parts.database,
-        parts.settings.tenant_id,
-        parts.settings.project_id,
+    notes = SourceLedger(
+        runtime.database,
+        runtime.settings.tenant_id,
+        runtime.settings.project_id,
     )
-    shop.admit(document("a"))
-    shop.set("a", stage="chunked", waits=3, last_error=reason, due_at=due_at)
+    notes.admit(document("a"))
+    notes.set("a", stage="chunked", waits=3, last_error=reason, due_at=due_at)
 
 
-def diagnosed(parts: Runtime) -> Diagnosis:
+def diagnosed(runtime: Runtime) -> Diagnosis:
     """What the doctor says of the embedder."""
-    return next(one for one in doctor.examine(parts) if one.check == "embedding")
+    return next(one for one in doctor.examine(runtime) if one.check == "embedding")
 
 
 class TestTheConfiguration:
@@ -134,15 +134,15 @@ class TestTheConfiguration:
         assert opened(**{**PAID, **change}).allowance.fingerprint != first
 
     def test_the_key_is_nowhere(self, opened: Open, servers: embedded.Servers) -> None:
-        parts = opened(**PAID, textsPerMinute=10)
-        assert parts.allowance.rate is not None
-        parts.allowance.rate.take(Cost(texts=1, tokens=1))
-        held(parts)
+        runtime = opened(**PAID, textsPerMinute=10)
+        assert runtime.allowance.rate is not None
+        runtime.allowance.rate.take(Cost(texts=1, tokens=1))
+        held(runtime)
         with redis.Redis.from_url(servers.broker_url) as broker:
             seen = b" ".join(k + b" " + (broker.dump(k) or b"") for k in broker.keys("larder:embed:*"))
         assert b"openai-" in seen
         assert KEY.encode() not in seen
-        assert KEY not in repr(state(parts)) + repr(parts.allowance.terms)
+        assert KEY not in repr(state(runtime)) + repr(runtime.allowance.terms)
 
     def test_one_key_is_one_bucket_whatever_the_model(self, opened: Open) -> None:
         limits = {"textsPerMinute": 10, "queryShare": 0}
@@ -159,10 +159,10 @@ class TestTheConfiguration:
         another.take(Cost(texts=10, tokens=0))
 
     def test_only_the_configured_model_is_within_the_budget(self, opened: Open) -> None:
-        parts = opened(**PAID)
+        runtime = opened(**PAID)
         old = HashingEmbedder(8)
-        assert parts.allowance.budgeted(parts.settings.tenant_id, old, "hashing-8") is old
-        wrapped = parts.allowance.budgeted(parts.settings.tenant_id, old, parts.model)
+        assert runtime.allowance.budgeted(runtime.settings.tenant_id, old, "hashing-8") is old
+        wrapped = runtime.allowance.budgeted(runtime.settings.tenant_id, old, runtime.model)
         assert isinstance(wrapped, BudgetedEmbedder)
 
     def test_money_needs_a_price(self, opened: Open) -> None:
@@ -176,53 +176,53 @@ class TestTheRoom:
         assert room(opened(provider="hashing")) is None
 
     def test_nothing_while_held_but_a_few_to_probe(self, opened: Open) -> None:
-        parts = opened(**PAID)
-        held(parts)
-        assert room(parts) == 0
+        runtime = opened(**PAID)
+        held(runtime)
+        assert room(runtime) == 0
         assert room(opened(**{**PAID, "apiKey": "sk-mended"})) is None
-        with parts.database.control() as connection:
+        with runtime.database.control() as connection:
             of_connection(connection).holds.set(probe_at=ago())
-        assert room(parts) == PROBE_DOCUMENTS
+        assert room(runtime) == PROBE_DOCUMENTS
 
     def test_nothing_while_the_provider_is_away_then_a_few(self, opened: Open) -> None:
-        parts = opened(**PAID)
-        assert parts.allowance.rate
+        runtime = opened(**PAID)
+        assert runtime.allowance.rate
         for _ in range(3):
-            parts.allowance.rate.failed(None)
-        assert room(parts) == 0
-        with redis.Redis.from_url(parts.addresses.broker) as broker:
+            runtime.allowance.rate.failed(None)
+        assert room(runtime) == 0
+        with redis.Redis.from_url(runtime.addresses.broker) as broker:
             broker.delete(*broker.keys("larder:embed:*closed"))
-        assert room(parts) == PROBE_DOCUMENTS
-        parts.allowance.rate.answered()
-        assert room(parts) is None
+        assert room(runtime) == PROBE_DOCUMENTS
+        runtime.allowance.rate.answered()
+        assert room(runtime) is None
 
     def test_the_pump_keeps_to_it(self, opened: Open) -> None:
-        parts = opened(**PAID)
-        stuck(parts, ago(minutes=1))
+        runtime = opened(**PAID)
+        stuck(runtime, ago(minutes=1))
 
         def sent(connection: Connection) -> int:
             return sum(one is not None for one in of_connection(connection).documents.values("enqueued_at"))
 
-        held(parts)
-        pump.pump_once(parts)
-        with parts.database.control() as connection:
+        held(runtime)
+        pump.pump_once(runtime)
+        with runtime.database.control() as connection:
             assert sent(connection) == 0
-            embedding_use.release_hold(connection, parts.allowance.fingerprint)
-        pump.pump_once(parts)
-        with parts.database.control() as connection:
+            embedding_use.release_hold(connection, runtime.allowance.fingerprint)
+        pump.pump_once(runtime)
+        with runtime.database.control() as connection:
             assert sent(connection) == 1
 
 
 class TestWhatTheOperatorSees:
     def test_all_is_well(self, opened: Open) -> None:
-        parts = opened(**PAID)
-        found = status.status(parts)
+        runtime = opened(**PAID)
+        found = status.status(runtime)
         assert found["embedding"] == {
             "state": "ok",
             "until": None,
             "error": None,
             "since": None,
-            "fingerprint": parts.allowance.fingerprint,
+            "fingerprint": runtime.allowance.fingerprint,
             "documents": 0,
             "failures": 0,
             "today": [],
@@ -230,12 +230,12 @@ class TestWhatTheOperatorSees:
             "cache_bytes": found["embedding"]["cache_bytes"],
             "last_load": {"texts": 0, "cut": 0},
         }
-        assert diagnosed(parts).status == "ok"
+        assert diagnosed(runtime).status == "ok"
 
     def test_a_hold_and_what_to_do(self, opened: Open) -> None:
-        parts = opened(**PAID)
-        name = held(parts)
-        found = status.status(parts)
+        runtime = opened(**PAID)
+        name = held(runtime)
+        found = status.status(runtime)
         shown = found["embedding"]
         assert (shown["state"], shown["fingerprint"]) == ("held", name)
         assert shown["error"] == "the key is refused (correct embedding.apiKey)"
@@ -243,7 +243,7 @@ class TestWhatTheOperatorSees:
         assert (
             found["next"][0]["detail"] == "nothing is embedded: the key is refused (correct embedding.apiKey)"
         )
-        diagnosis = diagnosed(parts)
+        diagnosis = diagnosed(runtime)
         assert diagnosis.status == "error"
         assert "correct embedding.apiKey" in diagnosis.detail
 
@@ -254,35 +254,35 @@ class TestWhatTheOperatorSees:
         assert "restart" in shown["error"]
 
     def test_a_wait(self, opened: Open) -> None:
-        parts = opened(**PAID)
-        stuck(parts, ahead(hours=2))
-        shown = state(parts)
+        runtime = opened(**PAID)
+        stuck(runtime, ahead(hours=2))
+        shown = state(runtime)
         assert (shown["state"], shown["error"], shown["documents"]) == ("waiting", "used up", 1)
-        assert diagnosed(parts).status == "warning"
+        assert diagnosed(runtime).status == "warning"
 
     def test_a_provider_that_is_left_alone(self, opened: Open) -> None:
-        parts = opened(**PAID)
-        assert parts.allowance.rate
-        parts.allowance.rate.failed(60.0)
-        assert state(parts)["state"] == "waiting"
+        runtime = opened(**PAID)
+        assert runtime.allowance.rate
+        runtime.allowance.rate.failed(60.0)
+        assert state(runtime)["state"] == "waiting"
 
     def test_held_documents_are_not_late(self, opened: Open) -> None:
-        parts = opened(**PAID)
-        stuck(parts, ago(hours=1))
-        assert doctor.waiting(parts).status == "warning"
-        held(parts)
-        assert doctor.waiting(parts).status == "ok"
+        runtime = opened(**PAID)
+        stuck(runtime, ago(hours=1))
+        assert doctor.waiting(runtime).status == "warning"
+        held(runtime)
+        assert doctor.waiting(runtime).status == "ok"
 
     def test_todays_use(self, opened: Open) -> None:
-        parts = opened(**PAID, costPerMillionTokens=0.02)
-        sync.register(parts)
-        budget = parts.allowance.budget(parts.settings.tenant_id)
+        runtime = opened(**PAID, costPerMillionTokens=0.02)
+        sync.register(runtime)
+        budget = runtime.allowance.budget(runtime.settings.tenant_id)
         budget.spent(budget.take(Cost(texts=3, tokens=500_000)), None)
-        (row,) = state(parts)["today"]
+        (row,) = state(runtime)["today"]
         assert row == {
             "tenant": row["tenant"],
             "provider": "openai",
-            "model": parts.model,
+            "model": runtime.model,
             "kind": "document",
             "calls": 1,
             "texts": 3,
@@ -296,48 +296,48 @@ class TestAStart:
     def test_a_mended_configuration_takes_its_old_holds_away(self, opened: Open) -> None:
         old = opened(**{**PAID, "apiKey": "sk-old"})
         held(old)
-        held(parts := opened(**PAID))
-        sync.register(parts)
-        with parts.database.control() as connection:
-            assert of_connection(connection).holds.values("fingerprint") == [parts.allowance.fingerprint]
+        held(runtime := opened(**PAID))
+        sync.register(runtime)
+        with runtime.database.control() as connection:
+            assert of_connection(connection).holds.values("fingerprint") == [runtime.allowance.fingerprint]
 
     def test_what_waits_tries_again(self, opened: Open) -> None:
-        parts = opened(**PAID)
-        stuck(parts, ahead(hours=10))
-        sync.register(parts)
-        assert state(parts)["state"] == "ok"
+        runtime = opened(**PAID)
+        stuck(runtime, ahead(hours=10))
+        sync.register(runtime)
+        assert state(runtime)["state"] == "ok"
 
 
 class TestACommandThatWaits:
     def test_it_does_not_wait_for_a_person(self, opened: Open) -> None:
-        parts = opened(**PAID)
-        held(parts)
+        runtime = opened(**PAID)
+        held(runtime)
         with pytest.raises(EmbedderRefused, match="correct embedding"):
-            sync_now.raise_if_stuck(parts)
+            sync_now.raise_if_stuck(runtime)
 
     def test_it_does_not_wait_for_tomorrow(self, opened: Open) -> None:
-        parts = opened(**PAID)
-        stuck(parts, ahead(seconds=30))
-        sync_now.raise_if_stuck(parts)
-        stuck(parts, ahead(hours=3))
+        runtime = opened(**PAID)
+        stuck(runtime, ahead(seconds=30))
+        sync_now.raise_if_stuck(runtime)
+        stuck(runtime, ahead(hours=3))
         with pytest.raises(BudgetSpent, match="used up"):
-            sync_now.raise_if_stuck(parts)
+            sync_now.raise_if_stuck(runtime)
 
 
 def test_old_use_and_dead_claims_are_trimmed(opened: Open) -> None:
-    parts = opened(**PAID)
-    sync.register(parts)
-    meter = embedding_use.Meter(tenant_id=parts.settings.tenant_id, provider="p", model="m", kind="query")
-    with parts.database.tenant(parts.settings.tenant_id) as connection:
+    runtime = opened(**PAID)
+    sync.register(runtime)
+    meter = embedding_use.Meter(tenant_id=runtime.settings.tenant_id, provider="p", model="m", kind="query")
+    with runtime.database.tenant(runtime.settings.tenant_id) as connection:
         embedding_use.add_usage(connection, meter, embedding_use.Used(calls=1))
         embedding_use.add_usage(connection, meter, embedding_use.Used(calls=1))
         used = of_connection(connection)
         used.usage.set(day=ago(days=401).date())
         embedding_use.add_usage(connection, meter, embedding_use.Used(calls=7))
         dead = {"token": uuid4(), "until": ago(days=2)}
-        used.claimed_texts.add(tenant_id=parts.settings.tenant_id, model="m", hash=b"h", **dead)
-    maintenance.trim(parts)
-    with parts.database.tenant(parts.settings.tenant_id) as connection:
+        used.claimed_texts.add(tenant_id=runtime.settings.tenant_id, model="m", hash=b"h", **dead)
+    maintenance.trim(runtime)
+    with runtime.database.tenant(runtime.settings.tenant_id) as connection:
         left = of_connection(connection)
         assert left.usage.values("calls") == [7]
         assert left.claimed_texts() == []

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
 from tests.pipeline.stories.storyteller import story
-from workers import runtime
+from workers import runtime as runtimes
 from workers.app.enrichment import job as enriching
 from workers.client import Client, NoAnswerYet
 from workers.local import embedded
@@ -30,11 +30,11 @@ def proxy(servers: embedded.Servers) -> Iterator[TcpProxy]:
 
 
 @pytest.fixture
-def parts(
+def runtime(
     tmp_path: Path, addresses: Addresses, servers: embedded.Servers, proxy: TcpProxy
 ) -> Iterator[Runtime]:
     (tmp_path / "larder.yaml").write_text("rag: {embedding: {provider: hashing}}")
-    where = runtime.Addresses(
+    where = runtimes.Addresses(
         database=addresses.app,
         control=addresses.control,
         admin=addresses.admin,
@@ -53,9 +53,9 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_it_answers_while_the_broker_is_away_and_only_then(
-    parts: Runtime, proxy: TcpProxy, addresses: Addresses
+    runtime: Runtime, proxy: TcpProxy, addresses: Addresses
 ) -> None:
-    line = LedgerPoller(parts, look=0.1, back=0.5)
+    line = LedgerPoller(runtime, look=0.1, back=0.5)
     line.start()
     with Client(addresses.app) as client:
         first = client.submit(PBI)
@@ -74,10 +74,10 @@ def test_it_answers_while_the_broker_is_away_and_only_then(
 
 
 def test_jobs_of_every_task_are_done_by_their_own_work(
-    parts: Runtime, proxy: TcpProxy, addresses: Addresses
+    runtime: Runtime, proxy: TcpProxy, addresses: Addresses
 ) -> None:
     proxy.cut()
-    line = LedgerPoller(parts, look=0.1)
+    line = LedgerPoller(runtime, look=0.1)
     line.start()
     with Client(addresses.app) as client:
         stored = client.ask("larder.vector.store", {"texts": ["Wait for the tide."], "ids": ["a"]})
@@ -89,16 +89,16 @@ def test_jobs_of_every_task_are_done_by_their_own_work(
 
 
 def test_a_database_that_is_away_as_well_is_waited_for(
-    parts: Runtime, proxy: TcpProxy, addresses: Addresses
+    runtime: Runtime, proxy: TcpProxy, addresses: Addresses
 ) -> None:
     with TcpProxy.to(addresses.app) as store, Client(addresses.app) as client:
-        behind = runtime.Addresses(
+        behind = runtimes.Addresses(
             database=store.url(addresses.app),
             control=store.url(addresses.control),
             admin=addresses.admin,
-            broker=parts.addresses.broker,
+            broker=runtime.addresses.broker,
         )
-        worker = Runtime(parts.settings, behind)
+        worker = Runtime(runtime.settings, behind)
         line = LedgerPoller(worker, look=0.1)
         store.cut()
         proxy.cut()
@@ -113,15 +113,15 @@ def test_a_database_that_is_away_as_well_is_waited_for(
 
 
 def test_the_ledger_is_told_how_answers_are_made_as_soon_as_it_is_there(
-    parts: Runtime, addresses: Addresses
+    runtime: Runtime, addresses: Addresses
 ) -> None:
     with TcpProxy.to(addresses.control) as store, Client(addresses.app) as client:
         first = client.submit(PBI)
-        enriching.run(parts, client.tenant, first)
+        enriching.run(runtime, client.tenant, first)
         assert client.submit(PBI) == first
-        r = parts.rag.retrieval.model_copy(update={"candidates": 77})
-        settings = replace(parts.settings, rag=parts.rag.model_copy(update={"retrieval": r}))
-        worker = Runtime(settings, replace(parts.addresses, control=store.url(addresses.control)))
+        r = runtime.rag.retrieval.model_copy(update={"candidates": 77})
+        settings = replace(runtime.settings, rag=runtime.rag.model_copy(update={"retrieval": r}))
+        worker = Runtime(settings, replace(runtime.addresses, control=store.url(addresses.control)))
         line = LedgerPoller(worker, look=0.1)
         store.cut()
         line.start()

@@ -29,7 +29,7 @@ _names = itertools.count(1)
 
 
 @dataclass
-class Desk:
+class TenantSpending:
     """A tenant with a budget, and what stands in its books."""
 
     database: Database
@@ -40,7 +40,9 @@ class Desk:
 
     def budget(self, daily: EmbeddingBudgetSettings | None = None, **limits: Any) -> TenantBudget:
         self.rates.append(
-            ProviderRateLimiter(self.broker, f"desk-{next(_names)}", RateLimits(**limits), chance=lambda: 1.0)
+            ProviderRateLimiter(
+                self.broker, f"spending-{next(_names)}", RateLimits(**limits), chance=lambda: 1.0
+            )
         )
         return TenantBudget(
             tenant_id=self.tenant,
@@ -60,11 +62,11 @@ class Desk:
 
 
 @pytest.fixture
-def desk(shared_database: Database, servers: embedded.Servers) -> Iterator[Desk]:
+def spending(shared_database: Database, servers: embedded.Servers) -> Iterator[TenantSpending]:
     tenant = uuid4()
     with shared_database.tenant(tenant) as connection:
         sources.ensure_tenant(connection, tenant, "t", uuid4(), "p")
-    made = Desk(shared_database, tenant, servers.broker_url)
+    made = TenantSpending(shared_database, tenant, servers.broker_url)
     yield made
     for rate in made.rates:
         rate.disconnect()
@@ -81,27 +83,29 @@ PRICED = EmbeddingBudgetSettings(cost_per_million_tokens=0.15)
 
 
 class TestTheDay:
-    def test_a_call_is_counted_before_it_is_made(self, desk: Desk) -> None:
-        desk.budget(PRICED).take(HUNDRED)
-        assert desk.used() == {"document": (1, 10, 100, Decimal("0.000015"))}
+    def test_a_call_is_counted_before_it_is_made(self, spending: TenantSpending) -> None:
+        spending.budget(PRICED).take(HUNDRED)
+        assert spending.used() == {"document": (1, 10, 100, Decimal("0.000015"))}
 
-    def test_what_the_service_charged_counts_in_the_end(self, desk: Desk) -> None:
-        budget = desk.budget(PRICED)
+    def test_what_the_service_charged_counts_in_the_end(self, spending: TenantSpending) -> None:
+        budget = spending.budget(PRICED)
         budget.spent(budget.take(HUNDRED), 80)
-        assert desk.used() == {"document": (1, 10, 80, Decimal("0.000012"))}
+        assert spending.used() == {"document": (1, 10, 80, Decimal("0.000012"))}
 
     @pytest.mark.parametrize("end", ["failed", "refused"])
-    def test_what_was_not_done_costs_nothing(self, desk: Desk, end: str) -> None:
-        budget = desk.budget(PRICED)
+    def test_what_was_not_done_costs_nothing(self, spending: TenantSpending, end: str) -> None:
+        budget = spending.budget(PRICED)
         grant = budget.take(HUNDRED)
         if end == "failed":
             budget.failed(grant, EmbedderUnavailable("away"))
         else:
             budget.refused(grant)
-        assert desk.used() == {"document": (1, 0, 0, 0)}
+        assert spending.used() == {"document": (1, 0, 0, 0)}
 
-    def test_documents_wait_for_the_next_day_and_questions_go_on_within_the_reserve(self, desk: Desk) -> None:
-        budget = desk.budget(EmbeddingBudgetSettings(daily_tokens=1000, query_share=0.2))
+    def test_documents_wait_for_the_next_day_and_questions_go_on_within_the_reserve(
+        self, spending: TenantSpending
+    ) -> None:
+        budget = spending.budget(EmbeddingBudgetSettings(daily_tokens=1000, query_share=0.2))
         for _ in range(8):
             budget.take(HUNDRED)
         error = spent(budget, Cost(texts=1, tokens=1))
@@ -114,38 +118,38 @@ class TestTheDay:
         budget.take(question)
         assert "daily" in spent(budget, question).message
 
-    def test_money_is_a_ceiling_too(self, desk: Desk) -> None:
-        budget = desk.budget(
+    def test_money_is_a_ceiling_too(self, spending: TenantSpending) -> None:
+        budget = spending.budget(
             EmbeddingBudgetSettings(daily_cost=0.02, cost_per_million_tokens=100, query_share=0.0)
         )
         budget.take(HUNDRED)
         budget.take(HUNDRED)
         spent(budget, Cost(texts=1, tokens=1))
 
-    def test_the_day_belongs_to_one_tenant_and_one_date(self, desk: Desk) -> None:
-        budget = desk.budget(EmbeddingBudgetSettings(daily_tokens=100, query_share=0.0))
+    def test_the_day_belongs_to_one_tenant_and_one_date(self, spending: TenantSpending) -> None:
+        budget = spending.budget(EmbeddingBudgetSettings(daily_tokens=100, query_share=0.0))
         grant, yesterday = budget.take(HUNDRED), ago(days=1).date()
         spent(budget, HUNDRED)
         other = uuid4()
-        with desk.database.tenant(other) as connection:
+        with spending.database.tenant(other) as connection:
             sources.ensure_tenant(connection, other, "o", uuid4(), "p")
         theirs = replace(budget, tenant_id=other)
         theirs.take(HUNDRED)
-        with desk.database.tenant(desk.tenant) as connection:
+        with spending.database.tenant(spending.tenant) as connection:
             of_connection(connection).usage.set(day=yesterday)
         budget.take(HUNDRED)
         assert grant.day == datetime.now(UTC).date()
 
-    def test_what_is_given_back_goes_to_the_day_it_was_taken_from(self, desk: Desk) -> None:
-        budget = desk.budget()
+    def test_what_is_given_back_goes_to_the_day_it_was_taken_from(self, spending: TenantSpending) -> None:
+        budget = spending.budget()
         grant = budget.take(HUNDRED)
-        with desk.database.tenant(desk.tenant) as connection:
+        with spending.database.tenant(spending.tenant) as connection:
             of_connection(connection).usage.set(day=date(2026, 1, 1))
         budget.refused(type(grant)(cost=grant.cost, day=date(2026, 1, 1)))
-        assert desk.used() == {"document": (1, 0, 0, 0)}
+        assert spending.used() == {"document": (1, 0, 0, 0)}
 
-    def test_workers_together_stay_below_the_ceiling(self, desk: Desk) -> None:
-        budget = desk.budget(EmbeddingBudgetSettings(daily_tokens=1000, query_share=0.0))
+    def test_workers_together_stay_below_the_ceiling(self, spending: TenantSpending) -> None:
+        budget = spending.budget(EmbeddingBudgetSettings(daily_tokens=1000, query_share=0.0))
         taken: list[int] = []
 
         def worker() -> None:
@@ -161,39 +165,39 @@ class TestTheDay:
             thread.start()
         for thread in threads:
             thread.join()
-        assert (len(taken), desk.used()["document"][2]) == (10, 1000)
+        assert (len(taken), spending.used()["document"][2]) == (10, 1000)
 
 
 class TestTheMinute:
-    def test_a_short_wait_is_slept_and_a_long_one_is_the_ledgers(self, desk: Desk) -> None:
-        budget = desk.budget(texts=10, query_share=0.0, window=60.0)
+    def test_a_short_wait_is_slept_and_a_long_one_is_the_ledgers(self, spending: TenantSpending) -> None:
+        budget = spending.budget(texts=10, query_share=0.0, window=60.0)
         budget.take(HUNDRED)
         error = spent(budget, HUNDRED)
-        assert desk.slept == []
+        assert spending.slept == []
         # It comes back through the queue, which is late by some seconds: the rest is slept.
         assert error.retry_after is not None
         assert 57 < error.retry_after < 61
 
-    def test_the_short_one(self, desk: Desk) -> None:
-        budget = desk.budget(texts=10, query_share=0.0, window=1.0)
+    def test_the_short_one(self, spending: TenantSpending) -> None:
+        budget = spending.budget(texts=10, query_share=0.0, window=1.0)
         budget.take(HUNDRED)
         # Nobody really sleeps here, so the time to sleep ends before the window does.
         spent(budget, HUNDRED)
-        assert desk.slept
-        assert sum(desk.slept) <= 2.0
+        assert spending.slept
+        assert sum(spending.slept) <= 2.0
 
-    def test_a_question_never_sleeps(self, desk: Desk) -> None:
-        budget = desk.budget(texts=10, window=1.0)
+    def test_a_question_never_sleeps(self, spending: TenantSpending) -> None:
+        budget = spending.budget(texts=10, window=1.0)
         budget.take(Cost(texts=10, tokens=1, query=True))
         spent(budget, Cost(texts=1, tokens=1, query=True))
-        assert desk.slept == []
+        assert spending.slept == []
 
-    def test_a_refusal_leaves_the_books_as_they_were(self, desk: Desk) -> None:
-        budget = desk.budget(texts=10, query_share=0.0)
+    def test_a_refusal_leaves_the_books_as_they_were(self, spending: TenantSpending) -> None:
+        budget = spending.budget(texts=10, query_share=0.0)
         budget.take(HUNDRED)
-        before = desk.used()
+        before = spending.used()
         spent(budget, HUNDRED)
-        assert desk.used() == before
+        assert spending.used() == before
 
 
 @dataclass
@@ -220,33 +224,35 @@ class Asked:
 
 
 class TestTheEmbedder:
-    def test_documents_and_questions_are_counted_apart(self, desk: Desk) -> None:
-        embedder = BudgetedEmbedder(Asked(), desk.budget())
+    def test_documents_and_questions_are_counted_apart(self, spending: TenantSpending) -> None:
+        embedder = BudgetedEmbedder(Asked(), spending.budget())
         assert embedder.embed_documents(["abc", "de"]).shape == (2, 2)
         assert embedder.embed_query("abcd").shape == (2,)
-        assert desk.used() == {"document": (1, 2, 5, 0), "query": (1, 1, 4, 0)}
+        assert spending.used() == {"document": (1, 2, 5, 0), "query": (1, 1, 4, 0)}
 
-    def test_it_passes_on_what_the_service_charged(self, desk: Desk) -> None:
-        BudgetedEmbedder(Asked(used_tokens=3), desk.budget()).embed_documents(["abc", "de"])
-        assert desk.used()["document"][2] == 3
+    def test_it_passes_on_what_the_service_charged(self, spending: TenantSpending) -> None:
+        BudgetedEmbedder(Asked(used_tokens=3), spending.budget()).embed_documents(["abc", "de"])
+        assert spending.used()["document"][2] == 3
 
-    def test_calls_have_no_more_texts_than_the_budget_could_ever_allow(self, desk: Desk) -> None:
-        limits = BudgetedEmbedder(Asked(), desk.budget(texts=20, tokens=1000, query_share=0.5)).limits
+    def test_calls_have_no_more_texts_than_the_budget_could_ever_allow(
+        self, spending: TenantSpending
+    ) -> None:
+        limits = BudgetedEmbedder(Asked(), spending.budget(texts=20, tokens=1000, query_share=0.5)).limits
         assert (limits.texts, limits.tokens) == (10, 5000)
-        limits = BudgetedEmbedder(Asked(), desk.budget(texts=2000)).limits
+        limits = BudgetedEmbedder(Asked(), spending.budget(texts=2000)).limits
         assert limits.texts == 100
-        limits = BudgetedEmbedder(Asked(), desk.budget()).limits
+        limits = BudgetedEmbedder(Asked(), spending.budget()).limits
         assert limits.texts == 100
 
-    def test_a_provider_that_sends_us_away_is_left_alone_by_all(self, desk: Desk) -> None:
-        budget = desk.budget()
+    def test_a_provider_that_sends_us_away_is_left_alone_by_all(self, spending: TenantSpending) -> None:
+        budget = spending.budget()
         trouble = EmbedderUnavailable("busy", retry_after=40)
         with pytest.raises(EmbedderUnavailable):
             BudgetedEmbedder(Asked(trouble), budget).embed_documents(["a"])
         assert 37 < (spent(budget, HUNDRED).retry_after or 0) <= 40
 
-    def test_the_third_failure_tells_when_to_come_back(self, desk: Desk) -> None:
-        budget = desk.budget(base=30.0)
+    def test_the_third_failure_tells_when_to_come_back(self, spending: TenantSpending) -> None:
+        budget = spending.budget(base=30.0)
         told = []
         for _ in range(3):
             trouble = EmbedderUnavailable("away")
@@ -255,8 +261,8 @@ class TestTheEmbedder:
             told.append(trouble.retry_after)
         assert told == [None, None, 30.0]
 
-    def test_a_refusal_shows_that_the_provider_is_there(self, desk: Desk) -> None:
-        budget = desk.budget(base=30.0)
+    def test_a_refusal_shows_that_the_provider_is_there(self, spending: TenantSpending) -> None:
+        budget = spending.budget(base=30.0)
 
         def call(trouble: LarderError) -> Callable[[], Any]:
             return lambda: BudgetedEmbedder(Asked(trouble), budget).embed_documents(["a"])

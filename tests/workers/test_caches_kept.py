@@ -14,7 +14,7 @@ from workers.settings import load
 BROKER = "redis://127.0.0.1:1/0"  # connected to at the first use
 
 
-def parts(tmp_path: Path, text: str, broker: str = BROKER) -> Runtime:
+def runtime(tmp_path: Path, text: str, broker: str = BROKER) -> Runtime:
     path = tmp_path / "larder.yaml"
     path.write_text(f"rag:\n{text}")
     return Runtime(load(path, {}), Addresses(database="", control="", admin="", broker=broker))
@@ -22,7 +22,7 @@ def parts(tmp_path: Path, text: str, broker: str = BROKER) -> Runtime:
 
 @pytest.mark.req("001-048", "001-079", "001-098")
 def test_each_process_keeps_answers_and_vectors_of_its_own(tmp_path: Path) -> None:
-    made = parts(
+    made = runtime(
         tmp_path, "  embedding: {provider: minilm}\n  retrieval: {cache: {maxEntries: 2, ttl: 60}}\n"
     )
     caches = made.caches
@@ -37,12 +37,12 @@ def test_each_process_keeps_answers_and_vectors_of_its_own(tmp_path: Path) -> No
 
 
 def test_switched_off_nothing_is_kept(tmp_path: Path) -> None:
-    caches = parts(tmp_path, "  retrieval: {cache: {enabled: false}}\n").caches
+    caches = runtime(tmp_path, "  retrieval: {cache: {enabled: false}}\n").caches
     assert (caches.vectors, caches.answers) == (None, None)
 
 
 def test_who_was_forked_makes_caches_of_his_own(tmp_path: Path) -> None:
-    made = parts(tmp_path, "  embedding: {provider: minilm}\n")
+    made = runtime(tmp_path, "  embedding: {provider: minilm}\n")
     before = made.caches
     made.forget_connections()
     assert made.caches is not before

@@ -24,7 +24,7 @@ rag:
 
 
 @pytest.fixture
-def parts(tmp_path: Path) -> Runtime:
+def runtime(tmp_path: Path) -> Runtime:
     (tmp_path / "larder.yaml").write_text(CONFIG, encoding="utf-8")
     return Runtime(load(tmp_path / "larder.yaml", {}), Addresses())
 
@@ -42,8 +42,8 @@ def parts(tmp_path: Path) -> Runtime:
     ],
 )
 def test_each_source_is_cut_as_it_is_configured(
-    parts: Runtime, asked: tuple[str, SourceType | None, str], strategy: str, max_size: int
+    runtime: Runtime, asked: tuple[str, SourceType | None, str], strategy: str, max_size: int
 ) -> None:
     options = ChunkingOptions(strategy=strategy, max_size=max_size, overlap=max_size // 10)
     name, kind, own = asked
-    assert steps.chunkers(parts, own)(name, kind).version == open_chunker(options, len).version
+    assert steps.chunkers(runtime, own)(name, kind).version == open_chunker(options, len).version

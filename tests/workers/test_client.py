@@ -59,8 +59,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     return {"similar_work": [], "title": request["pbi"]["title"], "degradation_level": 0}
 
 
-def work(parts: Runtime, job: UUID, enrich: Any = answer) -> None:
-    enriching.run(parts, parts.settings.tenant_id, job, enrich)
+def work(runtime: Runtime, job: UUID, enrich: Any = answer) -> None:
+    enriching.run(runtime, runtime.settings.tenant_id, job, enrich)
 
 
 # What it loads and what it sends ------------------------------------------------------------------
@@ -117,41 +117,41 @@ def test_the_same_question_is_one_message(client: Client, broker: redis.Redis) -
 
 
 def test_what_one_worker_answered_is_not_given_again_where_another_way_serves(
-    client: Client, parts: Runtime
+    client: Client, runtime: Runtime
 ) -> None:
     first = client.submit(PBI)
-    work(parts, first)
+    work(runtime, first)
     assert client.submit(PBI) == first
-    section = parts.rag.retrieval.model_copy(update={"candidates": 77})
-    rag = parts.rag.model_copy(update={"retrieval": section})
-    other = Runtime(replace(parts.settings, rag=rag), parts.addresses)
+    section = runtime.rag.retrieval.model_copy(update={"candidates": 77})
+    rag = runtime.rag.model_copy(update={"retrieval": section})
+    other = Runtime(replace(runtime.settings, rag=rag), runtime.addresses)
     work(other, client.submit({"title": "another"}))
     other.database.close()
     assert client.submit(PBI) != first
 
 
 def test_without_a_broker_the_pump_sends_the_message(
-    addresses: Addresses, parts: Runtime, broker: redis.Redis
+    addresses: Addresses, runtime: Runtime, broker: redis.Redis
 ) -> None:
     with Client(addresses.app, tenant="acme", project="app") as client:
         client.submit(PBI)
         assert broker.llen("enrich") == 0
-        pump.pump_once(parts)
+        pump.pump_once(runtime)
         assert broker.llen("enrich") == 1
-        pump.pump_once(parts)
+        pump.pump_once(runtime)
         assert broker.llen("enrich") == 1
 
 
 def test_a_broker_that_is_away_is_no_error_and_the_pump_sends_later(
-    addresses: Addresses, parts: Runtime, broker: redis.Redis
+    addresses: Addresses, runtime: Runtime, broker: redis.Redis
 ) -> None:
     with Client(addresses.app, broker_url="redis://127.0.0.1:1/0", tenant="acme", project="app") as client:
         begun = time.monotonic()
         job = client.submit(PBI)
         assert time.monotonic() - begun < 60
-        pump.pump_once(parts)
+        pump.pump_once(runtime)
         assert broker.llen("enrich") == 1
-        work(parts, job)
+        work(runtime, job)
         assert client.result(job)["title"] == SECRET
 
 
@@ -159,7 +159,7 @@ def test_a_broker_that_is_away_is_no_error_and_the_pump_sends_later(
 
 
 def test_a_waiter_is_woken_at_once(
-    client: Client, parts: Runtime, omniscient: SQL, monkeypatch: pytest.MonkeyPatch
+    client: Client, runtime: Runtime, omniscient: SQL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.client.LOOK_SECONDS", 240.0)  # so that looking by itself would come too late
     client._notifications._poll = 240.0
@@ -174,7 +174,7 @@ def test_a_waiter_is_woken_at_once(
     thread.start()
     time.sleep(0.7)
     assert not waits
-    work(parts, job)
+    work(runtime, job)
     done = time.monotonic()
     thread.join(120)
     assert waits[0] - done < 60
@@ -183,7 +183,7 @@ def test_a_waiter_is_woken_at_once(
 
 
 def test_a_notification_that_is_lost_costs_a_second(
-    addresses: Addresses, parts: Runtime, omniscient: SQL, monkeypatch: pytest.MonkeyPatch
+    addresses: Addresses, runtime: Runtime, omniscient: SQL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.client.LOOK_SECONDS", 240.0)
     with Client(addresses.app, tenant="acme", project="app") as client, ThreadPoolExecutor(1) as pool:
@@ -195,12 +195,12 @@ def test_a_notification_that_is_lost_costs_a_second(
             "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'larder-notifications'"
             " and datname = current_database()"
         )
-        work(parts, job)
+        work(runtime, job)
         assert waiting.result(60)["title"] == SECRET
 
 
 def test_looking_finds_what_nobody_told(
-    addresses: Addresses, parts: Runtime, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    addresses: Addresses, runtime: Runtime, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.client.LOOK_SECONDS", 240.0)
     with Client(addresses.app, tenant="acme", project="app") as client, ThreadPoolExecutor(1) as pool:
@@ -212,7 +212,7 @@ def test_looking_finds_what_nobody_told(
 
 
 def test_many_in_flight_share_one_listening_connection(
-    client: Client, parts: Runtime, omniscient: SQL
+    client: Client, runtime: Runtime, omniscient: SQL
 ) -> None:
     made = [client.submit({"id": str(n), "title": str(n)}) for n in range(30)]
     with ThreadPoolExecutor(30) as pool:
@@ -221,15 +221,15 @@ def test_many_in_flight_share_one_listening_connection(
         count = "select count(*) from pg_stat_activity where datname = current_database() and application_name = %s"
         assert omniscient.execute(count, ("larder-notifications",)).fetchone() == (1,)
         for job in reversed(made):
-            work(parts, job)
+            work(runtime, job)
         assert [w.result(20)["title"] for w in waiting] == [str(n) for n in range(30)]
 
 
-def test_asking_and_waiting_in_one(client: Client, parts: Runtime) -> None:
+def test_asking_and_waiting_in_one(client: Client, runtime: Runtime) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.enrich, PBI, {"overall": 1})
         job = client.submit({"pbi": PBI, "scores": {"overall": 1}})
-        work(parts, job)
+        work(runtime, job)
         assert waiting.result(60)["title"] == SECRET
 
 
@@ -247,7 +247,7 @@ def test_no_answer_yet_says_so_and_keeps_the_job(client: Client) -> None:
 
 
 def test_what_fails_says_why_without_a_word_of_the_text(
-    client: Client, parts: Runtime, ledger: Ledger
+    client: Client, runtime: Runtime, ledger: Ledger
 ) -> None:
     def refuse(_: dict[str, Any]) -> dict[str, Any]:
         raise SearchError("pbi.title is int, not a text", fix="send it as text")
@@ -257,7 +257,7 @@ def test_what_fails_says_why_without_a_word_of_the_text(
 
     for n, (broken, words) in enumerate(((refuse, "pbi.title is int"), (stumble, "unexpectedly .KeyError"))):
         job = client.submit({**PBI, "id": str(n)})
-        work(parts, job, broken)
+        work(runtime, job, broken)
         with pytest.raises(EnrichmentFailed, match=words) as caught:
             client.result(job)
         assert SECRET not in str(caught.value)
@@ -265,7 +265,7 @@ def test_what_fails_says_why_without_a_word_of_the_text(
         assert SECRET not in error
 
 
-def test_what_may_pass_is_tried_again_and_not_for_ever(client: Client, parts: Runtime) -> None:
+def test_what_may_pass_is_tried_again_and_not_for_ever(client: Client, runtime: Runtime) -> None:
     tried = []
 
     def away(_: dict[str, Any]) -> dict[str, Any]:
@@ -274,35 +274,35 @@ def test_what_may_pass_is_tried_again_and_not_for_ever(client: Client, parts: Ru
 
     job = client.submit(PBI)
     for _ in range(5):
-        work(parts, job, away)
+        work(runtime, job, away)
     assert len(tried) == 3
     with pytest.raises(EnrichmentFailed, match="the model is away"):
         client.result(job)
 
 
-def test_one_whose_lease_is_short_is_kept_while_it_works(client: Client, parts: Runtime) -> None:
-    parts.__dict__["job_limits"] = jobs.JobLimits(lease=1.5, resend=0)
+def test_one_whose_lease_is_short_is_kept_while_it_works(client: Client, runtime: Runtime) -> None:
+    runtime.__dict__["job_limits"] = jobs.JobLimits(lease=1.5, resend=0)
 
     def slow(request: dict[str, Any]) -> dict[str, Any]:
         time.sleep(3)
-        with parts.database.control() as connection:
-            assert jobs.pump_once(connection, steps.job_limits(parts.rag)) == []
+        with runtime.database.control() as connection:
+            assert jobs.pump_once(connection, steps.job_limits(runtime.rag)) == []
         return answer(request)
 
     job = client.submit(PBI)
-    work(parts, job, slow)
+    work(runtime, job, slow)
     assert client.result(job)["title"] == SECRET
 
 
 def test_a_slow_database_does_not_make_its_worker_look_dead(
-    client: Client, parts: Runtime, addresses: Addresses
+    client: Client, runtime: Runtime, addresses: Addresses
 ) -> None:
     """Three ways take the claim, and three more its renewal; meanwhile a pump with a fast way looks all the time."""
     over = threading.Event()
 
     def pump() -> None:
         while not over.wait(0.02):
-            with parts.database.control() as connection:
+            with runtime.database.control() as connection:
                 jobs.pump_once(connection, jobs.JobLimits(resend=60))
 
     def enrich(request: dict[str, Any]) -> dict[str, Any]:
@@ -312,11 +312,11 @@ def test_a_slow_database_does_not_make_its_worker_look_dead(
     job = client.submit(PBI)
     pumping = threading.Thread(target=pump)
     with TcpProxy.to(addresses.app) as proxy:
-        slow = Runtime(parts.settings, replace(parts.addresses, database=proxy.url(addresses.app)))
+        slow = Runtime(runtime.settings, replace(runtime.addresses, database=proxy.url(addresses.app)))
         slow.__dict__["job_limits"] = jobs.JobLimits(lease=2)
         with (
-            slow.database.tenant(parts.settings.tenant_id),
-            slow.database.tenant(parts.settings.tenant_id),
+            slow.database.tenant(runtime.settings.tenant_id),
+            slow.database.tenant(runtime.settings.tenant_id),
         ):
             pass  # both are connected, the job's and the lease's
         proxy.delay = 0.55
@@ -338,20 +338,20 @@ def test_an_unknown_job_is_a_sentence(client: Client, wanted: str) -> None:
         client.result(wanted, wait=1)
 
 
-def test_another_tenants_job_is_unknown(client: Client, addresses: Addresses, parts: Runtime) -> None:
+def test_another_tenants_job_is_unknown(client: Client, addresses: Addresses, runtime: Runtime) -> None:
     job = client.submit(PBI)
-    work(parts, job)
+    work(runtime, job)
     with Client(addresses.app, tenant="other") as other, pytest.raises(UnknownJob):
         other.result(job)
 
 
-def test_answers_go_with_upkeep_after_their_time(client: Client, parts: Runtime, ledger: Ledger) -> None:
+def test_answers_go_with_upkeep_after_their_time(client: Client, runtime: Runtime, ledger: Ledger) -> None:
     job = client.submit(PBI)
-    work(parts, job)
-    maintenance.trim(parts)
+    work(runtime, job)
+    maintenance.trim(runtime)
     assert client.result(job)
     ledger.jobs.set(finished_at=ago(hours=25))
-    maintenance.trim(parts)
+    maintenance.trim(runtime)
     with pytest.raises(UnknownJob, match="resultsKeptHours"):
         client.result(job)
 
@@ -367,7 +367,7 @@ def test_a_database_that_is_away_is_told_at_once_when_asking() -> None:
         assert time.monotonic() - begun < 60
 
 
-def test_a_database_that_comes_back_is_waited_for(client: Client, parts: Runtime, omniscient: SQL) -> None:
+def test_a_database_that_comes_back_is_waited_for(client: Client, runtime: Runtime, omniscient: SQL) -> None:
     job = client.submit(PBI)
     name = omniscient.info.dbname
     with (
@@ -388,26 +388,28 @@ def test_a_database_that_comes_back_is_waited_for(client: Client, parts: Runtime
             assert not waiting.done()
         finally:
             admin.execute(f'alter database "{name}" allow_connections true')
-        work(parts, job)
+        work(runtime, job)
         assert waiting.result(10)["title"] == SECRET
 
 
-def test_closing_ends_the_thread(addresses: Addresses, parts: Runtime) -> None:
-    notifications = JobNotifications(parts.database, addresses.app, poll=0.2)
-    with notifications.watch(parts.settings.tenant_id, [uuid4()], list):
+def test_closing_ends_the_thread(addresses: Addresses, runtime: Runtime) -> None:
+    notifications = JobNotifications(runtime.database, addresses.app, poll=0.2)
+    with notifications.watch(runtime.settings.tenant_id, [uuid4()], list):
         pass
     notifications.close()
     assert notifications._thread is not None
     assert not notifications._thread.is_alive()
 
 
-def test_one_whose_event_loop_is_closed_keeps_nobody_from_being_woken(client: Client, parts: Runtime) -> None:
-    notifications = JobNotifications(parts.database, parts.addresses.database, poll=0.2)
+def test_one_whose_event_loop_is_closed_keeps_nobody_from_being_woken(
+    client: Client, runtime: Runtime
+) -> None:
+    notifications = JobNotifications(runtime.database, runtime.addresses.database, poll=0.2)
     gone, loop = client.submit({"id": "1", "title": "a"}), asyncio.new_event_loop()
     loop.close()
     woken, job = threading.Event(), client.submit(PBI)
     with notifications.watch(client.tenant, [gone], lambda: loop.call_soon_threadsafe(list)):
-        work(parts, gone)
+        work(runtime, gone)
         time.sleep(1)
         with notifications.watch(client.tenant, [job], woken.set):
             assert woken.wait(20)
@@ -415,18 +417,18 @@ def test_one_whose_event_loop_is_closed_keeps_nobody_from_being_woken(client: Cl
 
 
 def test_a_time_without_a_free_connection_does_not_end_the_notifications(
-    client: Client, parts: Runtime, monkeypatch: pytest.MonkeyPatch
+    client: Client, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notifications = JobNotifications(parts.database, parts.addresses.database, poll=0.2)
-    monkeypatch.setattr(parts.database.app.pool, "_timeout", 0.2)
+    notifications = JobNotifications(runtime.database, runtime.addresses.database, poll=0.2)
+    monkeypatch.setattr(runtime.database.app.pool, "_timeout", 0.2)
     woken, job = threading.Event(), client.submit(PBI)
     with ExitStack() as held:
-        for _ in range(parts.rag.storage.database.pool_size + SPARE_CONNECTIONS):
-            held.enter_context(parts.database.tenant(client.tenant))
+        for _ in range(runtime.rag.storage.database.pool_size + SPARE_CONNECTIONS):
+            held.enter_context(runtime.database.tenant(client.tenant))
         with notifications.watch(client.tenant, [client.submit({"id": "1", "title": "a"})], list):
             time.sleep(1)
     with notifications.watch(client.tenant, [job], woken.set):
-        work(parts, job)
+        work(runtime, job)
         assert woken.wait(20)
     notifications.close()
 

@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.errors import ConfigurationError
 from tests.conftest import Addresses, Site
-from workers import runtime
+from workers import runtime as runtimes
 from workers.app.evaluation import measuring, sandbox
 from workers.app.evaluation.dataset import SECTIONS, EvalDataset, read
 from workers.app.evaluation.measures import MEASURES
@@ -72,25 +72,25 @@ def write(folder: Path, judged: list[tuple[str, ...]] | None = None) -> Path:
 
 
 @pytest.fixture
-def parts_of(tmp_path: Path, addresses: Addresses) -> Iterator[Callable[[EvalDataset], runtime.Runtime]]:
-    made: list[runtime.Runtime] = []
+def runtime_of(tmp_path: Path, addresses: Addresses) -> Iterator[Callable[[EvalDataset], runtimes.Runtime]]:
+    made: list[runtimes.Runtime] = []
 
-    def make(judged: EvalDataset) -> runtime.Runtime:
+    def make(judged: EvalDataset) -> runtimes.Runtime:
         (tmp_path / "larder.yaml").write_text(CONFIG)
         settings = load(tmp_path / "larder.yaml", {})
-        where = runtime.Addresses(
+        where = runtimes.Addresses(
             database=addresses.app, control=addresses.control, admin=addresses.admin, broker=""
         )
-        made.append(runtime.Runtime(sandbox.settings_for(settings, judged), where))
+        made.append(runtimes.Runtime(sandbox.settings_for(settings, judged), where))
         return made[-1]
 
     yield make
-    for parts in made:
-        parts.database.close()
+    for runtime in made:
+        runtime.database.close()
 
 
-def measured(parts: runtime.Runtime, judged: EvalDataset, items: list[str]) -> measuring.Measured:
-    return measuring.measure(parts, judged, "hybrid", lambda *_: None, items)
+def measured(runtime: runtimes.Runtime, judged: EvalDataset, items: list[str]) -> measuring.Measured:
+    return measuring.measure(runtime, judged, "hybrid", lambda *_: None, items)
 
 
 ANSWER: dict[str, Any] = {
@@ -187,10 +187,10 @@ class TestLines:
 
 class TestMeasure:
     def test_items_are_answered_as_the_worker_answers_them(
-        self, tmp_path: Path, parts_of: Callable[[EvalDataset], runtime.Runtime]
+        self, tmp_path: Path, runtime_of: Callable[[EvalDataset], runtimes.Runtime]
     ) -> None:
         judged = read(write(tmp_path / "set"))
-        found = measured(parts_of(judged), judged, list(judged.context))
+        found = measured(runtime_of(judged), judged, list(judged.context))
         assert found.step4 is not None
         assert list(found.step4.answers) == ["W1"], "only what is judged"
         (work,) = found.step4.answers["W1"]["similar_work"]
@@ -201,7 +201,7 @@ class TestMeasure:
         assert told["seconds"]["p95"] >= told["seconds"]["p50"] > 0
 
     def test_a_task_in_a_file_is_judged_by_its_path_though_answers_call_it_by_its_id(
-        self, tmp_path: Path, parts_of: Callable[[EvalDataset], runtime.Runtime]
+        self, tmp_path: Path, runtime_of: Callable[[EvalDataset], runtimes.Runtime]
     ) -> None:
         folder = write(tmp_path / "set", [("W1", "similar_work", "tasks/2.md", "2")])
         task = {"_id": "tasks/2.md", "metadata": {"pbi_id": "TASK-2", "source_path": "tasks/2.md"}}
@@ -209,7 +209,7 @@ class TestMeasure:
         (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (folder / "qrels.tsv").write_text("q\td\ts\nW1\ttasks/2.md\t2\n")
         judged = read(folder)
-        step4 = measured(parts_of(judged), judged, ["W1"]).step4
+        step4 = measured(runtime_of(judged), judged, ["W1"]).step4
         assert step4 is not None
         (work,) = step4.answers["W1"]["similar_work"]
         assert work["ref"] == "TASK-2"
@@ -217,7 +217,7 @@ class TestMeasure:
         assert "tasks/2.md" not in {row[2] for row in step4.ungraded() if row[1] == "similar_work"}
 
     def test_a_status_costs_a_place(
-        self, tmp_path: Path, parts_of: Callable[[EvalDataset], runtime.Runtime]
+        self, tmp_path: Path, runtime_of: Callable[[EvalDataset], runtimes.Runtime]
     ) -> None:
         folder = write(tmp_path / "set")
         twins = [
@@ -235,16 +235,16 @@ class TestMeasure:
         (folder / "qrels.tsv").write_text("q\tfirst\t1\n")
         (folder / "context_judgements.tsv").unlink()
         judged = read(folder)
-        assert measured(parts_of(judged), judged, []).rankings["q"][:2] == ["second", "first"]
+        assert measured(runtime_of(judged), judged, []).rankings["q"][:2] == ["second", "first"]
 
     def test_a_project_of_a_row_is_that_of_the_document(
-        self, tmp_path: Path, parts_of: Callable[[EvalDataset], runtime.Runtime], omniscient: Any
+        self, tmp_path: Path, runtime_of: Callable[[EvalDataset], runtimes.Runtime], omniscient: Any
     ) -> None:
         folder = write(tmp_path / "set")
         rows = [{**row, "project": "billing"} if row["_id"] == "W2" else row for row in CORPUS]
         (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         judged = read(folder)
-        found = measured(parts_of(judged), judged, [])
+        found = measured(runtime_of(judged), judged, [])
         assert "W2" in found.rankings["W1"]
         named = omniscient.execute(
             "select d.external_id, p.name from document d join project p on p.id = d.project_id"

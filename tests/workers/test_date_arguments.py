@@ -44,9 +44,9 @@ def test_other_words_are_no_moments(word: str) -> None:
 
 
 def test_an_empty_span_is_told_and_a_day_is_none() -> None:
-    parts = Runtime(load(None, {}), Addresses())
-    day = filter_of(parts, vars(SearchOptions(since="2026-01-31", until="2026-01-31")))
+    runtime = Runtime(load(None, {}), Addresses())
+    day = filter_of(runtime, vars(SearchOptions(since="2026-01-31", until="2026-01-31")))
     assert day.since is not None
     assert day.until == day.since + timedelta(days=1)
     with pytest.raises(ConfigurationError, match="--since 7d is not before --until 30d"):
-        filter_of(parts, vars(SearchOptions(since="7d", until="30d")))
+        filter_of(runtime, vars(SearchOptions(since="7d", until="30d")))

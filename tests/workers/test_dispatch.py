@@ -38,23 +38,23 @@ def test_nothing_is_lost_doubled_or_out_of_order_and_the_limits_hold(
 ) -> None:
     every = items(len(sizes))
     known = {item.document_id: size for item, size in zip(every, sizes, strict=True)}
-    parts = even_batches(every, known, weight=weight, most=most)
-    assert [item for part in parts for item in part] == every
-    for part in parts:
+    runtime = even_batches(every, known, weight=weight, most=most)
+    assert [item for part in runtime for item in part] == every
+    for part in runtime:
         assert 1 <= len(part) <= most
         assert len(part) == 1 or sum(known[i.document_id] for i in part) <= weight
 
 
 @given(count=st.integers(min_value=1, max_value=40), most=st.integers(min_value=1, max_value=10))
 def test_messages_are_as_full_as_they_may_be(count: int, most: int) -> None:
-    parts = even_batches(items(count), {}, weight=1000, most=most)
-    assert all(len(part) == most for part in parts[:-1])
+    runtime = even_batches(items(count), {}, weight=1000, most=most)
+    assert all(len(part) == most for part in runtime[:-1])
 
 
 def test_a_document_heavier_than_a_message_travels_alone() -> None:
     small, huge, last = items(3)
-    parts = even_batches([small, huge, last], {huge.document_id: 5000}, weight=500, most=32)
-    assert parts == [[small], [huge], [last]]
+    runtime = even_batches([small, huge, last], {huge.document_id: 5000}, weight=500, most=32)
+    assert runtime == [[small], [huge], [last]]
 
 
 def test_nothing_makes_no_message() -> None:
@@ -71,9 +71,9 @@ def test_a_message_names_ids_and_versions_only() -> None:
 
 
 def test_nobody_who_edits_without_end_keeps_loads_and_fills_waiting(
-    parts: Runtime, broker: redis.Redis
+    runtime: Runtime, broker: redis.Redis
 ) -> None:
-    configure(parts.rag.queue, parts.addresses.broker)
+    configure(runtime.rag.queue, runtime.addresses.broker)
     for n in range(20):
         for priority in (Lane.BULK, Lane.FILL):
             assert dispatch.send("larder.embed", priority, n, priority=priority)
@@ -84,16 +84,16 @@ def test_nobody_who_edits_without_end_keeps_loads_and_fills_waiting(
         (priority, number), *_ = json.loads(b64decode(json.loads(found)["body"]))  # type: ignore[arg-type]
         assert number == taken.count(priority), "the longest waiting first"
         taken.append(priority)
-        promote_lower_priority(parts.addresses.broker, "embed")
+        promote_lower_priority(runtime.addresses.broker, "embed")
     assert Counter(taken) == {Lane.CHANGED: 31, Lane.BULK: 6, Lane.FILL: 3}
     assert max(len(list(run)) for lane, run in groupby(taken) if lane == Lane.CHANGED) == SHARE
 
 
-def test_where_nothing_waits_behind_nothing_is_moved(parts: Runtime, broker: redis.Redis) -> None:
-    configure(parts.rag.queue, parts.addresses.broker)
+def test_where_nothing_waits_behind_nothing_is_moved(runtime: Runtime, broker: redis.Redis) -> None:
+    configure(runtime.rag.queue, runtime.addresses.broker)
     dispatch.send("larder.embed", "a", 1, priority=Lane.CHANGED)
     for _ in range(2 * SHARE):
-        promote_lower_priority(parts.addresses.broker, "embed")
+        promote_lower_priority(runtime.addresses.broker, "embed")
     assert broker.llen("embed") == 1
 
 

@@ -15,7 +15,7 @@ from workers.runtime import Addresses, Runtime
 from workers.settings import load
 
 
-def runtime(folder: Path, embedding: str) -> Runtime:
+def runtime_with(folder: Path, embedding: str) -> Runtime:
     path = folder / "larder.yaml"
     path.write_text(f"rag:\n  embedding: {embedding}\n", encoding="utf-8")
     return Runtime(load(path, {}), Addresses())
@@ -41,19 +41,19 @@ def test_the_name_vectors_are_kept_under_is_known_without_a_model(
     tmp_path: Path, embedding: str, model: str
 ) -> None:
     """The first five stand in existing stores: another name would embed everything again."""
-    parts = runtime(tmp_path, embedding)
-    assert parts.model == model
-    assert "embedder" not in parts.__dict__
+    runtime = runtime_with(tmp_path, embedding)
+    assert runtime.model == model
+    assert "embedder" not in runtime.__dict__
 
 
 @pytest.mark.req("001-028", "003-014")
 def test_all_that_is_configured_reaches_the_provider(tmp_path: Path) -> None:
-    parts = runtime(
+    runtime = runtime_with(
         tmp_path,
         "{provider: openai, model: bge, dimensions: 8, baseUrl: 'http://here/v1', apiKey: k-1, timeout: 7, "
         "batchSize: 5, maxTokens: 99}",
     )
-    o = parts.embedding_options
+    o = runtime.embedding_options
     assert (
         o.provider,
         o.model,
@@ -77,36 +77,36 @@ def test_all_that_is_configured_reaches_the_provider(tmp_path: Path) -> None:
 
 def test_an_index_is_asked_with_the_model_it_was_made_with(tmp_path: Path) -> None:
     with FakeOpenAI() as server:
-        parts = runtime(
+        runtime = runtime_with(
             tmp_path,
             f"{{provider: openai, model: text-embedding-3-large, baseUrl: '{server.address}/v1', apiKey: {KEY}}}",
         )
         now = index("openai", "openai/text-embedding-3-large", 3072)
-        assert parts.embedder_of(now) is parts.embedder
+        assert runtime.embedder_of(now) is runtime.embedder
         old = index("openai", "openai/text-embedding-3-small", 1536)
-        assert parts.embedder_of(old).embed_query("one").shape == (1536,)
+        assert runtime.embedder_of(old).embed_query("one").shape == (1536,)
         assert server.requests()[-1].json["model"] == "text-embedding-3-small"
-        assert parts.embedder_of(old) is parts.embedder_of(old)
+        assert runtime.embedder_of(old) is runtime.embedder_of(old)
 
 
 def test_an_index_of_the_previous_provider_is_still_asked(tmp_path: Path) -> None:
     with FakeOpenAI() as server:
-        parts = runtime(
+        runtime = runtime_with(
             tmp_path, f"{{previous: {{provider: openai, baseUrl: '{server.address}/v1', apiKey: {KEY}}}}}"
         )
         old = index("openai", "openai/text-embedding-3-small", 1536)
-        assert parts.embedder_of(old).embed_query("one").shape == (1536,)
-        assert parts.model == "all-MiniLM-L6-v2"
+        assert runtime.embedder_of(old).embed_query("one").shape == (1536,)
+        assert runtime.model == "all-MiniLM-L6-v2"
 
 
 def test_an_index_nobody_describes_says_what_to_write(tmp_path: Path) -> None:
-    parts = runtime(tmp_path, "{}")
+    runtime = runtime_with(tmp_path, "{}")
     with pytest.raises(
         EmbedderRefused, match="openai/text-embedding-3-small of the provider openai"
     ) as caught:
-        parts.embedder_of(index("openai", "openai/text-embedding-3-small", 1536))
+        runtime.embedder_of(index("openai", "openai/text-embedding-3-small", 1536))
     assert "embedding.previous" in caught.value.fix
-    assert parts.embedder_of(index("hashing", "hashing-64", 64)).dimensions == 64
+    assert runtime.embedder_of(index("hashing", "hashing-64", 64)).dimensions == 64
 
 
 @pytest.mark.parametrize(
@@ -120,4 +120,4 @@ def test_an_index_nobody_describes_says_what_to_write(tmp_path: Path) -> None:
     ],
 )
 def test_a_message_carries_what_one_call_may_carry(tmp_path: Path, embedding: str, texts: int) -> None:
-    assert steps.weights(runtime(tmp_path, embedding).rag)[Stage.CHUNKED] == texts
+    assert steps.weights(runtime_with(tmp_path, embedding).rag)[Stage.CHUNKED] == texts

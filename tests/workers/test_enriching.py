@@ -15,7 +15,7 @@ from pipeline.enrichment.degradation import Health
 from pipeline.errors import ConfigurationError, EmbedderUnavailable, SearchError
 from tests.conftest import Addresses
 from tests.workers.indexed import index
-from workers import runtime
+from workers import runtime as runtimes
 from workers.app.enrichment import job
 from workers.app.enrichment.job import answer_version
 from workers.app.ingestion import sync
@@ -63,7 +63,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers, clock: Clock) -> Iterator[Runtime]:
+def runtime(
+    tmp_path: Path, addresses: Addresses, servers: embedded.Servers, clock: Clock
+) -> Iterator[Runtime]:
     """An installation with an item, a decision and a page about tides; its health runs on the clock of the test."""
     files = {
         "larder.yaml": CONFIG,
@@ -76,7 +78,7 @@ def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers, clock
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content, encoding="utf-8")
-    where = runtime.Addresses(
+    where = runtimes.Addresses(
         database=addresses.app, control=addresses.control, admin=addresses.admin, broker=servers.broker_url
     )
     made = Runtime(load(tmp_path / "larder.yaml", {}), where)
@@ -89,8 +91,8 @@ def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers, clock
 
 
 @pytest.fixture
-def enrich(parts: Runtime) -> Callable[[Json], Json]:
-    return job.enricher(parts, parts.settings.tenant_id)
+def enrich(runtime: Runtime) -> Callable[[Json], Json]:
+    return job.enricher(runtime, runtime.settings.tenant_id)
 
 
 def ask(enrich: Callable[[Json], Json], title: str = PBI["title"]) -> Json:
@@ -107,27 +109,27 @@ def test_with_everything_well_the_answer_is_whole(enrich: Callable[[Json], Json]
 
 
 @pytest.mark.req("001-139")
-def test_without_the_embedder_words_alone_answer_and_it_comes_back(parts: Runtime, clock: Clock) -> None:
-    good: Embedder = parts.embedder
-    parts.__dict__["embedder"] = Away()
-    enrich = job.enricher(parts, parts.settings.tenant_id)
+def test_without_the_embedder_words_alone_answer_and_it_comes_back(runtime: Runtime, clock: Clock) -> None:
+    good: Embedder = runtime.embedder
+    runtime.__dict__["embedder"] = Away()
+    enrich = job.enricher(runtime, runtime.settings.tenant_id)
     for n in range(3):
         found = ask(enrich, f"Warn of shallow water {n}")
         assert found["degradation_level"] == 3
         assert [work["ref"] for work in found["similar_work"]] == ["PBI-1"]
-    assert parts.health.level() == 3
-    parts.__dict__["embedder"] = good
+    assert runtime.health.level() == 3
+    runtime.__dict__["embedder"] = good
     clock.now += 30
     ask(enrich, "Warn of shallow water, a try in between")
-    assert parts.health.level() == 3, "left before a quiet minute was over"
+    assert runtime.health.level() == 3, "left before a quiet minute was over"
     clock.now += 60
     ask(enrich, "Warn of shallow water, the try that counts")
-    assert parts.health.level() == 0
+    assert runtime.health.level() == 0
     assert ask(enrich, "Warn of shallow water once more")["degradation_level"] == 0
 
 
 def test_without_the_store_the_answer_is_a_prepared_one_and_it_comes_back(
-    parts: Runtime,
+    runtime: Runtime,
     enrich: Callable[[Json], Json],
     superuser: Callable[[str], psycopg.Connection[Any]],
     addresses: Addresses,
@@ -150,10 +152,10 @@ def test_without_the_store_the_answer_is_a_prepared_one_and_it_comes_back(
 
 
 def test_a_store_that_is_slow_is_left_alone_and_comes_back(
-    parts: Runtime, enrich: Callable[[Json], Json], clock: Clock
+    runtime: Runtime, enrich: Callable[[Json], Json], clock: Clock
 ) -> None:
     for _ in range(3):
-        parts.health.record("store", ok=True, seconds=2.5)
+        runtime.health.record("store", ok=True, seconds=2.5)
     found = [ask(enrich, f"Warn of shallow water {n}")["degradation_level"] for n in range(3)]
     assert found[1:] == [4, 4], "the first may be the one full try in five seconds"
     clock.now += 61
@@ -161,10 +163,10 @@ def test_a_store_that_is_slow_is_left_alone_and_comes_back(
     assert ask(enrich, "Warn of shallow water once more")["degradation_level"] == 0
 
 
-def test_switched_off_says_so(parts: Runtime) -> None:
-    off = parts.rag.model_copy(update={"enabled": False})
-    parts.rag = off
-    assert ask(job.enricher(parts, parts.settings.tenant_id))["degradation_level"] == 5
+def test_switched_off_says_so(runtime: Runtime) -> None:
+    off = runtime.rag.model_copy(update={"enabled": False})
+    runtime.rag = off
+    assert ask(job.enricher(runtime, runtime.settings.tenant_id))["degradation_level"] == 5
 
 
 def test_a_wrong_request_is_told_to_whoever_asks(enrich: Callable[[Json], Json]) -> None:
@@ -184,26 +186,26 @@ def test_a_wrong_request_is_told_to_whoever_asks(enrich: Callable[[Json], Json])
     ],
 )
 def test_an_answer_under_another_configuration_is_another_one(
-    tmp_path: Path, parts: Runtime, changed: str
+    tmp_path: Path, runtime: Runtime, changed: str
 ) -> None:
     """What `submit` gives again to the same question was made in the same way, or is made anew."""
     (tmp_path / "synonyms.yaml").write_text("- [shallow, shoal]\n", encoding="utf-8")
 
     def way(more: str) -> str:
         (tmp_path / "other.yaml").write_text(f"{CONFIG}  {more}\n", encoding="utf-8")
-        return answer_version(Runtime(load(tmp_path / "other.yaml", {}), parts.addresses))
+        return answer_version(Runtime(load(tmp_path / "other.yaml", {}), runtime.addresses))
 
-    assert way("") == way("queue: {tickSeconds: 9}") == answer_version(parts)
-    assert way(changed) != answer_version(parts)
+    assert way("") == way("queue: {tickSeconds: 9}") == answer_version(runtime)
+    assert way(changed) != answer_version(runtime)
 
 
 def test_what_configuration_gives_no_way_to_search_is_told_by_the_answer(
-    tmp_path: Path, parts: Runtime
+    tmp_path: Path, runtime: Runtime
 ) -> None:
     (tmp_path / "wrong.yaml").write_text(
         f"{CONFIG}  retrieval: {{synonyms: ./none.yaml}}\n", encoding="utf-8"
     )
-    wrong = Runtime(load(tmp_path / "wrong.yaml", {}), parts.addresses)
+    wrong = Runtime(load(tmp_path / "wrong.yaml", {}), runtime.addresses)
     assert answer_version(wrong) == "5"
     with pytest.raises(ConfigurationError, match="synonyms"):
         job.enricher(wrong, wrong.settings.tenant_id)({"pbi": PBI})

@@ -15,7 +15,7 @@ from pipeline.errors import ConfigurationError
 from pipeline.search.records import Mode
 from tests.conftest import Addresses, Site
 from tests.ledger import ahead, of_connection
-from workers import runtime
+from workers import runtime as runtimes
 from workers.app.evaluation import measuring, sandbox
 from workers.app.evaluation.dataset import EvalDataset, read
 from workers.cli.eval import evaluate
@@ -69,20 +69,20 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def parts_of(tmp_path: Path, addresses: Addresses) -> Iterator[Callable[..., runtime.Runtime]]:
+def runtime_of(tmp_path: Path, addresses: Addresses) -> Iterator[Callable[..., runtimes.Runtime]]:
     """A runtime on this test's database, for a set and a configuration."""
-    made: list[runtime.Runtime] = []
+    made: list[runtimes.Runtime] = []
 
-    def make(judged: EvalDataset, config: str = CONFIG) -> runtime.Runtime:
-        where = runtime.Addresses(
+    def make(judged: EvalDataset, config: str = CONFIG) -> runtimes.Runtime:
+        where = runtimes.Addresses(
             database=addresses.app, control=addresses.control, admin=addresses.admin, broker=""
         )
-        made.append(runtime.Runtime(sandbox.settings_for(settings(tmp_path, config), judged), where))
+        made.append(runtimes.Runtime(sandbox.settings_for(settings(tmp_path, config), judged), where))
         return made[-1]
 
     yield make
-    for parts in made:
-        parts.database.close()
+    for runtime in made:
+        runtime.database.close()
 
 
 def settings(folder: Path, config: str = CONFIG) -> Settings:
@@ -90,16 +90,16 @@ def settings(folder: Path, config: str = CONFIG) -> Settings:
     return load(folder / "larder.yaml", {})
 
 
-def measured(parts: runtime.Runtime, judged: EvalDataset, mode: Mode = "hybrid") -> measuring.Measured:
-    return measuring.measure(parts, judged, mode, silent)
+def measured(runtime: runtimes.Runtime, judged: EvalDataset, mode: Mode = "hybrid") -> measuring.Measured:
+    return measuring.measure(runtime, judged, mode, silent)
 
 
 class TestMeasure:
     def test_known_answers_give_known_figures(
-        self, folder: Path, parts_of: Callable[..., runtime.Runtime]
+        self, folder: Path, runtime_of: Callable[..., runtimes.Runtime]
     ) -> None:
         judged = read(folder)
-        found = measured(parts_of(judged), judged, "keyword")
+        found = measured(runtime_of(judged), judged, "keyword")
         assert set(found.rankings["q1"][:2]) == {"birds", "birds2"}
         assert found.rankings["q2"][0] == "river"
         assert found.rankings["q3"] == ["bread"]
@@ -115,79 +115,79 @@ class TestMeasure:
         assert told["worst"][0]["id"] == "q3"
         assert told["seconds"]["p50"] > 0
 
-    def test_every_mode_answers(self, folder: Path, parts_of: Callable[..., runtime.Runtime]) -> None:
+    def test_every_mode_answers(self, folder: Path, runtime_of: Callable[..., runtimes.Runtime]) -> None:
         judged = read(folder)
-        parts = parts_of(judged)
+        runtime = runtime_of(judged)
         modes: tuple[Mode, ...] = ("vector", "keyword", "hybrid")
-        found = {mode: measuring.measure(parts, judged, mode, silent) for mode in modes}
+        found = {mode: measuring.measure(runtime, judged, mode, silent) for mode in modes}
         assert {one.rankings["q2"][0] for one in found.values()} == {"river"}
         assert len({tuple(one.rankings["q1"]) for one in found.values()}) > 1, "they rank differently"
 
     def test_a_question_that_is_a_document_does_not_find_itself(
-        self, tmp_path: Path, parts_of: Callable[..., runtime.Runtime]
+        self, tmp_path: Path, runtime_of: Callable[..., runtimes.Runtime]
     ) -> None:
         asked = {i: f"{title}\n{text}" for i, (title, text) in DOCUMENTS.items()}
         folder = write(tmp_path / "dups", self_exclude=True, queries=asked)
         (folder / "qrels.tsv").write_text("q\td\ts\nbirds\tbirds2\t1\nbirds\tbirds\t1\nbirds2\tbirds\t1\n")
         judged = read(folder)
         assert judged.relevant == {"birds": {"birds2": 1}, "birds2": {"birds": 1}}
-        found = measured(parts_of(judged), judged)
+        found = measured(runtime_of(judged), judged)
         assert all(query not in ranking for query, ranking in found.rankings.items())
         assert found.report["scores"]["mrr@10"] == 1.0
 
     def test_a_set_that_may_find_its_questions_does(
-        self, tmp_path: Path, parts_of: Callable[..., runtime.Runtime]
+        self, tmp_path: Path, runtime_of: Callable[..., runtimes.Runtime]
     ) -> None:
         folder = write(tmp_path / "same", queries={"river": DOCUMENTS["river"][1]})
         (folder / "qrels.tsv").write_text("q\td\ts\nriver\triver\t1\n")
         judged = read(folder)
-        assert measured(parts_of(judged), judged).rankings["river"][0] == "river"
+        assert measured(runtime_of(judged), judged).rankings["river"][0] == "river"
 
     def test_a_second_time_nothing_is_embedded(
-        self, folder: Path, parts_of: Callable[..., runtime.Runtime]
+        self, folder: Path, runtime_of: Callable[..., runtimes.Runtime]
     ) -> None:
         judged = read(folder)
-        parts = parts_of(judged)
-        first = measuring.measure(parts, judged, "hybrid", silent)
+        runtime = runtime_of(judged)
+        first = measuring.measure(runtime, judged, "hybrid", silent)
         asked: list[tuple[str, int]] = []
         again = measuring.measure(
-            parts, judged, "hybrid", lambda what, _done, total: asked.append((what, total))
+            runtime, judged, "hybrid", lambda what, _done, total: asked.append((what, total))
         )
         assert ("indexing", 0) in asked
         assert again.rankings == first.rankings
 
     def test_the_configured_threshold_holds_as_in_a_search(
-        self, folder: Path, parts_of: Callable[..., runtime.Runtime]
+        self, folder: Path, runtime_of: Callable[..., runtimes.Runtime]
     ) -> None:
         judged = read(folder)
         strict = CONFIG.replace("minSimilarity: 0", "minSimilarity: 0.99, maxTopK: 2")
-        found = measured(parts_of(judged, strict), judged, "vector")
+        found = measured(runtime_of(judged, strict), judged, "vector")
         assert found.rankings["q3"] == []
 
     def test_ten_results_are_asked_for_whatever_a_search_gives(
-        self, folder: Path, parts_of: Callable[..., runtime.Runtime]
+        self, folder: Path, runtime_of: Callable[..., runtimes.Runtime]
     ) -> None:
         judged = read(folder)
         short = CONFIG.replace("minSimilarity: 0", "minSimilarity: 0, topK: 1, maxTopK: 1")
-        found = measured(parts_of(judged, short), judged, "vector")
+        found = measured(runtime_of(judged, short), judged, "vector")
         assert len(found.rankings["q1"]) > 5, "all that are near at all"
 
     def test_an_installation_that_is_off_has_nothing_to_measure(
-        self, folder: Path, parts_of: Callable[..., runtime.Runtime]
+        self, folder: Path, runtime_of: Callable[..., runtimes.Runtime]
     ) -> None:
         judged = read(folder)
         with pytest.raises(ConfigurationError, match=r"rag\.enabled"):
-            measured(parts_of(judged, CONFIG + "  enabled: false\n"), judged)
+            measured(runtime_of(judged, CONFIG + "  enabled: false\n"), judged)
 
 
 def test_calibration_tells_the_threshold_that_the_set_asks_for(
-    folder: Path, parts_of: Callable[..., runtime.Runtime]
+    folder: Path, runtime_of: Callable[..., runtimes.Runtime]
 ) -> None:
     judged = read(folder)
-    parts = parts_of(judged)
-    sandbox.index(parts, judged, silent)
-    told = measuring.calibrate(parts, judged)
-    embedder = parts.embedder
+    runtime = runtime_of(judged)
+    sandbox.index(runtime, judged, silent)
+    told = measuring.calibrate(runtime, judged)
+    embedder = runtime.embedder
     pairs = {
         (q, d): float(
             embedder.embed_documents([f"{DOCUMENTS[d][0]}\n\n{DOCUMENTS[d][1]}"])[0]
@@ -200,12 +200,12 @@ def test_calibration_tells_the_threshold_that_the_set_asks_for(
 
 
 def test_comparing_tells_the_difference_and_whether_it_may_be_chance(
-    folder: Path, parts_of: Callable[..., runtime.Runtime]
+    folder: Path, runtime_of: Callable[..., runtimes.Runtime]
 ) -> None:
     judged = read(folder)
-    parts = parts_of(judged)
-    first = measuring.measure(parts, judged, "keyword", silent)
-    second = measuring.measure(parts, judged, "vector", silent)
+    runtime = runtime_of(judged)
+    first = measuring.measure(runtime, judged, "keyword", silent)
+    second = measuring.measure(runtime, judged, "vector", silent)
     same = measuring.compare(first.report, first.report)["ndcg@10"]
     assert same == {"difference": 0, "low": 0, "high": 0, "certain": False}
     told = measuring.compare(first.report, second.report)
@@ -279,24 +279,24 @@ class TestReading:
 
 
 def test_a_stopped_command_goes_on(
-    folder: Path, parts_of: Callable[..., runtime.Runtime], monkeypatch: pytest.MonkeyPatch
+    folder: Path, runtime_of: Callable[..., runtimes.Runtime], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sandbox, "PAGE", 3)
     judged = read(folder)
-    parts = parts_of(judged)
+    runtime = runtime_of(judged)
     with monkeypatch.context() as stopped:
         stopped.setattr(sandbox, "_run", stop)
         with pytest.raises(KeyboardInterrupt):
-            sandbox.index(parts, judged, silent)
-    with parts.database.tenant(parts.settings.tenant_id) as connection:
+            sandbox.index(runtime, judged, silent)
+    with runtime.database.tenant(runtime.settings.tenant_id) as connection:
         left = of_connection(connection)
         left.documents.set(stage="embedded", lease_until=ahead(hours=1))
         left.runs.set(state="discovering", finished_at=None)
-    assert sandbox.index(parts, judged, silent) == 0
-    with parts.database.tenant(parts.settings.tenant_id) as connection:
+    assert sandbox.index(runtime, judged, silent) == 0
+    with runtime.database.tenant(runtime.settings.tenant_id) as connection:
         now = of_connection(connection)
         assert now.documents.values("state") == ["done"] * len(DOCUMENTS)
         assert now.runs(finished_at=None) == []

@@ -40,21 +40,21 @@ def refuse(
 
 @pytest.mark.parametrize("role", ["larder_app", "larder_control"])
 def test_a_login_that_is_refused_is_told_by_all_within_seconds(
-    parts: Runtime,
+    runtime: Runtime,
     broker: redis.Redis,
     refuse: Callable[[str], None],
     monkeypatch: pytest.MonkeyPatch,
     role: str,
 ) -> None:
     monkeypatch.setattr(status, "RECENT_SECONDS", 0.0)
-    parts.settings.data.mkdir()  # the API's secret lies there
-    seen = status.watcher(parts)
+    runtime.settings.data.mkdir()  # the API's secret lies there
+    seen = status.watcher(runtime)
     watcher = Watcher(seen, seen, retry=0.01)
     watcher.look()
-    with TestClient(create_app(parts)) as api:
+    with TestClient(create_app(runtime)) as api:
         assert api.get("/health/rag").json()["store"] in {"ok", "starting"}
         # Connections that are open stay so: nothing but a new one tells.
-        with parts.database.tenant(tenant_id("acme")), parts.database.control():
+        with runtime.database.tenant(tenant_id("acme")), runtime.database.control():
             refuse(role)
         health = api.get("/health/rag")
         shown = api.get("/metrics").text
@@ -67,14 +67,14 @@ def test_a_login_that_is_refused_is_told_by_all_within_seconds(
     assert 'larder_up{server="database"} 0.0' in shown
     assert 'larder_problems{check="database",status="error"} 1.0' in shown
     with pytest.raises(StoreError) as caught:
-        status.status(parts)
+        status.status(runtime)
     assert isinstance(caught.value, StoreRefused)
-    found = status.without_database(parts, caught.value)
+    found = status.without_database(runtime, caught.value)
     assert found["database"] == "refused"
     assert (found["next"][0]["check"], "grant connect" in found["next"][0]["fix"]) == ("database", True)
     watcher.look()
     assert b"store_unreachable" in (broker.getdel(AWAY_KEY) or b"")
-    first = doctor.examine(parts)[0]
+    first = doctor.examine(runtime)[0]
     assert (first.check, first.status) == ("database", "error")
     assert "permission denied for database" in first.detail
     seen.close()
@@ -82,13 +82,13 @@ def test_a_login_that_is_refused_is_told_by_all_within_seconds(
 
 @pytest.mark.usefixtures("broker")
 def test_what_the_database_says_of_its_roles_is_for_the_operator_alone(
-    parts: Runtime, refuse: Callable[[str], None], caplog: pytest.LogCaptureFixture
+    runtime: Runtime, refuse: Callable[[str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    parts.settings.data.mkdir()  # the API's secret lies there
+    runtime.settings.data.mkdir()  # the API's secret lies there
     caller = Caller(tenant=tenant_id("acme"), tenant_name="acme", subject="ann", projects=("*",))
-    token = tokens.issue_token(parts.settings, caller, hours=1)
+    token = tokens.issue_token(runtime.settings, caller, hours=1)
     refuse("larder_app")
-    with TestClient(create_app(parts)) as api:
+    with TestClient(create_app(runtime)) as api:
         headers = {"Authorization": f"Bearer {token}"}
         body = {"query_text": "kestrel", "project_id": "default"}
         answer = api.post("/api/v1/rag/query", json=body, headers=headers)

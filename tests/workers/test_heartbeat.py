@@ -24,9 +24,9 @@ NAME = "worker-embed@here"
 
 
 @pytest.fixture
-def where(parts: Runtime) -> Iterator[tuple[Addresses, TcpProxy, TcpProxy]]:
+def where(runtime: Runtime) -> Iterator[tuple[Addresses, TcpProxy, TcpProxy]]:
     """The servers behind proxies: addresses, database, broker."""
-    there = parts.addresses
+    there = runtime.addresses
     with TcpProxy.to(there.control) as store, TcpProxy.to(there.broker) as broker:
         yield replace(there, control=store.url(there.control), broker=broker.url(there.broker)), store, broker
 

@@ -18,7 +18,8 @@ import structlog
 from pipeline.search import SearchRequest
 from tests.ledger import Ledger
 from tests.workers.indexed import Build, index, write_pages
-from workers import runtime, tasks
+from workers import runtime as runtimes
+from workers import tasks
 from workers.app.search import retriever
 from workers.monitoring import logs
 from workers.processes import run
@@ -223,7 +224,7 @@ class TestIds:
     def test_they_stand_in_all_lines_of_a_task_and_in_none_after_it(
         self, build: Build, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        runtime.use(build(64))  # whose broker the end of a task is told
+        runtimes.use(build(64))  # whose broker the end of a task is told
         root = logging.getLogger()
         monkeypatch.setattr(root, "handlers", list(root.handlers))
         monkeypatch.setattr(root, "level", root.level)
@@ -243,10 +244,12 @@ def test_events_of_indexing_and_searching(
     build: Build, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_pages(tmp_path, 3)
-    parts = build(64)
+    runtime = build(64)
     with caplog.at_level(logging.DEBUG):
-        index(parts)
-        found = retriever(parts, parts.settings.tenant_id).search(SearchRequest(text="page 1 " + "x" * 200))
+        index(runtime)
+        found = retriever(runtime, runtime.settings.tenant_id).search(
+            SearchRequest(text="page 1 " + "x" * 200)
+        )
     told = {record.message: vars(record) for record in caplog.records}
     done, asked = told["indexing_complete"], told["search_performed"]
     assert (done["levelno"], done["documents"], done["errors"]) == (logging.INFO, 3, 0)
@@ -270,9 +273,9 @@ def test_a_document_that_fails_is_named_with_its_error(
     build: Build, tmp_path: Path, caplog: pytest.LogCaptureFixture, omniscient: Any, ledger: Ledger
 ) -> None:
     write_pages(tmp_path, 1)
-    parts = build(64)
+    runtime = build(64)
     omniscient.execute("create rule no_body as on insert to document_body do instead nothing")
-    index(parts)
+    index(runtime)
     document = ledger.documents.one()["id"]
     (failed,) = [vars(record) for record in caplog.records if record.message == "indexing_failed"]
     assert (failed["documents"], failed["dead"], failed["attempt"]) == ([str(document)], True, 1)

@@ -37,16 +37,16 @@ def broker(broker: redis.Redis) -> Iterator[redis.Redis]:
 def sent(build: Build, tmp_path: Path, broker: redis.Redis) -> Runtime:
     """Three pages were walked, and the message to cut them is under way."""
     write_pages(tmp_path, 3)
-    parts = build()
-    (one,) = configured_sources(parts.settings).values()
-    run = sync.start_run(parts, one.tenant_id, one.id, trigger="manual")
+    runtime = build()
+    (one,) = configured_sources(runtime.settings).values()
+    run = sync.start_run(runtime, one.tenant_id, one.id, trigger="manual")
     assert run is not None
-    assert sync.sync(parts, one.tenant_id, one.id, run)
+    assert sync.sync(runtime, one.tenant_id, one.id, run)
     broker.delete("ingest")
-    pump.pump_once(parts)
+    pump.pump_once(runtime)
     assert broker.llen(CUTS) == 1
     broker.delete("control")
-    return parts
+    return runtime
 
 
 def later(omniscient: psycopg.Connection[Any], seconds: float) -> None:
@@ -72,30 +72,30 @@ def test_trouble_with_another_index_keeps_no_document_waiting(
     build: Build, tmp_path: Path, broker: redis.Redis, omniscient: psycopg.Connection[Any]
 ) -> None:
     write_pages(tmp_path, 3)
-    parts = build()
-    index(parts)
-    reindex.begin(parts, dimensions=64)
+    runtime = build()
+    index(runtime)
+    reindex.begin(runtime, dimensions=64)
     write_pages(tmp_path, 4)
-    (one,) = configured_sources(parts.settings).values()
-    run = sync.start_run(parts, one.tenant_id, one.id, trigger="manual")
+    (one,) = configured_sources(runtime.settings).values()
+    run = sync.start_run(runtime, one.tenant_id, one.id, trigger="manual")
     assert run is not None
-    assert sync.sync(parts, one.tenant_id, one.id, run)
+    assert sync.sync(runtime, one.tenant_id, one.id, run)
     broker.delete("ingest")
     omniscient.execute("revoke update on index_document from larder_control")
     with pytest.raises(StoreHindered):
-        pump.pump_once(parts)
+        pump.pump_once(runtime)
     assert broker.llen(CUTS) == 1, "it is noted as under way, and nobody was told"
 
 
 def test_a_walk_whose_message_was_lost_goes_on(
     build: Build, broker: redis.Redis, omniscient: psycopg.Connection[Any]
 ) -> None:
-    parts = build()
-    (one,) = configured_sources(parts.settings).values()
-    assert sync.start_run(parts, one.tenant_id, one.id, trigger="manual") is not None
+    runtime = build()
+    (one,) = configured_sources(runtime.settings).values()
+    assert sync.start_run(runtime, one.tenant_id, one.id, trigger="manual") is not None
     broker.delete("ingest")
     later(omniscient, pump.LOST_SECONDS)
-    pump.pump_once(parts)
+    pump.pump_once(runtime)
     (message,) = broker.lrange(
         broker_of.lists_of("ingest")[broker_of.PRIORITIES.index(due_work.Lane.BULK)], 0, -1
     )

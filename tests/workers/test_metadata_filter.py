@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from pipeline.ledger import project_id, sources, tenant_id
 from pipeline.search import SearchRequest
 from tests.conftest import Addresses
-from tests.pipeline.workshop import Workshop, document
+from tests.pipeline.source_ledger import SourceLedger, document
 from tests.workers.api.conftest import ACME, CONFIG
 from tests.workers.installed import installed
 from workers.api.app import create_app
@@ -35,7 +35,7 @@ Door = Callable[..., Found]
 
 
 @pytest.fixture(scope="module")
-def parts(
+def runtime(
     tmp_path_factory: pytest.TempPathFactory, shared_addresses: Addresses, servers: embedded.Servers
 ) -> Iterator[Runtime]:
     with installed(tmp_path_factory.mktemp("metadata"), shared_addresses, servers, CONFIG) as made:
@@ -43,9 +43,9 @@ def parts(
         berth = project_id(tenant, "berth")
         with made.database.tenant(tenant) as connection:
             sources.ensure_tenant(connection, tenant, "acme", berth, "berth")
-        shop = Workshop(made.database, tenant, berth, "notes")
-        shop.admit(*(document(name, f"Mooring of {name}.", metadata=m) for name, m in DOCUMENTS.items()))
-        shop.index()
+        notes = SourceLedger(made.database, tenant, berth, "notes")
+        notes.admit(*(document(name, f"Mooring of {name}.", metadata=m) for name, m in DOCUMENTS.items()))
+        notes.index()
         yield made
 
 
@@ -54,14 +54,16 @@ def named(answer: Any) -> Found:
 
 
 @pytest.fixture(scope="module", params=["api", "client"])
-def door(request: pytest.FixtureRequest, parts: Runtime) -> Iterator[Door]:
+def door(request: pytest.FixtureRequest, runtime: Runtime) -> Iterator[Door]:
     if request.param == "client":
-        with Client(parts.addresses.database, tenant="acme", project="berth", settings=parts.settings) as own:
+        with Client(
+            runtime.addresses.database, tenant="acme", project="berth", settings=runtime.settings
+        ) as own:
             yield lambda **metadata: named(own.search("mooring", k=9, metadata=metadata))
         return
-    headers = {"Authorization": f"Bearer {tokens.issue_token(parts.settings, ACME, hours=1)}"}
+    headers = {"Authorization": f"Bearer {tokens.issue_token(runtime.settings, ACME, hours=1)}"}
     headers["Content-Type"] = "application/json"
-    with TestClient(create_app(parts)) as api:
+    with TestClient(create_app(runtime)) as api:
 
         def ask(**metadata: Any) -> Found:
             body = json.dumps({"text": "mooring", "k": 9, "metadata": metadata})
@@ -70,11 +72,11 @@ def door(request: pytest.FixtureRequest, parts: Runtime) -> Iterator[Door]:
         yield ask
 
 
-def by_command(parts: Runtime, *pairs: str) -> Found:
-    condition = searches.filter_of(parts, vars(SearchOptions(metadata=[*pairs])))
+def by_command(runtime: Runtime, *pairs: str) -> Found:
+    condition = searches.filter_of(runtime, vars(SearchOptions(metadata=[*pairs])))
     request = SearchRequest(text="mooring", k=9, filter=condition)
-    results = searching.search(parts, parts.settings.tenant_id, request, by="ann")
-    return named(searching.to_json(parts, parts.settings.tenant_id, results))
+    results = searching.search(runtime, runtime.settings.tenant_id, request, by="ann")
+    return named(searching.to_json(runtime, runtime.settings.tenant_id, results))
 
 
 CONDITIONS: list[tuple[str, Any, Found]] = [
@@ -110,19 +112,19 @@ def test_api_and_client_find_what_is_equal_or_written_the_same(
 @pytest.mark.req("001-032")
 @pytest.mark.parametrize(("key", "value", "names"), CONDITIONS)
 def test_the_command_line_reads_json_and_finds_the_same(
-    parts: Runtime, key: str, value: Any, names: Found
+    runtime: Runtime, key: str, value: Any, names: Found
 ) -> None:
-    assert by_command(parts, f"{key}={json.dumps(value)}") == names
+    assert by_command(runtime, f"{key}={json.dumps(value)}") == names
     if isinstance(value, str) and not value.startswith('"'):
-        assert by_command(parts, f"{key}={value}") == names
+        assert by_command(runtime, f"{key}={value}") == names
 
 
-def test_what_is_no_scalar_of_json_is_text(parts: Runtime, door: Door) -> None:
+def test_what_is_no_scalar_of_json_is_text(runtime: Runtime, door: Door) -> None:
     for word in ("1.50", "1e5", "-0", "03", "NaN", "1e999", "9" * 5000, "[1]", "[" * 5000, '"', "nul", " 3"):
         assert searches._pair(f"n={word}") == ("n", word)
-    assert by_command(parts, "version=1.50") == {"text"}
-    assert by_command(parts, "hash=1e5") == {"empty"}
-    assert by_command(parts, "list=a", "list=3") == {"number"}
+    assert by_command(runtime, "version=1.50") == {"text"}
+    assert by_command(runtime, "hash=1e5") == {"empty"}
+    assert by_command(runtime, "list=a", "list=3") == {"number"}
     assert door(list=["a", 3]) == {"number"}
     assert door(list=["a"]) == set()
     assert door(place={"a": "b"}) == {"other"}

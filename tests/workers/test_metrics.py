@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pipeline.search import SearchRequest
 from tests.conftest import Addresses
 from tests.ledger import Ledger, ago
-from tests.pipeline.workshop import Workshop
+from tests.pipeline.source_ledger import SourceLedger
 from tests.workers.indexed import Build, index, write_pages
 from tests.workers.installed import installed
 from workers.api.app import create_app
@@ -162,8 +162,8 @@ GIVEN = {
 
 @pytest.mark.req("001-122", "001-123", "001-124", "001-080")
 @pytest.mark.parametrize("kind", GIVEN)
-def test_metrics_have_the_types_that_were_asked_for(kind: str, parts: Runtime) -> None:
-    found = types_of(metrics.exposition(None, status.recent(parts)).decode())
+def test_metrics_have_the_types_that_were_asked_for(kind: str, runtime: Runtime) -> None:
+    found = types_of(metrics.exposition(None, status.recent(runtime)).decode())
     assert {name: found[name] for name in GIVEN[kind]} == GIVEN[kind]
 
 
@@ -180,23 +180,23 @@ def value(exposition: str, name: str, **labels: str) -> float | None:
     return None
 
 
-def test_whatever_nobody_counted_yet_is_declared_all_the_same(parts: Runtime, tmp_path: Path) -> None:
-    alone = types_of(metrics.exposition(None, status.recent(parts)).decode())
+def test_whatever_nobody_counted_yet_is_declared_all_the_same(runtime: Runtime, tmp_path: Path) -> None:
+    alone = types_of(metrics.exposition(None, status.recent(runtime)).decode())
     ours = {name: kind for name, kind in alone.items() if name.startswith("larder_")}
-    assert types_of(metrics.exposition(tmp_path, status.recent(parts)).decode()) == ours
+    assert types_of(metrics.exposition(tmp_path, status.recent(runtime)).decode()) == ours
     assert len(ours) > 40
 
 
 def test_figures_come_from_the_ledger(build: Build, tmp_path: Path) -> None:
     write_pages(tmp_path, 3)
-    parts = build(64)
-    index(parts)
+    runtime = build(64)
+    index(runtime)
     before = metrics.exposition(None).decode()
-    retriever(parts, parts.settings.tenant_id).search(SearchRequest(text="page 1", k=2))
-    shown = metrics.exposition(None, status.recent(parts)).decode()
+    retriever(runtime, runtime.settings.tenant_id).search(SearchRequest(text="page 1", k=2))
+    shown = metrics.exposition(None, status.recent(runtime)).decode()
     assert value(shown, "larder_up", server="database") == 1
     assert value(shown, "larder_source_documents", source="docs", state="documents") == 3
-    assert value(shown, "larder_vector_store_size") == status.recent(parts)["index"]["chunks"] > 0
+    assert value(shown, "larder_vector_store_size") == status.recent(runtime)["index"]["chunks"] > 0
     assert value(shown, "larder_backlog", queue="embed", stage="chunked") == 0
     assert (value(shown, "larder_embedding_cache_size") or 0) > 0
     assert (value(shown, "larder_query_cache_size") or 0) > 0
@@ -226,8 +226,8 @@ def test_a_search_is_counted_with_its_time_and_its_results() -> None:
     assert more("larder_result_count_sum") == 4
 
 
-def test_figures_without_a_database(parts: Runtime) -> None:
-    away = Runtime(parts.settings, replace(parts.addresses, database=NOWHERE, control=NOWHERE))
+def test_figures_without_a_database(runtime: Runtime) -> None:
+    away = Runtime(runtime.settings, replace(runtime.addresses, database=NOWHERE, control=NOWHERE))
     shown = metrics.exposition(None, status.recent(away)).decode()
     assert value(shown, "larder_up", server="database") == 0
     assert value(shown, "larder_up", server="broker") == 1
@@ -235,23 +235,23 @@ def test_figures_without_a_database(parts: Runtime) -> None:
 
 
 def test_a_late_source_is_one_that_the_schedule_has_passed(build: Build, ledger: Ledger) -> None:
-    parts = build(64)
+    runtime = build(64)
     ledger.sources.set(schedule="0 * * * *", timezone="UTC", next_sync_at=None)
     for hours, late in ((0, 0), (3, 2)):
         this_hour = ago().replace(minute=0, second=1, microsecond=0)
         ledger.sources.set(last_sync_at=this_hour - timedelta(hours=hours))
-        (found,) = status.status(parts)["sources"]
+        (found,) = status.status(runtime)["sources"]
         assert late <= found["late_seconds"] / 3600 < late + 1 if late else found["late_seconds"] == 0
     ledger.sources.set(paused_at=ago())
-    assert status.status(parts)["sources"][0]["late_seconds"] == 0
+    assert status.status(runtime)["sources"][0]["late_seconds"] == 0
 
 
 @pytest.mark.req("001-126", "001-058")
 def test_snapshots_are_written_where_and_as_often_as_configured(
     installation: Callable[[str], Runtime], tmp_path: Path
 ) -> None:
-    parts = installation("monitoring: {metrics: {exportPath: ./metrics/rag, exportInterval: 1}}")
-    running = Loops(parts)
+    runtime = installation("monitoring: {metrics: {exportPath: ./metrics/rag, exportInterval: 1}}")
+    running = Loops(runtime)
     running.start()
     file = tmp_path / "metrics/rag/larder.prom"
     seen: set[float | None] = set()
@@ -283,9 +283,9 @@ class TestThePage:
     def test_names_of_tenants_and_sources_are_not_for_anybody(
         self, installation: Callable[[str], Runtime]
     ) -> None:
-        parts = installation("enabled: true")
-        Workshop(parts.database, uuid4(), uuid4(), "merger-with-acme")
-        with TestClient(create_app(parts)) as api:
+        runtime = installation("enabled: true")
+        SourceLedger(runtime.database, uuid4(), uuid4(), "merger-with-acme")
+        with TestClient(create_app(runtime)) as api:
             while api.get("/health/rag").json()["status"] == "starting":  # it has connections open that long
                 time.sleep(0.05)
             found = api.get("/metrics").text
@@ -293,9 +293,9 @@ class TestThePage:
         assert not re.search(r'(tenant|source)="|merger', found)
 
     def test_it_asks_for_the_token(self, installation: Callable[[str], Runtime]) -> None:
-        parts = installation("monitoring: {metrics: {token: a-token}, healthCheck: {endpoint: /well}}")
-        Workshop(parts.database, uuid4(), uuid4(), "merger-with-acme")
-        with TestClient(create_app(parts)) as api:
+        runtime = installation("monitoring: {metrics: {token: a-token}, healthCheck: {endpoint: /well}}")
+        SourceLedger(runtime.database, uuid4(), uuid4(), "merger-with-acme")
+        with TestClient(create_app(runtime)) as api:
             refused = api.get("/metrics")
             assert (refused.status_code, refused.headers["WWW-Authenticate"]) == (
                 401,
@@ -308,8 +308,8 @@ class TestThePage:
             assert (api.get("/well").json()["store"], api.get("/health/rag").status_code) == ("ok", 404)
 
     def test_switched_off_there_is_none(self, installation: Callable[[str], Runtime]) -> None:
-        parts = installation("monitoring: {metrics: {enabled: false}, healthCheck: {enabled: false}}")
-        with TestClient(create_app(parts)) as api:
+        runtime = installation("monitoring: {metrics: {enabled: false}, healthCheck: {enabled: false}}")
+        with TestClient(create_app(runtime)) as api:
             assert [api.get(path).status_code for path in ("/metrics", "/health/rag")] == [404, 404]
             assert api.get("/health/live").status_code == 200
 

@@ -23,9 +23,9 @@ from workers.settings import load
 SQL = psycopg.Connection[Any]
 
 
-def synced(parts: Runtime) -> sources.SourceRow:
-    one = configured_source(parts.settings, parts.rag.sources[0])
-    with parts.database.tenant(one.tenant_id) as connection:
+def synced(runtime: Runtime) -> sources.SourceRow:
+    one = configured_source(runtime.settings, runtime.rag.sources[0])
+    with runtime.database.tenant(one.tenant_id) as connection:
         row = sources.get(connection, one.id)
     assert row is not None
     return row
@@ -37,18 +37,18 @@ def synced(parts: Runtime) -> sources.SourceRow:
 def test_a_row_of_a_newer_release_is_told_and_skipped_and_the_others_have_their_turn(
     build: Build, broker: redis.Redis, ledger: Ledger, strange: Callable[[Any], dict[str, Any]]
 ) -> None:
-    parts = build()
-    row = synced(parts)
+    runtime = build()
+    row = synced(runtime)
     config = ledger.sources.one(id=row.id)["config"]
     given = {"kind": row.kind, "origin": "command", "config": config, "watch": True, "next_sync_at": ago()}
     ledger.add_source("newer", "docs", **given)
     ledger.sources.set("newer", **strange(config))
     ledger.sources.set("docs", next_sync_at=ago())
     for _ in range(3):
-        pump.pump_once(parts)
+        pump.pump_once(runtime)
     names = [json.loads(message)["headers"]["task"] for message in broker.lrange("ingest", 0, -1)]
     assert names.count("larder.sync") == 1
-    told = {s["name"]: s for s in operations.listing(parts)}
+    told = {s["name"]: s for s in operations.listing(runtime)}
     assert "does not understand" in told["newer"]["last_error"]
     assert "newer" in told["newer"]["last_error"]
     assert told["docs"]["last_error"] is None
@@ -59,40 +59,40 @@ def test_an_unexpected_error_in_a_slice_is_recorded_and_ends_the_run_after_a_few
     build: Build, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_pages(tmp_path, 1)
-    parts = build()
-    row = synced(parts)
+    runtime = build()
+    row = synced(runtime)
 
     def fail(*_: object) -> None:
         raise ValueError("the secret text")
 
     monkeypatch.setattr(admission, "admit", fail)
-    run = sync.start_run(parts, row.tenant_id, row.id, trigger="manual")
+    run = sync.start_run(runtime, row.tenant_id, row.id, trigger="manual")
     assert run is not None
-    for tries in range(1, parts.rag.queue.max_attempts + 1):
-        assert sync.sync(parts, row.tenant_id, row.id, run)
-        with parts.database.tenant(row.tenant_id) as connection:
+    for tries in range(1, runtime.rag.queue.max_attempts + 1):
+        assert sync.sync(runtime, row.tenant_id, row.id, run)
+        with runtime.database.tenant(row.tenant_id) as connection:
             found = runs.get(connection, run)
         assert found is not None
         assert "ValueError" in str(found.error)
         assert (found.attempts == tries) == (found.finished_at is None)
     assert found is not None
     assert found.state == "failed"
-    assert "ValueError" in str(synced(parts).last_error)
-    assert "secret" not in caplog.text + str(synced(parts).last_error)
+    assert "ValueError" in str(synced(runtime).last_error)
+    assert "secret" not in caplog.text + str(synced(runtime).last_error)
 
 
 def test_who_cannot_walk_a_source_leaves_the_run_of_the_one_who_does_alone(
     build: Build, tmp_path: Any, ledger: Ledger
 ) -> None:
     """A message that was sent twice, to a worker with another file."""
-    parts = build()
-    row = synced(parts)
-    run = sync.start_run(parts, row.tenant_id, row.id, trigger="manual")
+    runtime = build()
+    row = synced(runtime)
+    run = sync.start_run(runtime, row.tenant_id, row.id, trigger="manual")
     assert run is not None
-    with parts.database.tenant(row.tenant_id) as connection:
+    with runtime.database.tenant(row.tenant_id) as connection:
         assert sources.claim(connection, row.id, lease=60)
     (tmp_path / "other.yaml").write_text("rag: {}")
-    other = Runtime(load(tmp_path / "other.yaml", {}), parts.addresses)
+    other = Runtime(load(tmp_path / "other.yaml", {}), runtime.addresses)
     assert sync.sync(other, row.tenant_id, row.id, run)
     other.close()
     found = ledger.runs.one()
@@ -113,20 +113,20 @@ def test_a_worker_of_the_former_configuration_leaves_a_walk_to_those_of_the_new_
     for old, new in changes.items():
         content = content.replace(old, new)
     (tmp_path / "larder.yaml").write_text(content)
-    parts = Runtime(load(tmp_path / "larder.yaml", {}), former.addresses)
+    runtime = Runtime(load(tmp_path / "larder.yaml", {}), former.addresses)
     try:
-        sync.register(parts)
-        row = synced(parts)
-        run = sync.start_run(parts, row.tenant_id, row.id, trigger="manual")
+        sync.register(runtime)
+        row = synced(runtime)
+        run = sync.start_run(runtime, row.tenant_id, row.id, trigger="manual")
         assert run is not None
         assert sync.sync(former, row.tenant_id, row.id, run)
         (found,) = ledger.runs.values("state", "listed", "error")
         assert found is not None
         assert found[:2] == ("discovering", 0)
         assert "another configuration" in found[2]
-        assert sync.sync(parts, row.tenant_id, row.id, run)
+        assert sync.sync(runtime, row.tenant_id, row.id, run)
     finally:
-        parts.close()
+        runtime.close()
     (found,) = ledger.runs.values("state", "listed")
     assert found == ("processing", 1 if "./docs/*.md" in changes else 2)
 
@@ -145,11 +145,11 @@ def test_a_run_that_the_running_workers_cannot_do_is_told_and_the_others_are_wai
     former = build()
     config = (tmp_path / "larder.yaml").read_text() + "    - {name: more, type: text, paths: ['x/*.txt']}\n"
     (tmp_path / "larder.yaml").write_text(config)
-    parts = Runtime(load(tmp_path / "larder.yaml", {}), former.addresses)
-    sync.register(parts)
+    runtime = Runtime(load(tmp_path / "larder.yaml", {}), former.addresses)
+    sync.register(runtime)
     (tmp_path / "other.yaml").write_text(changes)
-    working = Runtime(load(tmp_path / "other.yaml", {}), parts.addresses)
-    watched = sync_now.start(parts, list(sync.configured_sources(parts.settings).values()), force=False)
+    working = Runtime(load(tmp_path / "other.yaml", {}), runtime.addresses)
+    watched = sync_now.start(runtime, list(sync.configured_sources(runtime.settings).values()), force=False)
     docs, more = sorted(watched, key=lambda one: one.source.settings.name)
     monkeypatch.setattr(sync_now, "UNDOABLE_SECONDS", 0.5)
     looks = 0
@@ -162,7 +162,7 @@ def test_a_run_that_the_running_workers_cannot_do_is_told_and_the_others_are_wai
         if docs.given_up:
             ledger.runs.set(more.run.id, state="finished", finished_at=ago())
 
-    sync_now.wait(parts, watched, show)
+    sync_now.wait(runtime, watched, show)
     found = sync_now.report(watched, 1.0)
     assert sync_now.exit_code(found) == 3
     ((error),) = found["stats"]["errors"]
@@ -171,9 +171,9 @@ def test_a_run_that_the_running_workers_cannot_do_is_told_and_the_others_are_wai
     assert "larder reload where `larder up` runs them, else start each of them again" in error["reason"]
     other_tenant = "larder sources forget default/docs, and ask with LARDER_TENANT=other" in error["reason"]
     assert other_tenant == ("tenant" in changes)
-    assert words in status.status(parts)["sources"][0]["last_error"]
+    assert words in status.status(runtime)["sources"][0]["last_error"]
     assert sync_now.exit_code(sync_now.report([docs], 1.0)) == 1
-    for one in (parts, working):
+    for one in (runtime, working):
         one.close()
 
 
@@ -181,12 +181,12 @@ def test_who_waits_hears_that_the_workers_are_gone(
     build: Build, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
 ) -> None:
     write_pages(tmp_path, 1)
-    parts = build()
+    runtime = build()
     ledger.add_worker("w", "ingest", seen_at=ago(minutes=2))
-    watched = sync_now.start(parts, list(sync.configured_sources(parts.settings).values()), force=False)
+    watched = sync_now.start(runtime, list(sync.configured_sources(runtime.settings).values()), force=False)
     monkeypatch.setattr(sync_now, "UNSERVED_SECONDS", 0.5)
     with pytest.raises(SourceUnavailable, match="no worker serves ingest any more"):
-        sync_now.wait(parts, watched, lambda _: None)
+        sync_now.wait(runtime, watched, lambda _: None)
 
 
 def test_what_a_worker_of_the_former_configuration_cuts_is_cut_again_by_the_next_sync(
@@ -194,13 +194,13 @@ def test_what_a_worker_of_the_former_configuration_cuts_is_cut_again_by_the_next
 ) -> None:
     """It took the documents of a walk by the new one; the next walk has to know."""
     write_pages(tmp_path, 1)
-    former, parts = build(max_size=1000), build(max_size=300)
+    former, runtime = build(max_size=1000), build(max_size=300)
     longest: list[int] = []
-    for cutting in (former, parts):
-        row = synced(parts)
-        run = sync.start_run(parts, row.tenant_id, row.id, trigger="manual")
+    for cutting in (former, runtime):
+        row = synced(runtime)
+        run = sync.start_run(runtime, row.tenant_id, row.id, trigger="manual")
         assert run is not None
-        assert sync.sync(parts, row.tenant_id, row.id, run)
+        assert sync.sync(runtime, row.tenant_id, row.id, run)
         items = [Item(*one) for one in ledger.documents.values("id", "desired_version", state="pending")]
         assert items
         indexer = steps.indexer(cutting, row.tenant_id)

@@ -17,7 +17,7 @@ from tests.conftest import Addresses
 from tests.ledger import Ledger, ago, ahead
 from tests.workers.indexed import index
 from tests.workers.installed import installed, without_messages
-from workers import runtime
+from workers import runtime as runtimes
 from workers.app import operations, status
 from workers.app.ingestion import maintenance, sync
 from workers.local import embedded
@@ -38,11 +38,11 @@ SQL = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> Iterator[Runtime]:
+def runtime(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> Iterator[Runtime]:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "one.md").write_text("# One\n\nText.", encoding="utf-8")
     with installed(tmp_path, addresses, servers, CONFIG) as made:
-        runtime.use(made)
+        runtimes.use(made)
         yield made
     without_messages(servers)
 
@@ -65,8 +65,8 @@ def bury(ledger: Ledger, source: str, items: list[str]) -> list[int]:
 # Sources ------------------------------------------------------------------------------------------
 
 
-def test_configured_sources_are_known_before_the_first_sync(parts: Runtime) -> None:
-    listed = operations.listing(parts)
+def test_configured_sources_are_known_before_the_first_sync(runtime: Runtime) -> None:
+    listed = operations.listing(runtime)
     assert [(s["name"], s["tenant"], s["type"], s["state"]) for s in listed] == [
         ("docs", "acme", "markdown", "active"),
         ("notes", "other", "text", "active"),
@@ -74,47 +74,47 @@ def test_configured_sources_are_known_before_the_first_sync(parts: Runtime) -> N
     assert all(s["last_sync"] is None and s["held"] == 0 for s in listed)
 
 
-def test_an_unknown_name_lists_the_known_ones(parts: Runtime) -> None:
+def test_an_unknown_name_lists_the_known_ones(runtime: Runtime) -> None:
     for ask in (operations.find, operations.check):
         with pytest.raises(ConfigurationError) as caught:
-            ask(parts, ["nots"])
+            ask(runtime, ["nots"])
         assert "'nots'" in caught.value.message
         assert "docs, notes" in caught.value.fix
         assert caught.value.exit_code == 2
 
 
-def test_a_name_that_two_tenants_have_needs_its_tenant(parts: Runtime, ledger: Ledger) -> None:
-    operations.known_sources(parts)
+def test_a_name_that_two_tenants_have_needs_its_tenant(runtime: Runtime, ledger: Ledger) -> None:
+    operations.known_sources(runtime)
     ledger.sources.set("notes", name="docs")
     with pytest.raises(ConfigurationError) as caught:
-        operations.pause(parts, "docs", paused=True)
+        operations.pause(runtime, "docs", paused=True)
     assert "acme/docs" in caught.value.fix
     assert "other/docs" in caught.value.fix
-    assert operations.pause(parts, "other/docs", paused=True)["tenant"] == "other"
+    assert operations.pause(runtime, "other/docs", paused=True)["tenant"] == "other"
     paused = [one["tenant_id"] for one in ledger.sources() if one["paused_at"]]
     assert paused == [tenant_id("other")]
 
 
-def test_pause_and_resume(parts: Runtime, ledger: Ledger) -> None:
-    assert operations.pause(parts, "notes", paused=True) == {
+def test_pause_and_resume(runtime: Runtime, ledger: Ledger) -> None:
+    assert operations.pause(runtime, "notes", paused=True) == {
         "source": "notes",
         "tenant": "other",
         "paused": True,
     }
-    assert [s["state"] for s in operations.listing(parts)] == ["active", "paused"]
-    with parts.database.control() as connection:
+    assert [s["state"] for s in operations.listing(runtime)] == ["active", "paused"]
+    with runtime.database.control() as connection:
         assert "notes" not in [row.name for row in sources.due(connection)]
-    operations.pause(parts, "notes", paused=False)
-    assert [s["state"] for s in operations.listing(parts)] == ["active", "active"]
-    with parts.database.control() as connection:
+    operations.pause(runtime, "notes", paused=False)
+    assert [s["state"] for s in operations.listing(runtime)] == ["active", "active"]
+    with runtime.database.control() as connection:
         assert "notes" in [row.name for row in sources.due(connection)]
     assert audited(ledger) == [("other", "pause", "notes"), ("other", "resume", "notes")]
 
 
-def test_release_lets_held_deletions_go_with_a_walk(parts: Runtime, ledger: Ledger) -> None:
-    operations.known_sources(parts)
+def test_release_lets_held_deletions_go_with_a_walk(runtime: Runtime, ledger: Ledger) -> None:
+    operations.known_sources(runtime)
     ledger.sources.set("docs", held=30)
-    done = operations.release(parts, "docs")
+    done = operations.release(runtime, "docs")
     assert (done["source"], done["released"]) == ("docs", 30)
     runs = ledger.runs.values("id", "trigger", "walk")
     assert runs == [(done["run"], "reconcile", True)]
@@ -122,108 +122,108 @@ def test_release_lets_held_deletions_go_with_a_walk(parts: Runtime, ledger: Ledg
     assert (source["held"], source["released"]) == (0, 30)
     assert source["released_until"] > ahead(hours=23)
     assert audited(ledger) == [("acme", "release", "docs"), ("acme", "reconcile", "docs")]
-    assert operations.release(parts, "docs")["run"] is None  # one open run per source
+    assert operations.release(runtime, "docs")["run"] is None  # one open run per source
 
 
 @pytest.mark.usefixtures("broker")
 def test_reconcile_starts_a_walk_of_all_sources_but_paused_and_removed_ones(
-    parts: Runtime, ledger: Ledger, servers: embedded.Servers
+    runtime: Runtime, ledger: Ledger, servers: embedded.Servers
 ) -> None:
-    operations.pause(parts, "notes", paused=True)
-    assert [r["source"] for r in operations.reconcile(parts, [])] == ["docs"]
-    assert [r["source"] for r in operations.reconcile(parts, ["notes"])] == ["notes"]
+    operations.pause(runtime, "notes", paused=True)
+    assert [r["source"] for r in operations.reconcile(runtime, [])] == ["docs"]
+    assert [r["source"] for r in operations.reconcile(runtime, ["notes"])] == ["notes"]
     runs = ledger.runs.values("trigger", "walk")
     assert runs == [("reconcile", True)] * 2
     lengths = broker.lengths(servers.broker_url, QUEUES)
     assert lengths == {"control": 0, "ingest": 2, "embed": 0, "enrich": 0}
 
 
-def test_a_source_that_is_no_longer_configured_is_not_synced(parts: Runtime, ledger: Ledger) -> None:
+def test_a_source_that_is_no_longer_configured_is_not_synced(runtime: Runtime, ledger: Ledger) -> None:
     tenant = tenant_id("acme")
     project = project_id(tenant, "app")
-    operations.known_sources(parts)
+    operations.known_sources(runtime)
     gone = sources.Registration(
         id=UUID(int=1), tenant_id=tenant, project_id=project, name="gone", kind="text", config_hash=""
     )
-    with parts.database.tenant(tenant) as connection:
+    with runtime.database.tenant(tenant) as connection:
         sources.register(connection, [gone])
     ledger.sources.set("gone", removed_at=ago())
-    with parts.database.tenant(tenant) as connection:
+    with runtime.database.tenant(tenant) as connection:
         sent = sources.Registration(
             **{**vars(gone), "id": UUID(int=2), "name": "upload:app", "kind": "upload", "origin": "upload"}
         )
         sources.register(connection, [sent])
-    assert [r["source"] for r in operations.reconcile(parts, [])] == ["docs", "notes"]
-    assert {s["name"]: s["state"] for s in operations.listing(parts)}["gone"] == "removed"
+    assert [r["source"] for r in operations.reconcile(runtime, [])] == ["docs", "notes"]
+    assert {s["name"]: s["state"] for s in operations.listing(runtime)}["gone"] == "removed"
     with pytest.raises(ConfigurationError, match="no longer configured"):
-        operations.reconcile(parts, ["gone"])
+        operations.reconcile(runtime, ["gone"])
 
 
-def test_check_needs_no_server(parts: Runtime) -> None:
-    nowhere = runtime.Addresses()
-    found = operations.check(Runtime(parts.settings, nowhere), [])
+def test_check_needs_no_server(runtime: Runtime) -> None:
+    nowhere = runtimes.Addresses()
+    found = operations.check(Runtime(runtime.settings, nowhere), [])
     assert {one["source"]: one["ok"] for one in found} == {"docs": True, "notes": False}
     bad = [f for f in found[1]["findings"] if not f["ok"]]
     assert bad
     assert all(f["fix"] for f in bad)
-    assert [one["source"] for one in operations.check(parts, ["docs"])] == ["docs"]
+    assert [one["source"] for one in operations.check(runtime, ["docs"])] == ["docs"]
 
 
 # Dead letters -------------------------------------------------------------------------------------
 
 
-def test_replay_of_several_tenants_queues_exactly_the_chosen(parts: Runtime, ledger: Ledger) -> None:
-    operations.known_sources(parts)
+def test_replay_of_several_tenants_queues_exactly_the_chosen(runtime: Runtime, ledger: Ledger) -> None:
+    operations.known_sources(runtime)
     bury(ledger, "docs", ["a.md", "b.md"])
     bury(ledger, "notes", ["c.txt"])
-    chosen = [letter for letter in operations.dead_letters(parts) if letter.item != "b.md"]
+    chosen = [letter for letter in operations.dead_letters(runtime) if letter.item != "b.md"]
     assert {(letter.item, letter.tenant) for letter in chosen} == {("a.md", "acme"), ("c.txt", "other")}
-    assert operations.replay(parts, chosen) == {"replayed": ["a.md", "c.txt"], "skipped": []}
+    assert operations.replay(runtime, chosen) == {"replayed": ["a.md", "c.txt"], "skipped": []}
     states = dict(ledger.documents.values("external_id", "state"))
     assert states == {"a.md": "pending", "b.md": "dead", "c.txt": "pending"}
     assert {(t, a) for t, a, _ in audited(ledger)} == {("acme", "dead.replay"), ("other", "dead.replay")}
-    assert operations.replay(parts, chosen) == {"replayed": [], "skipped": ["a.md", "c.txt"]}
+    assert operations.replay(runtime, chosen) == {"replayed": [], "skipped": ["a.md", "c.txt"]}
     assert len(audited(ledger)) == 2  # nothing was changed, nothing is noted
 
 
-def test_replay_rings_the_bell(parts: Runtime, ledger: Ledger, servers: embedded.Servers) -> None:
-    operations.known_sources(parts)
+def test_replay_rings_the_bell(runtime: Runtime, ledger: Ledger, servers: embedded.Servers) -> None:
+    operations.known_sources(runtime)
     bury(ledger, "docs", ["a.md"])
-    operations.replay(parts, operations.dead_letters(parts))
+    operations.replay(runtime, operations.dead_letters(runtime))
     assert (broker.lengths(servers.broker_url, QUEUES) or {})["control"] == 1
 
 
-def test_dead_letters_of_one_source(parts: Runtime, ledger: Ledger) -> None:
-    operations.known_sources(parts)
+def test_dead_letters_of_one_source(runtime: Runtime, ledger: Ledger) -> None:
+    operations.known_sources(runtime)
     bury(ledger, "docs", ["a.md"])
     bury(ledger, "notes", ["c.txt"])
-    assert [letter.item for letter in operations.dead_letters(parts, "notes")] == ["c.txt"]
+    assert [letter.item for letter in operations.dead_letters(runtime, "notes")] == ["c.txt"]
     with pytest.raises(ConfigurationError, match="no source is called"):
-        operations.dead_letters(parts, "nots")
+        operations.dead_letters(runtime, "nots")
 
 
-def test_drop_takes_off_the_list_and_leaves_the_document_dead(parts: Runtime, ledger: Ledger) -> None:
-    operations.known_sources(parts)
+def test_drop_takes_off_the_list_and_leaves_the_document_dead(runtime: Runtime, ledger: Ledger) -> None:
+    operations.known_sources(runtime)
     first, second = bury(ledger, "docs", ["a.md", "b.md"])
-    assert operations.drop(parts, operations.dead_letters_by_id(parts, [first])) == {"dropped": ["a.md"]}
-    assert [letter.id for letter in operations.dead_letters(parts)] == [second]
-    assert {letter.id for letter in operations.dead_letters(parts, settled=True)} == {first, second}
+    assert operations.drop(runtime, operations.dead_letters_by_id(runtime, [first])) == {"dropped": ["a.md"]}
+    assert [letter.id for letter in operations.dead_letters(runtime)] == [second]
+    assert {letter.id for letter in operations.dead_letters(runtime, settled=True)} == {first, second}
     assert ledger.documents.values("state", external_id="a.md") == ["dead"]
     assert [a for _, a, _ in audited(ledger)] == ["dead.drop"]
 
 
-def test_an_unknown_letter_is_named(parts: Runtime, ledger: Ledger) -> None:
-    operations.known_sources(parts)
+def test_an_unknown_letter_is_named(runtime: Runtime, ledger: Ledger) -> None:
+    operations.known_sources(runtime)
     known = bury(ledger, "docs", ["a.md"])
     with pytest.raises(ConfigurationError, match="no dead letter 998, 999"):
-        operations.dead_letters_by_id(parts, [*known, 998, 999])
+        operations.dead_letters_by_id(runtime, [*known, 998, 999])
 
 
-def test_what_is_audited_fits_the_chain(parts: Runtime, ledger: Ledger) -> None:
-    operations.known_sources(parts)
+def test_what_is_audited_fits_the_chain(runtime: Runtime, ledger: Ledger) -> None:
+    operations.known_sources(runtime)
     bury(ledger, "docs", ["ä.md"])
-    operations.pause(parts, "docs", paused=True)
-    operations.replay(parts, operations.dead_letters(parts))
+    operations.pause(runtime, "docs", paused=True)
+    operations.replay(runtime, operations.dead_letters(runtime))
     rows = ledger.audit.values("actor", "detail", "prev_hash", "hash")
     assert all(actor.startswith("cli") for actor, *_ in rows)
     assert rows[1][1] == {"items": ["ä.md"]}
@@ -235,11 +235,11 @@ def test_what_is_audited_fits_the_chain(parts: Runtime, ledger: Ledger) -> None:
 
 @pytest.mark.req("001-081", "001-011")
 @pytest.mark.usefixtures("broker")
-def test_status_has_the_promised_keys(parts: Runtime, ledger: Ledger) -> None:
-    operations.known_sources(parts)
+def test_status_has_the_promised_keys(runtime: Runtime, ledger: Ledger) -> None:
+    operations.known_sources(runtime)
     bury(ledger, "docs", ["a.md"])
-    maintenance.record_canary(parts, "embed")
-    found = status.status(parts)
+    maintenance.record_canary(runtime, "embed")
+    found = status.status(runtime)
     assert {
         "sources",
         "backlog",
@@ -274,10 +274,10 @@ def test_status_has_the_promised_keys(parts: Runtime, ledger: Ledger) -> None:
     assert (found["database"], found["broker"], found["degradation_level"]) == ("ok", "ok", 0)
 
 
-def test_status_without_a_broker_says_so_and_has_the_rest(parts: Runtime) -> None:
-    operations.known_sources(parts)
-    where = runtime.Addresses(**{**vars(parts.addresses), "broker": "redis://127.0.0.1:1/0"})
-    away = Runtime(parts.settings, where)
+def test_status_without_a_broker_says_so_and_has_the_rest(runtime: Runtime) -> None:
+    operations.known_sources(runtime)
+    where = runtimes.Addresses(**{**vars(runtime.addresses), "broker": "redis://127.0.0.1:1/0"})
+    away = Runtime(runtime.settings, where)
     found = status.status(away)
     away.database.close()
     assert (found["database"], found["broker"]) == ("ok", "error")
@@ -287,11 +287,11 @@ def test_status_without_a_broker_says_so_and_has_the_rest(parts: Runtime) -> Non
     assert (step["check"], step["status"], step["fix"]) == ("broker", "error", "larder doctor")
 
 
-def test_status_without_a_database(parts: Runtime) -> None:
+def test_status_without_a_database(runtime: Runtime) -> None:
     nowhere = "postgresql://larder_app:x@127.0.0.1:1/none"
     away = Runtime(
-        parts.settings,
-        runtime.Addresses(**{**vars(parts.addresses), "database": nowhere, "control": nowhere}),
+        runtime.settings,
+        runtimes.Addresses(**{**vars(runtime.addresses), "database": nowhere, "control": nowhere}),
     )
     with pytest.raises(StoreError) as caught:
         status.status(away)
@@ -330,9 +330,9 @@ def test_a_renamed_source_takes_its_documents_along(
     (tmp_path / "notes" / "a.txt").write_text("Text.", encoding="utf-8")
     for name in ("one", "two"):
         (tmp_path / "docs" / f"{name}.md").write_text(f"# {name}\n\nText.", encoding="utf-8")
-    with installed(tmp_path, addresses, servers, CONFIG) as parts:
-        sync.register(parts)
-        index(parts)
+    with installed(tmp_path, addresses, servers, CONFIG) as runtime:
+        sync.register(runtime)
+        index(runtime)
 
         def known() -> set[tuple[UUID, str]]:
             named = ledger.documents.values("id", "external_id")
@@ -341,29 +341,29 @@ def test_a_renamed_source_takes_its_documents_along(
         ids = known()
         said = {"document_id": min(ids)[0], "query_hash": "k", "verdict": "useful"}
         ledger.feedback.add(tenant_id=tenant_id("acme"), **said)
-    with installed(tmp_path, addresses, servers, RENAMED) as parts:
-        runtime.use(parts)
-        sync.register(parts)
+    with installed(tmp_path, addresses, servers, RENAMED) as runtime:
+        runtimes.use(runtime)
+        sync.register(runtime)
         if walked:
-            index(parts)
-        lines = " ".join(f"{step['detail']}: {step['fix']}" for step in status.status(parts)["next"])
+            index(runtime)
+        lines = " ".join(f"{step['detail']}: {step['fix']}" for step in status.status(runtime)["next"])
         assert (
             "are indexed twice, as those of handbook: larder sources rename docs handbook" in lines
         ) == walked
 
-        done = operations.rename(parts, "docs", "handbook")
+        done = operations.rename(runtime, "docs", "handbook")
 
         assert done["moved"] + done["both"] == 2
-        assert [s["name"] for s in operations.listing(parts)] == ["handbook", "notes"]
-        assert "no longer configured" not in str(status.status(parts)["next"])
+        assert [s["name"] for s in operations.listing(runtime)] == ["handbook", "notes"]
+        assert "no longer configured" not in str(status.status(runtime)["next"])
         if not walked:
             assert known() == ids
         assert len(ledger.feedback()) == 1
-        index(parts)
+        index(runtime)
         shown = ledger.documents.values("external_id", deleted=False, hidden=False)
         assert [name for name in shown if name.startswith("docs/")] == ["docs/one.md", "docs/two.md"]
         assert len(known()) == 2
-        (run,) = operations.newest_runs(parts, ["handbook"], 1)
+        (run,) = operations.newest_runs(runtime, ["handbook"], 1)
         assert (run["listed"], run["unchanged"], run["texts_embedded"]) == (2, 2, 0)
         # A source that is called docs again has documents of its own.
         with installed(tmp_path, addresses, servers, CONFIG) as again:
@@ -374,18 +374,18 @@ def test_a_renamed_source_takes_its_documents_along(
 
 
 def test_sources_that_no_configuration_has_are_forgotten_and_nothing_else(
-    tmp_path: Path, addresses: Addresses, servers: embedded.Servers, ledger: Ledger, parts: Runtime
+    tmp_path: Path, addresses: Addresses, servers: embedded.Servers, ledger: Ledger, runtime: Runtime
 ) -> None:
     """As a command leaves them that was called with a wrong LARDER_TENANT."""
-    sync.register(parts)
-    index(parts)
+    sync.register(runtime)
+    index(runtime)
     with installed(tmp_path, addresses, servers, CONFIG.replace("acme", "wrong")) as made:
-        runtime.use(made)
+        runtimes.use(made)
         sync.register(made)
         index(made)
     bury(ledger, "notes", ["x.txt"])
     with installed(tmp_path, addresses, servers, CONFIG) as made:
-        runtime.use(made)
+        runtimes.use(made)
         with pytest.raises(ConfigurationError, match="acme/docs is configured"):
             operations.forgettable(made, ["wrong/docs", "acme/docs"])
         chosen = operations.forgettable(made, ["wrong/docs"])
@@ -401,11 +401,11 @@ def test_sources_that_no_configuration_has_are_forgotten_and_nothing_else(
     assert ("wrong", "forget", "docs") in audited(ledger)
 
 
-def test_what_was_uploaded_is_not_forgotten_with_a_source(parts: Runtime, ledger: Ledger) -> None:
-    operations.listing(parts)
+def test_what_was_uploaded_is_not_forgotten_with_a_source(runtime: Runtime, ledger: Ledger) -> None:
+    operations.listing(runtime)
     ledger.add_source("upload:app", "docs", kind="upload", origin="upload", config={})
     with pytest.raises(ConfigurationError, match="uploads"):
-        operations.forgettable(parts, ["upload:app"])
+        operations.forgettable(runtime, ["upload:app"])
 
 
 @pytest.mark.parametrize(
@@ -417,10 +417,10 @@ def test_what_was_uploaded_is_not_forgotten_with_a_source(parts: Runtime, ledger
     ],
 )
 def test_only_a_source_that_is_renamed_in_the_file_is_renamed(
-    parts: Runtime, old: str, new: str, why: str
+    runtime: Runtime, old: str, new: str, why: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=why):
-        operations.rename(parts, old, new)
+        operations.rename(runtime, old, new)
 
 
 def test_a_source_that_is_still_configured_keeps_what_it_brought(

@@ -82,9 +82,9 @@ def indexed(
         write(folder, project)
     config = CONFIG + "".join(source(project, project) for project in PROJECTS)
     with copy_of(pristine) as made:
-        with installed(folder, made, servers, config) as parts:
-            sync.register(parts)
-            index(parts)
+        with installed(folder, made, servers, config) as runtime:
+            sync.register(runtime)
+            index(runtime)
         yield folder, made.name
 
 
@@ -95,7 +95,7 @@ def addresses(indexed: tuple[Path, str], copy_of: Copy) -> Iterator[Addresses]:
 
 
 @pytest.fixture
-def parts(
+def runtime(
     tmp_path: Path,
     indexed: tuple[Path, str],
     addresses: Addresses,
@@ -119,12 +119,12 @@ Ask = Callable[..., Json]
 
 
 @pytest.fixture
-def ask(parts: Runtime, client: Client) -> Ask:
+def ask(runtime: Runtime, client: Client) -> Ask:
     """`ask(request, project=..., projects=...)`: from the client to the answer, through the ledger."""
 
     def through(request: Json | None = None, **where: Any) -> Json:
         job = client.submit(request or PBI, **where)
-        enriching.run(parts, parts.settings.tenant_id, job)
+        enriching.run(runtime, runtime.settings.tenant_id, job)
         return client.result(job)
 
     return through
@@ -186,9 +186,9 @@ def test_another_projects_item_of_the_same_id_is_not_the_item_itself(
     assert owners(ask({**PBI, "id": ident}, projects=["*"]))["similar_work"] == seen
 
 
-def test_an_id_names_a_project_as_its_name_does(ask: Ask, parts: Runtime) -> None:
+def test_an_id_names_a_project_as_its_name_does(ask: Ask, runtime: Runtime) -> None:
     (billing,) = {
-        one.project_id for one in configured_sources(parts.settings).values() if one.project == "billing"
+        one.project_id for one in configured_sources(runtime.settings).values() if one.project == "billing"
     }
     assert owners(ask(project=str(billing))) == all_of("billing", "shared")
 
@@ -224,13 +224,13 @@ class Away:
         raise EmbedderUnavailable("the provider does not answer")
 
 
-def test_words_alone_stay_within_the_project_too(ask: Ask, parts: Runtime) -> None:
-    parts.__dict__["embedder"] = Away()
+def test_words_alone_stay_within_the_project_too(ask: Ask, runtime: Runtime) -> None:
+    runtime.__dict__["embedder"] = Away()
     found = ask()
     assert (owners(found), found["degradation_level"]) == (all_of("shop", "shared"), 3)
 
 
-def test_no_answer_of_another_project_is_given_again(ask: Ask, parts: Runtime, client: Client) -> None:
+def test_no_answer_of_another_project_is_given_again(ask: Ask, runtime: Runtime, client: Client) -> None:
     everywhere, own = ask(projects=["*"]), ask()
     assert owners(everywhere) == all_of(*PROJECTS)
     assert owners(own) == all_of("shop", "shared")
@@ -241,9 +241,9 @@ def test_no_answer_of_another_project_is_given_again(ask: Ask, parts: Runtime, c
     )
 
 
-def test_searches_that_are_remembered_keep_projects_apart(parts: Runtime) -> None:
+def test_searches_that_are_remembered_keep_projects_apart(runtime: Runtime) -> None:
     """The second time the store is asked for less: the same words, and another filter."""
-    enrich = enriching.enricher(parts, parts.settings.tenant_id)
+    enrich = enriching.enricher(runtime, runtime.settings.tenant_id)
     for _ in range(2):
         assert owners(enrich({"pbi": PBI, "project": "shop", "projects": ["*"]})) == all_of(*PROJECTS)
         assert owners(enrich({"pbi": PBI, "project": "shop"})) == all_of("shop", "shared")
@@ -251,12 +251,12 @@ def test_searches_that_are_remembered_keep_projects_apart(parts: Runtime) -> Non
 
 
 def test_without_the_store_only_the_answer_for_the_same_projects_is_left(
-    addresses: Addresses, parts: Runtime
+    addresses: Addresses, runtime: Runtime
 ) -> None:
     with TcpProxy.to(addresses.app) as proxy, Client(proxy.url(addresses.app), project="shop") as client:
         for projects in ([], ["*"]):
             job = client.submit({"pbi": PBI, "scores": {}}, projects=projects)
-            enriching.run(parts, parts.settings.tenant_id, job)
+            enriching.run(runtime, runtime.settings.tenant_id, job)
             client.enrich(PBI, {}, projects=projects)
         proxy.cut()
         own, everywhere = client.enrich(PBI, {}), client.enrich(PBI, {}, projects=["*"])
@@ -267,14 +267,14 @@ def test_without_the_store_only_the_answer_for_the_same_projects_is_left(
             client.enrich(PBI, {}, project="billing")
 
 
-def test_switched_off_and_prepared_answers_name_the_project(parts: Runtime, tmp_path: Path) -> None:
-    parts.rag = parts.rag.model_copy(update={"enabled": False})
+def test_switched_off_and_prepared_answers_name_the_project(runtime: Runtime, tmp_path: Path) -> None:
+    runtime.rag = runtime.rag.model_copy(update={"enabled": False})
     assert (
-        enriching.enricher(parts, parts.settings.tenant_id)({"pbi": PBI, "project": "shop"})["project"]
+        enriching.enricher(runtime, runtime.settings.tenant_id)({"pbi": PBI, "project": "shop"})["project"]
         == "shop"
     )
     read = backlog_of(tmp_path, PBI, {**PBI, "project": "billing"})
-    made = step4_file.enrich(parts, read, scope=ProjectScope(), timeout=5, tell=lambda _outcome: None)
+    made = step4_file.enrich(runtime, read, scope=ProjectScope(), timeout=5, tell=lambda _outcome: None)
     assert [item["context"]["project"] for item in made.items] == ["default", "billing"]
 
 
@@ -282,12 +282,12 @@ def test_switched_off_and_prepared_answers_name_the_project(parts: Runtime, tmp_
 
 
 def test_a_source_that_changes_its_project_takes_its_documents_along(
-    ask: Ask, parts: Runtime, tmp_path: Path
+    ask: Ask, runtime: Runtime, tmp_path: Path
 ) -> None:
     assert owners(ask()) == all_of("shop", "shared")
     text = (tmp_path / "larder.yaml").read_text().replace("project: billing", "project: shop")
     (tmp_path / "larder.yaml").write_text(text)
-    moved = Runtime(load(tmp_path / "larder.yaml", {}), parts.addresses)
+    moved = Runtime(load(tmp_path / "larder.yaml", {}), runtime.addresses)
     sync.register(moved)
     with moved.database.tenant(moved.settings.tenant_id) as connection:
         assert list(sources.projects(connection).values()) == ["default", "shop"]
@@ -332,31 +332,31 @@ OUTSIDE = "are left out; --projects '*' asks all"
     ],
 )
 def test_what_is_left_out_and_what_holds_nothing_is_said(
-    parts: Runtime, tmp_path: Path, words: tuple[str, ...], said: list[str]
+    runtime: Runtime, tmp_path: Path, words: tuple[str, ...], said: list[str]
 ) -> None:
-    assert step4_file.notices(parts, backlog_of(tmp_path, PBI), ProjectScope.parse(words)) == said
+    assert step4_file.notices(runtime, backlog_of(tmp_path, PBI), ProjectScope.parse(words)) == said
 
 
-def test_projects_that_the_items_of_a_file_name_are_told_of(parts: Runtime, tmp_path: Path) -> None:
+def test_projects_that_the_items_of_a_file_name_are_told_of(runtime: Runtime, tmp_path: Path) -> None:
     read = backlog_of(tmp_path, PBI, {**PBI, "project": "billing"}, {**PBI, "project": "billing"})
-    assert step4_file.notices(parts, read, ProjectScope()) == [
+    assert step4_file.notices(runtime, read, ProjectScope()) == [
         f"project default: documents of other projects (billing, shop) {OUTSIDE}",
         f"project billing: documents of other projects (shop) {OUTSIDE}",
     ]
 
 
 @pytest.mark.req("001-120")
-def test_a_search_is_restricted_to_projects_where_some_are_named(parts: Runtime) -> None:
+def test_a_search_is_restricted_to_projects_where_some_are_named(runtime: Runtime) -> None:
     def found(*projects: str) -> set[str]:
         wanted = SearchOptions(project=list(projects))
         request = SearchRequest(
             text="pay an open invoice by card",
             k=20,
-            filter=searches.filter_of(parts, vars(wanted)),
+            filter=searches.filter_of(runtime, vars(wanted)),
         )
         return {
             hit.document.title.split()[0]
-            for hit in search.search(parts, parts.settings.tenant_id, request, by="ann").hits
+            for hit in search.search(runtime, runtime.settings.tenant_id, request, by="ann").hits
         }
 
     assert found() == set(PROJECTS)
@@ -378,22 +378,22 @@ class Nobody(Caller):
         return ()
 
 
-def test_who_has_no_right_finds_nothing_by_any_door(parts: Runtime) -> None:
+def test_who_has_no_right_finds_nothing_by_any_door(runtime: Runtime) -> None:
     """An empty list is none, and never all: by search, document, changes, listings and Step 4."""
-    settings = parts.settings
+    settings = runtime.settings
     nobody = Nobody(tenant=settings.tenant_id, tenant_name=settings.tenant, subject="x", projects=("*",))
     request = SearchRequest(text="pay an open invoice by card", k=20)
-    everything = search.search(parts, nobody.tenant, request, by="ann").hits
+    everything = search.search(runtime, nobody.tenant, request, by="ann").hits
     assert len(everything) == 9
-    assert search.search_as(parts, nobody, request).hits == []
+    assert search.search_as(runtime, nobody, request).hits == []
     with pytest.raises(NotFound):
-        search.document_as(parts, nobody, everything[0].document.id)
-    assert (status.changes_of(parts, nobody), status.sources_of(parts, nobody)) == ([], [])
-    assert status.projects_of(parts, nobody) == {}
-    with Client(parts.addresses.database, project="shop", settings=settings, caller=nobody) as made:
+        search.document_as(runtime, nobody, everything[0].document.id)
+    assert (status.changes_of(runtime, nobody), status.sources_of(runtime, nobody)) == ([], [])
+    assert status.projects_of(runtime, nobody) == {}
+    with Client(runtime.addresses.database, project="shop", settings=settings, caller=nobody) as made:
         assert made.search("pay an open invoice by card")["results"] == []
         with pytest.raises(Forbidden):
             made.submit({"pbi": PBI})
     asked = {"pbi": PBI, "project": "shop", "filters": {"security_levels": [], "readers": []}}
-    answer = enriching.enricher(parts, nobody.tenant)(asked)
+    answer = enriching.enricher(runtime, nobody.tenant)(asked)
     assert not any(answer[section] for section in ("similar_work", "past_decisions", "technical_docs"))

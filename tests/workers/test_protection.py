@@ -51,11 +51,11 @@ def start(
 
         def start(source: str = "", more: str = "", keys: str = "") -> Runtime:
             config = CONFIG.format(source=source, more=more)
-            parts = stack.enter_context(installed(tmp_path, addresses, servers, config))
-            parts.addresses = replace(parts.addresses, encryption_keys=keys)
-            sync.register(parts)
-            index(parts)
-            return parts
+            runtime = stack.enter_context(installed(tmp_path, addresses, servers, config))
+            runtime.addresses = replace(runtime.addresses, encryption_keys=keys)
+            sync.register(runtime)
+            index(runtime)
+            return runtime
 
         yield start
 
@@ -109,13 +109,13 @@ def test_changed_rules_hold_from_the_next_sync_and_first_for_who_sees_less(
     start()
     assert levels(ledger) == {"pay.md": "internal", "plan.md": "internal"}
     rules = "security: {levels: [{level: restricted, labels: [hr]}, {level: public, paths: ['**']}]}"
-    parts = start(more=rules)
+    runtime = start(more=rules)
     assert levels(ledger) == {"pay.md": "restricted", "plan.md": "public"}
     request = SearchRequest(
         text="plan earns", mode="keyword", filter=Filter(security_levels=("public", "internal"))
     )
     assert [
-        hit.document.title for hit in search(parts, parts.settings.tenant_id, request, by="ann").hits
+        hit.document.title for hit in search(runtime, runtime.settings.tenant_id, request, by="ann").hits
     ] == ["Plan"]
     before = ledger.documents.values("desired_version")
     start(more=rules)
@@ -130,19 +130,19 @@ def test_what_is_encrypted_is_shown_to_admins_and_operators_alone(
 ) -> None:
     (tmp_path / "a.md").write_text("---\nauthor: Ann Archer\n---\n# Kestrel\n\nIt hovers.\n")
     key = Fernet.generate_key().decode()
-    parts = start(more="security: {encrypt: [author]}", keys=key)
+    runtime = start(more="security: {encrypt: [author]}", keys=key)
     assert held(omniscient, "Ann Archer") == []
-    tenant = parts.settings.tenant_id
+    tenant = runtime.settings.tenant_id
     reader = Caller(tenant=tenant, tenant_name="default", subject="ben", projects=("*",))
     admin = replace(reader, permissions=frozenset({"admin"}))
-    facts = find(parts, tenant, "Kestrel")
+    facts = find(runtime, tenant, "Kestrel")
     assert facts["metadata"]["author"] == "Ann Archer"
-    assert document_as(parts, admin, facts["id"])["metadata"]["author"] == "Ann Archer"
-    assert not {"author", "encrypted"} & document_as(parts, reader, facts["id"])["metadata"].keys()
+    assert document_as(runtime, admin, facts["id"])["metadata"]["author"] == "Ann Archer"
+    assert not {"author", "encrypted"} & document_as(runtime, reader, facts["id"])["metadata"].keys()
     request = SearchRequest(text="kestrel", mode="keyword")
-    (hit,) = to_json(parts, tenant, search_as(parts, admin, request))["results"]
+    (hit,) = to_json(runtime, tenant, search_as(runtime, admin, request))["results"]
     assert not {"author", "encrypted"} & hit["metadata"].keys()
-    with parts.database.tenant(tenant) as connection:
+    with runtime.database.tenant(tenant) as connection:
         (one,) = documents.corpus(connection)
         assert not {"author", "encrypted"} & one["metadata"].keys()
     without = start(more="security: {encrypt: [author]}")
@@ -156,10 +156,10 @@ def test_what_is_encrypted_is_shown_to_admins_and_operators_alone(
 def test_a_sync_without_a_key_says_so_and_stores_nothing(
     start: Start, tmp_path: Path, ledger: Ledger
 ) -> None:
-    parts = start(more="security: {encrypt: [author]}")
+    runtime = start(more="security: {encrypt: [author]}")
     (tmp_path / "a.md").write_text("---\nauthor: Ann Archer\n---\n# Kestrel\n\nIt hovers.\n")
-    index(parts)
-    (said,) = [one["last_error"] for one in operations.listing(parts)]
+    index(runtime)
+    (said,) = [one["last_error"] for one in operations.listing(runtime)]
     assert "metadata are to be encrypted (author), and there is no key" in said
     assert "larder keys new" in said
     assert len(ledger.documents()) == 0

@@ -21,7 +21,7 @@ from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.ledger import jobs
 from tests.conftest import Addresses
 from tests.ledger import Ledger
-from workers import runtime
+from workers import runtime as runtimes
 from workers.app.enrichment.job import WorkerParts, run
 from workers.app.ingestion import pump
 from workers.client import Client
@@ -57,7 +57,7 @@ def message(broker: redis.Redis) -> tuple[str, UUID, UUID, bytes]:
 
 
 @pytest.fixture
-def registry(client: Client, parts: Runtime, broker: redis.Redis) -> Iterator[Registry]:
+def registry(client: Client, runtime: Runtime, broker: redis.Redis) -> Iterator[Registry]:
     """The remote actions, with a thread that does what a worker does with a message: twice each, as brokers do."""
     made: Registry = {}
     register_remote_actions(made, client)
@@ -68,7 +68,7 @@ def registry(client: Client, parts: Runtime, broker: redis.Redis) -> Iterator[Re
             if broker.exists(URGENT, *LATER):
                 task, tenant, job, _ = message(broker)
                 for _ in range(2):
-                    receive(parts, task, "1", [str(tenant), str(job)], {})
+                    receive(runtime, task, "1", [str(tenant), str(job)], {})
 
     worker = threading.Thread(target=serve)
     worker.start()
@@ -152,13 +152,13 @@ def test_the_message_holds_two_ids_and_no_text(client: Client, broker: redis.Red
 
 
 def test_the_pump_sends_a_lost_message_to_the_right_task(
-    addresses: Addresses, parts: Runtime, broker: redis.Redis
+    addresses: Addresses, runtime: Runtime, broker: redis.Redis
 ) -> None:
     with Client(addresses.app, tenant="acme", project="app") as deaf:
         job = deaf.ask("larder.vector.query", {"query": "tide"})
-        pump.pump_once(parts)
+        pump.pump_once(runtime)
         assert message(broker)[:3] == ("larder.vector.query", deaf.tenant, job)
-        run(parts, deaf.tenant, job)
+        run(runtime, deaf.tenant, job)
         assert deaf.result(job)["results"] == []
 
 
@@ -185,9 +185,9 @@ def test_workers_embed_with_their_own_model_only(registry: Registry) -> None:
 
 
 @pytest.mark.req("003-039")
-def test_workers_that_are_switched_off_serve_none(parts: Runtime) -> None:
-    off = replace(parts.settings, rag=parts.rag.model_copy(update={"enabled": False}))
-    for made, served in ((Runtime(off, parts.addresses), False), (parts, True)):
+def test_workers_that_are_switched_off_serve_none(runtime: Runtime) -> None:
+    off = replace(runtime.settings, rag=runtime.rag.model_copy(update={"enabled": False}))
+    for made, served in ((Runtime(off, runtime.addresses), False), (runtime, True)):
         answer = Actions(WorkerParts(made, made.settings.tenant_id)).embedding_create({}, "x")
         assert ("embedding" in answer) is served
         assert ("switched off" in answer.get("error", "")) is not served
@@ -199,23 +199,23 @@ def test_a_job_of_no_known_task_cannot_be_written(client: Client, ledger: Ledger
         ledger.jobs.set(task="larder.sync")
 
 
-def answering(parts: Runtime, *, apps: bool) -> Runtime:
-    queue = parts.rag.queue.model_copy(update={"answer_apps": apps})
-    settings = replace(parts.settings, rag=parts.rag.model_copy(update={"queue": queue}))
-    made = Runtime(settings, parts.addresses)
-    made.__dict__["database"] = parts.database
+def answering(runtime: Runtime, *, apps: bool) -> Runtime:
+    queue = runtime.rag.queue.model_copy(update={"answer_apps": apps})
+    settings = replace(runtime.settings, rag=runtime.rag.model_copy(update={"queue": queue}))
+    made = Runtime(settings, runtime.addresses)
+    made.__dict__["database"] = runtime.database
     return made
 
 
 @pytest.fixture(params=["task", "larder.ask"])
-def asking(parts: Runtime, broker: redis.Redis, request: pytest.FixtureRequest) -> Callable[..., Any]:
+def asking(runtime: Runtime, broker: redis.Redis, request: pytest.FixtureRequest) -> Callable[..., Any]:
     """Sends a message as an app without this package does, and does with it what a worker does; its answer.
 
     An app of the release before sends `larder.ask`, and names the task in the first of `args`.
     """
-    runtime.use(answering(parts, apps=True))
+    runtimes.use(answering(runtime, apps=True))
     app.loader.import_default_modules()
-    own: Any = Celery(broker=parts.addresses.broker)
+    own: Any = Celery(broker=runtime.addresses.broker)
 
     def ask(*args: Any, task_id: str | None = None, **given: Any) -> Any:
         task = "larder.ask"
@@ -230,14 +230,14 @@ def asking(parts: Runtime, broker: redis.Redis, request: pytest.FixtureRequest) 
 
 
 def test_an_app_without_this_package_gets_what_the_actions_answer(
-    asking: Callable[..., Any], parts: Runtime, ledger: Ledger
+    asking: Callable[..., Any], runtime: Runtime, ledger: Ledger
 ) -> None:
     twice = str(UUID(int=7))
     assert asking("vector.store", texts=TEXTS, task_id=twice).get("stored") == 2
     asking("vector.store", texts=TEXTS, task_id=twice)  # delivered again
     assert len(asking("vector.query", query="tide", k=9)["results"]) == 2
     assert asking("enrich", pbi={"title": "Pilots"})["degradation_level"] == 0
-    assert set(ledger.jobs.values("tenant_id")) == {parts.settings.tenant_id}
+    assert set(ledger.jobs.values("tenant_id")) == {runtime.settings.tenant_id}
 
 
 @pytest.mark.req("001-118")
@@ -292,16 +292,16 @@ def test_a_wrong_message_is_told_so(
 
 
 def test_without_leave_of_the_operator_the_asker_is_told_at_once(
-    parts: Runtime, asking: Callable[..., Any], ledger: Ledger
+    runtime: Runtime, asking: Callable[..., Any], ledger: Ledger
 ) -> None:
-    runtime.use(answering(parts, apps=False))
+    runtimes.use(answering(runtime, apps=False))
     said = asking("vector.query", query="tide")
     assert said["success"] is False
     assert "rag.queue.answerApps" in said["error"]
     assert len(ledger.jobs()) == 0
 
 
-def test_neither_logs_nor_flower_see_what_an_app_asks(parts: Runtime) -> None:
+def test_neither_logs_nor_flower_see_what_an_app_asks(runtime: Runtime) -> None:
     message: Any = SimpleNamespace(
         headers={}, body=b"", payload=((), {}, {}), delivery_info={}, properties={}
     )

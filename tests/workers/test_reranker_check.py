@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.errors import LarderError
 from tests.pipeline.reranking import tiny_model
-from workers import runtime
+from workers import runtime as runtimes
 from workers.app.doctor import doctor, server_checks
 from workers.app.health.judgement import Diagnosis
 from workers.app.search import retriever
@@ -23,15 +23,15 @@ NOWHERE = "postgresql://x:x@127.0.0.1:1/x"
 
 def looked(root: Path, rerank: str) -> Diagnosis:
     """What the check finds with this configuration; it needs no server."""
-    with opened(root, rerank) as parts:
-        return server_checks.reranker(parts)
+    with opened(root, rerank) as runtime:
+        return server_checks.reranker(runtime)
 
 
 @contextmanager
 def opened(root: Path, rerank: str) -> Iterator[Runtime]:
     (root / "larder.yaml").write_text(f"rag: {{retrieval: {{rerank: {rerank}}}}}", encoding="utf-8")
     settings = load(root / "larder.yaml", {"LARDER_DATA": str(root / "data")})
-    where = runtime.Addresses(
+    where = runtimes.Addresses(
         database=NOWHERE, control=NOWHERE, admin=NOWHERE, broker="redis://127.0.0.1:1/0"
     )
     made = Runtime(settings, where)
@@ -85,10 +85,10 @@ def test_what_keeps_it_from_being_loaded_stands_in_the_log(
 ) -> None:
     (tmp_path / "empty").mkdir()
     with (
-        opened(tmp_path, "{enabled: true, model: ./empty}") as parts,
+        opened(tmp_path, "{enabled: true, model: ./empty}") as runtime,
         caplog.at_level(logging.WARNING),
         pytest.raises(LarderError),
     ):
-        retriever(parts, parts.settings.tenant_id).reranker()
+        retriever(runtime, runtime.settings.tenant_id).reranker()
     assert "searches go without the reranker" in caplog.text
     assert "model.onnx" in caplog.text

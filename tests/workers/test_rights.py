@@ -22,7 +22,7 @@ from pipeline.ledger import project_id, sources, tenant_id
 from pipeline.search import SearchRequest
 from pipeline.search.records import Mode
 from tests.conftest import Addresses
-from tests.pipeline.workshop import Workshop, document
+from tests.pipeline.source_ledger import SourceLedger, document
 from tests.workers.installed import installed
 from workers.app import explain
 from workers.app.enrichment import job
@@ -86,8 +86,8 @@ class Truth:
 class World:
     """Two tenants with documents of all rights, in one database."""
 
-    def __init__(self, parts: Runtime) -> None:
-        self.parts = parts
+    def __init__(self, runtime: Runtime) -> None:
+        self.parts = runtime
         self.documents: list[Truth] = []
 
     def told(self, answer: object) -> set[str]:
@@ -117,26 +117,26 @@ def text_of(one: Truth, rights: Json, more: str = "") -> Document:
 def world(
     tmp_path_factory: pytest.TempPathFactory, shared_addresses: Addresses, servers: embedded.Servers
 ) -> Iterator[World]:
-    with installed(tmp_path_factory.mktemp("rights"), shared_addresses, servers, CONFIG) as parts:
-        made, rng, changed = World(parts), random.Random(15), []
+    with installed(tmp_path_factory.mktemp("rights"), shared_addresses, servers, CONFIG) as runtime:
+        made, rng, changed = World(runtime), random.Random(15), []
         for place, (tenant, project) in enumerate((t, p) for t in TENANTS for p in PROJECTS):
             own = tenant_id(tenant)
             ours = project_id(own, project)
-            with parts.database.tenant(own) as connection:
+            with runtime.database.tenant(own) as connection:
                 sources.ensure_tenant(connection, own, tenant, ours, project)
-            shop = Workshop(parts.database, own, ours, f"notes-{project}")
+            notes = SourceLedger(runtime.database, own, ours, f"notes-{project}")
             marks = [f"mark{place * EACH + n}x" for n in range(EACH)]
-            plain = [Truth(shop.id(mark), mark, tenant, project, (), ()) for mark in marks]
+            plain = [Truth(notes.id(mark), mark, tenant, project, (), ()) for mark in marks]
             first = [(one, any_rights(rng)) for one in plain]
-            shop.admit(*(text_of(one, rights) for one, rights in first))
-            shop.index()
+            notes.admit(*(text_of(one, rights) for one, rights in first))
+            notes.index()
             made.documents += [one.with_rights(rights) for one, rights in first]
-            changed.append(shop)
+            changed.append(notes)
         # Of some a version with other rights is on its way.
-        for place, shop in enumerate(changed):
+        for place, notes in enumerate(changed):
             for n in range(place * EACH, (place + 1) * EACH, 4):
                 one, rights = made.documents[n], any_rights(rng)
-                shop.admit(text_of(one, rights, " Twice."))
+                notes.admit(text_of(one, rights, " Twice."))
                 made.documents[n] = one.with_rights(rights)
         yield made
 
@@ -159,26 +159,26 @@ often = settings(max_examples=120, deadline=None, derandomize=True)
 def test_a_caller_is_told_of_what_is_theirs_and_of_nothing_else(
     world: World, caller: Caller, pick: random.Random
 ) -> None:
-    parts, mine = world.parts, world.open_to(caller)
+    runtime, mine = world.parts, world.open_to(caller)
     for mode in get_args(Mode):
         request = SearchRequest(
             text="mooring lines", mode=mode, k=500, min_similarity=-2, explain=True, trace=mode == "hybrid"
         )
-        found = search_as(parts, caller, request)
+        found = search_as(runtime, caller, request)
         hits = (*found.hits, *found.beyond, *found.below)
-        assert world.told(to_json(parts, caller.tenant, replace(found, hits=hits))) == mine, mode
+        assert world.told(to_json(runtime, caller.tenant, replace(found, hits=hits))) == mine, mode
         # What is remembered for level 2 was given to somebody with just these rights.
-        limited = replace(request, filter=visible_filter(parts, caller), trace=False)
-        kept = retriever(parts, caller.tenant).search(limited, level=CACHED)
-        assert world.told(to_json(parts, caller.tenant, kept)) <= mine
-    shared = search_as(parts, caller, replace(request, mode="keyword"), ["default"])
-    assert world.told(to_json(parts, caller.tenant, shared)) == world.open_to(caller, "default")
+        limited = replace(request, filter=visible_filter(runtime, caller), trace=False)
+        kept = retriever(runtime, caller.tenant).search(limited, level=CACHED)
+        assert world.told(to_json(runtime, caller.tenant, kept)) <= mine
+    shared = search_as(runtime, caller, replace(request, mode="keyword"), ["default"])
+    assert world.told(to_json(runtime, caller.tenant, shared)) == world.open_to(caller, "default")
     for one in pick.sample(world.documents, 4):
         seen = one.mark in mine
         assert reads(world, caller, one) is seen
         assert marks(world, caller, one) is seen
         if one.tenant == caller.tenant_name:
-            facts = explain.find(parts, caller.tenant, str(one.id))
+            facts = explain.find(runtime, caller.tenant, str(one.id))
             assert explain.why_visible(caller, facts)["visible"] is seen
 
 

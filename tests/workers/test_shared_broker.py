@@ -27,39 +27,39 @@ def valkey(broker: redis.Redis) -> Iterator[redis.Redis]:
     broker.delete(OWNER)
 
 
-def test_the_second_is_refused_and_told_what_to_do(parts: Runtime, valkey: redis.Redis) -> None:
+def test_the_second_is_refused_and_told_what_to_do(runtime: Runtime, valkey: redis.Redis) -> None:
     valkey.set(OWNER, OTHER)
     with pytest.raises(ConfigurationError, match="workers of another database \\('second'\\)") as refused:
-        refuse_shared_broker(parts)
+        refuse_shared_broker(runtime)
     assert "redis://HOST:6379/1" in refused.value.fix
     assert "restored" in refused.value.fix
     assert valkey.get(OWNER) == OTHER.encode(), "the first one keeps it"
 
 
-def test_status_and_doctor_name_it_first(parts: Runtime, valkey: redis.Redis) -> None:
+def test_status_and_doctor_name_it_first(runtime: Runtime, valkey: redis.Redis) -> None:
     valkey.set(OWNER, OTHER)
-    told = [one["detail"] for one in status.status(parts)["next"]]
+    told = [one["detail"] for one in status.status(runtime)["next"]]
     assert "'second'" in told[0]
-    finding = next(one for one in examine(parts) if one.check == "broker")
+    finding = next(one for one in examine(runtime) if one.check == "broker")
     assert finding.status == "error"
     assert "LARDER_BROKER_URL" in finding.fix
 
 
-def test_the_same_database_may_have_any_number_of_workers(parts: Runtime, valkey: redis.Redis) -> None:
-    refuse_shared_broker(parts)
+def test_the_same_database_may_have_any_number_of_workers(runtime: Runtime, valkey: redis.Redis) -> None:
+    refuse_shared_broker(runtime)
     valkey.expire(OWNER, 5)
-    refuse_shared_broker(parts)
+    refuse_shared_broker(runtime)
     assert OWNER_SECONDS - 5 < valkey.ttl(OWNER) <= OWNER_SECONDS, "each sign of life keeps it"
-    with parts.database.control() as connection:
+    with runtime.database.control() as connection:
         assert valkey.get(OWNER) == database_id(connection).encode()
-    assert not status.status(parts)["broker_shared_with"]
-    disown(parts.addresses.broker)
+    assert not status.status(runtime)["broker_shared_with"]
+    disown(runtime.addresses.broker)
     assert valkey.get(OWNER) is None
 
 
-def test_a_worker_does_not_start(parts: Runtime, valkey: redis.Redis, tmp_path: Path) -> None:
+def test_a_worker_does_not_start(runtime: Runtime, valkey: redis.Redis, tmp_path: Path) -> None:
     valkey.set(OWNER, OTHER)
-    where = parts.addresses
+    where = runtime.addresses
     addresses = {
         "LARDER_DATABASE_URL": where.database,
         "LARDER_CONTROL_DATABASE_URL": where.control,

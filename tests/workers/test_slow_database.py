@@ -28,18 +28,18 @@ from workers.settings import load
 
 
 @pytest.fixture
-def proxies(parts: Runtime) -> Iterator[tuple[TcpProxy, TcpProxy]]:
+def proxies(runtime: Runtime) -> Iterator[tuple[TcpProxy, TcpProxy]]:
     """Before the database and the broker."""
-    with TcpProxy.to(parts.addresses.database) as store, TcpProxy.to(parts.addresses.broker) as queue:
+    with TcpProxy.to(runtime.addresses.database) as store, TcpProxy.to(runtime.addresses.broker) as queue:
         yield store, queue
 
 
 @pytest.fixture
-def behind(parts: Runtime, proxies: tuple[TcpProxy, TcpProxy], tmp_path: Path) -> Iterator[Runtime]:
+def behind(runtime: Runtime, proxies: tuple[TcpProxy, TcpProxy], tmp_path: Path) -> Iterator[Runtime]:
     """The installation as a command sees it that reaches its own servers by those ways."""
-    sync.register(parts)
+    sync.register(runtime)
     store, queue = proxies
-    there = parts.addresses
+    there = runtime.addresses
     where = replace(
         there,
         database=store.url(there.database),
@@ -177,10 +177,10 @@ def test_a_frozen_valkey_beside_rabbitmq_is_an_error_of_the_broker(
     behind: Runtime, proxies: tuple[TcpProxy, TcpProxy]
 ) -> None:
     beside = replace(behind.addresses, broker="amqp://127.0.0.1:1//", valkey_url=behind.addresses.broker)
-    parts = Runtime(behind.settings, beside)
-    assert status.broker_facts(parts, {})["broker"] == "ok"
+    runtime = Runtime(behind.settings, beside)
+    assert status.broker_facts(runtime, {})["broker"] == "ok"
     proxies[1].freeze()
-    told = status.broker_facts(parts, {})
+    told = status.broker_facts(runtime, {})
     assert told["broker"] == "error"
     assert told["broker_error"].startswith(
         "has a Valkey beside it that accepts connections and does not answer"

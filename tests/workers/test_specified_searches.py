@@ -17,7 +17,7 @@ from pipeline.search.records import Mode
 from tests.conftest import Addresses
 from tests.pipeline.reranking import tiny_model
 from tests.workers.indexed import index
-from workers import runtime
+from workers import runtime as runtimes
 from workers.app import search as searching
 from workers.app.ingestion import sync
 from workers.app.questions import searches
@@ -61,8 +61,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def parts(files: Path, addresses: Addresses, servers: embedded.Servers) -> Iterator[Runtime]:
-    where = runtime.Addresses(
+def runtime(files: Path, addresses: Addresses, servers: embedded.Servers) -> Iterator[Runtime]:
+    where = runtimes.Addresses(
         database=addresses.app, control=addresses.control, admin=addresses.admin, broker=servers.broker_url
     )
     made = Runtime(load(files / "larder.yaml", {}), where)
@@ -73,41 +73,41 @@ def parts(files: Path, addresses: Addresses, servers: embedded.Servers) -> Itera
     made.close()
 
 
-def search(parts: Runtime, words: str, mode: Mode = "hybrid", **wanted: Any) -> list[dict[str, Any]]:
+def search(runtime: Runtime, words: str, mode: Mode = "hybrid", **wanted: Any) -> list[dict[str, Any]]:
     request = SearchRequest(
         text=words,
         k=3,
         mode=mode,
-        filter=searches.filter_of(parts, vars(SearchOptions(**wanted))),
+        filter=searches.filter_of(runtime, vars(SearchOptions(**wanted))),
     )
     results: list[dict[str, Any]] = searching.to_json(
-        parts,
-        parts.settings.tenant_id,
-        searching.search(parts, parts.settings.tenant_id, request, by="ann"),
+        runtime,
+        runtime.settings.tenant_id,
+        searching.search(runtime, runtime.settings.tenant_id, request, by="ann"),
     )["results"]
     return results
 
 
 @pytest.mark.req("001-006", "001-012", "001-132", "001-133")
-def test_what_is_asked_for_is_found_first_and_a_filter_holds(parts: Runtime) -> None:
+def test_what_is_asked_for_is_found_first_and_a_filter_holds(runtime: Runtime) -> None:
     modes: tuple[Mode, ...] = ("hybrid", "vector")
     for mode in modes:
-        found = search(parts, "implement user authentication", mode)
+        found = search(runtime, "implement user authentication", mode)
         assert len(found) == 3
         assert "auth" in found[0]["content"].lower()
         assert [one["score"] for one in found] == sorted((one["score"] for one in found), reverse=True)
     assert found[0]["score"] > 0.7, "of likeness; the score of both searches together has no such scale"
-    assert {one["metadata"]["source_type"] for one in search(parts, "database migration")} > {"pbi"}
-    only = search(parts, "database migration", source_type=["pbi"])
+    assert {one["metadata"]["source_type"] for one in search(runtime, "database migration")} > {"pbi"}
+    only = search(runtime, "database migration", source_type=["pbi"])
     assert only[0]["metadata"]["title"] == PBIS[0][1]
     assert {one["metadata"]["source_type"] for one in only} == {"pbi"}
 
 
 @pytest.mark.req("001-134")
-def test_a_hundred_made_up_questions_are_answered_in_every_way(parts: Runtime, tmp_path: Path) -> None:
+def test_a_hundred_made_up_questions_are_answered_in_every_way(runtime: Runtime, tmp_path: Path) -> None:
     folder = tiny_model.write(tmp_path / "reranker")
-    parts.__dict__["rerank_options"] = RerankOptions(enabled=True, model="tiny", model_path=folder)
-    retriever = searching.retriever(parts, parts.settings.tenant_id)
+    runtime.__dict__["rerank_options"] = RerankOptions(enabled=True, model="tiny", model_path=folder)
+    retriever = searching.retriever(runtime, runtime.settings.tenant_id)
     words = " ".join(PAGES.values()).split()
     questions = [" ".join(words[n % 50 : n % 50 + 3 + n % 7]) + f" {n}" for n in range(100)]
     ways: dict[str, tuple[Mode, int]] = {

@@ -20,16 +20,16 @@ class Task:
 
 
 @pytest.fixture
-def proxy(parts: Runtime) -> Iterator[TcpProxy]:
-    with TcpProxy.to(parts.addresses.broker) as made:
+def proxy(runtime: Runtime) -> Iterator[TcpProxy]:
+    with TcpProxy.to(runtime.addresses.broker) as made:
         yield made
 
 
 @pytest.fixture
-def neglect(parts: Runtime, proxy: TcpProxy, broker: redis.Redis) -> Starvation:
+def neglect(runtime: Runtime, proxy: TcpProxy, broker: redis.Redis) -> Starvation:
     """Of a worker that serves `ingest`, where a message waits, and that was asked before."""
     del broker
-    made = Starvation(proxy.url(parts.addresses.broker), lambda: ["ingest"])
+    made = Starvation(proxy.url(runtime.addresses.broker), lambda: ["ingest"])
     made()
     assert dispatch.send("larder.upkeep.canary", "ingest", queue="ingest", priority=9)
     return made
@@ -65,8 +65,8 @@ def test_a_broker_that_is_away_has_nothing_to_give(neglect: Starvation, proxy: T
     assert not neglect()
 
 
-def test_a_queue_of_others_is_not_its_own(parts: Runtime, neglect: Starvation) -> None:
+def test_a_queue_of_others_is_not_its_own(runtime: Runtime, neglect: Starvation) -> None:
     del neglect
-    other = Starvation(parts.addresses.broker, lambda: ["embed"])
+    other = Starvation(runtime.addresses.broker, lambda: ["embed"])
     other()
     assert not other()

@@ -69,17 +69,17 @@ def here(
         yield made
 
 
-def row(parts: Runtime) -> Any:
-    with parts.database.control() as connection:
+def row(runtime: Runtime) -> Any:
+    with runtime.database.control() as connection:
         return next(iter(outbox.listed(connection)), None)
 
 
-def carry(parts: Runtime) -> None:
+def carry(runtime: Runtime) -> None:
     """What the worker of the queue does, until nothing is left."""
     for _ in range(50):
-        if not stores.mirror(parts, "faiss") and row(parts).is_ready:
+        if not stores.mirror(runtime, "faiss") and row(runtime).is_ready:
             return
-    raise AssertionError(f"it never ends: {row(parts)}")
+    raise AssertionError(f"it never ends: {row(runtime)}")
 
 
 @pytest.mark.req("001-008")

@@ -58,36 +58,36 @@ def client(addresses: Addresses, broker: redis.Redis) -> Iterator[Client]:
         yield made
 
 
-def work(parts: Runtime, client: Client, accepted: Any) -> None:
+def work(runtime: Runtime, client: Client, accepted: Any) -> None:
     for job in accepted.jobs:
-        run(parts, client.tenant, job)
+        run(runtime, client.tenant, job)
 
 
-def count(parts: Runtime) -> int:
-    return get_story_count(memory=memory_of(parts, parts.settings.tenant_id))
+def count(runtime: Runtime) -> int:
+    return get_story_count(memory=memory_of(runtime, runtime.settings.tenant_id))
 
 
 # Jobs ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.req("000-035", "000-036")
-def test_stories_are_accepted_in_jobs_of_a_hundred_and_stored_once(parts: Runtime, client: Client) -> None:
+def test_stories_are_accepted_in_jobs_of_a_hundred_and_stored_once(runtime: Runtime, client: Client) -> None:
     given: list[Any] = [story(f"number {n}") for n in range(250)]
     given[120] = {"title": "no story"}
     given[200] = story("number 0")
     accepted = client.store_stories(given, "CLI-UserStoryAgent", {"REQ-001": "The system shall"})
     assert (len(accepted.jobs), accepted.accepted) == (3, 249)
     assert accepted.refused == [(121, "user_story_text: missing; it may also be called user_story or story")]
-    assert count(parts) == 0
+    assert count(runtime) == 0
     for _ in range(2):  # as messages are delivered
-        work(parts, client, accepted)
+        work(runtime, client, accepted)
     assert client.stored_stories(accepted) == {
         "stored": 248,
         "skipped": 1,
         "refused": [(121, "user_story_text: missing; it may also be called user_story or story")],
     }
     assert client.story_stats()["by_source_agent"] == {"CLI-UserStoryAgent": 248}
-    assert count(parts) == 248
+    assert count(runtime) == 248
 
 
 SECRET = "ghp_" + "a1B2" * 9
@@ -114,13 +114,13 @@ def test_secrets_and_personal_data_are_neither_embedded_nor_stored_nor_in_a_job(
     config = GEMINI.format(fake.address).replace("minStories", f"redact: {redact}, minStories")
     fields = ("title", "description", "requirement_text", "user_story")
     given = story(**dict.fromkeys(fields, TOLD), acceptance_criteria=[TOLD], tags=[TOLD])
-    with installed(tmp_path, addresses, servers, config) as parts:
-        with Client(addresses.app, tenant="acme", settings=parts.settings) as client:
+    with installed(tmp_path, addresses, servers, config) as runtime:
+        with Client(addresses.app, tenant="acme", settings=runtime.settings) as client:
             accepted = client.store_stories([given])
             assert SECRET not in json.dumps(ledger.jobs.values("request"))
-            work(parts, client, accepted)
+            work(runtime, client, accepted)
         generated = {**given, "user_story": f"{TOLD}, too"}
-        memory = memory_of(parts, parts.settings.tenant_id)
+        memory = memory_of(runtime, runtime.settings.tenant_id)
         assert store_generated_stories([generated], memory=memory) == 1
         rows = find(memory, StoryQuery(query="work", threshold=-1.0))
     without_messages(servers)
@@ -132,17 +132,17 @@ def test_secrets_and_personal_data_are_neither_embedded_nor_stored_nor_in_a_job(
 
 
 @pytest.mark.req("001-116")
-def test_the_audit_tells_who_stored_found_and_removed_stories(parts: Runtime, client: Client) -> None:
+def test_the_audit_tells_who_stored_found_and_removed_stories(runtime: Runtime, client: Client) -> None:
     accepted = client.store_stories(
         [{}, *(story(f"n {n}", source_doc_id="run-1") for n in range(120))], "Agent"
     )
-    work(parts, client, accepted)
+    work(runtime, client, accepted)
     with acting_as("ann"):
-        found = search(parts, client.tenant, StoryQuery(query="n 1", threshold=0.0))
-        memory = memory_of(parts, client.tenant)
+        found = search(runtime, client.tenant, StoryQuery(query="n 1", threshold=0.0))
+        memory = memory_of(runtime, client.tenant)
         assert [delete(memory, "run-1"), delete(memory, "run-1")] == [120, 0]
-    parts.audit_log.flush()
-    with parts.database.tenant(client.tenant) as connection:
+    runtime.audit_log.flush()
+    with runtime.database.tenant(client.tenant) as connection:
         entries = audit.listed(connection, 9)[::-1]
         assert audit.verify(connection).problems == ()
     told = [(e["action"], e["subject"], e["detail"]) for e in entries]
@@ -217,10 +217,10 @@ def test_a_story_that_the_model_refuses_is_named_by_its_number_and_the_others_ar
 
 
 def test_an_installation_that_is_switched_off_stores_and_finds_nothing(
-    parts: Runtime, client: Client
+    runtime: Runtime, client: Client
 ) -> None:
     off = Runtime(
-        replace(parts.settings, rag=parts.rag.model_copy(update={"enabled": False})), parts.addresses
+        replace(runtime.settings, rag=runtime.rag.model_copy(update={"enabled": False})), runtime.addresses
     )
     accepted = client.store_stories([story("a")])
     work(off, client, accepted)
@@ -228,7 +228,7 @@ def test_an_installation_that_is_switched_off_stores_and_finds_nothing(
         client.stored_stories(accepted)
     assert find(memory_of(off, client.tenant), StoryQuery(query="a")) == []
     with pytest.raises(RequestRejected, match="the question is empty"):
-        find(memory_of(parts, client.tenant), StoryQuery(query=" "))
+        find(memory_of(runtime, client.tenant), StoryQuery(query=" "))
     off.database.close()
 
 
@@ -265,16 +265,16 @@ def test_stories_whose_job_failed_wait_for_a_person_and_are_stored_when_it_is_re
 
 
 def test_a_client_finds_stories_by_the_workers_model(
-    parts: Runtime, client: Client, broker: redis.Redis, ledger: Ledger
+    runtime: Runtime, client: Client, broker: redis.Redis, ledger: Ledger
 ) -> None:
-    work(parts, client, client.store_stories([story("reset a password"), story("print an invoice")]))
+    work(runtime, client, client.store_stories([story("reset a password"), story("print an invoice")]))
 
     def asked(**how: Any) -> list[str]:
         with pytest.raises(NoAnswerYet):
             client.search_stories("reset a password", wait=0.01, **how)
         (job,) = ledger.jobs.values("id", state="queued")
         ledger.jobs.set(deadline=None)
-        run(parts, client.tenant, job)
+        run(runtime, client.tenant, job)
         return [one["user_story_text"] for one in client.result(job)["stories"]]
 
     assert asked(threshold=0.1)[0] == "reset a password"
@@ -303,26 +303,26 @@ def test_a_generator_that_is_connected_works_on_the_configured_memory(
 
 @pytest.mark.req("000-029", "000-024")
 def test_the_least_similarity_is_what_was_measured_for_the_model_or_what_is_configured(
-    build: Any, gemini: Runtime, parts: Runtime
+    build: Any, gemini: Runtime, runtime: Runtime
 ) -> None:
-    tenant = parts.settings.tenant_id
+    tenant = runtime.settings.tenant_id
     assert memory_of(gemini, tenant).options.threshold == 0.70
-    assert memory_of(parts, tenant).options.threshold == 0.70, "not measured"
-    stories = parts.rag.stories.model_copy(update={"similarity_threshold": 0.5})
-    rag = parts.rag.model_copy(update={"stories": stories})
-    own = Runtime(replace(parts.settings, rag=rag), parts.addresses)
+    assert memory_of(runtime, tenant).options.threshold == 0.70, "not measured"
+    stories = runtime.rag.stories.model_copy(update={"similarity_threshold": 0.5})
+    rag = runtime.rag.model_copy(update={"stories": stories})
+    own = Runtime(replace(runtime.settings, rag=rag), runtime.addresses)
     assert memory_of(own, tenant).options.threshold == 0.5
-    minilm = Runtime(replace(parts.settings, rag=type(parts.rag)()), parts.addresses)
+    minilm = Runtime(replace(runtime.settings, rag=type(runtime.rag)()), runtime.addresses)
     assert memory_of(minilm, tenant).options.threshold == 0.37
     own.database.close()
     minilm.database.close()
 
 
 def test_another_model_embeds_stories_of_the_former_one_anew(
-    parts: Runtime, gemini: Runtime, client: Client
+    runtime: Runtime, gemini: Runtime, client: Client
 ) -> None:
     edited = story("edited", was_edited=True, acceptance_criteria=["better"])
-    work(parts, client, client.store_stories([*(story(f"n {n}") for n in range(120)), edited]))
+    work(runtime, client, client.store_stories([*(story(f"n {n}") for n in range(120)), edited]))
     assert count(gemini) == 0
     done: list[int] = []
     while not done or done[-1]:
@@ -330,20 +330,20 @@ def test_another_model_embeds_stories_of_the_former_one_anew(
         work(gemini, client, accepted)
         done.append(client.stored_stories(accepted)["stored"])
     assert done == [100, 21, 0]
-    assert (count(gemini), count(parts)) == (121, 0)
+    assert (count(gemini), count(runtime)) == (121, 0)
     (kept,) = find(memory_of(gemini, client.tenant), StoryQuery(query="edited better", threshold=0.0, k=1))
     assert (kept["acceptance_criteria"], kept["was_edited"]) == (["better"], True)
 
 
 @pytest.mark.req("000-056")
 def test_the_process_that_builds_makes_the_index_of_stories(
-    parts: Runtime, omniscient: psycopg.Connection[Any]
+    runtime: Runtime, omniscient: psycopg.Connection[Any]
 ) -> None:
-    memory = memory_of(parts, parts.settings.tenant_id)
+    memory = memory_of(runtime, runtime.settings.tenant_id)
     store_generated_stories([story(f"n {n}") for n in range(1100)], memory=memory)
     with memory.connected() as connection:
         connection.exec_driver_sql("select pg_stat_force_next_flush()")
-    maintenance.build_requested(parts)
+    maintenance.build_requested(runtime)
     made = omniscient.execute(
         "select indexdef from pg_indexes where indexname = 'idx_story_embedding_cosine'"
     )

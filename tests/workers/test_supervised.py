@@ -30,85 +30,85 @@ SOURCES = "rag: {{embedding: {{provider: hashing}}, sources: [{{name: {}, type: 
 
 
 @pytest.fixture
-def file(parts: Runtime) -> Path:
-    path = parts.settings.path
+def file(runtime: Runtime) -> Path:
+    path = runtime.settings.path
     assert path is not None
     path.write_text(SOURCES.format("letters"), encoding="utf-8")
     return path
 
 
-def write_state(parts: Runtime, **pids: int) -> None:
+def write_state(runtime: Runtime, **pids: int) -> None:
     """As `larder up` does with the configuration of this moment."""
-    assert parts.settings.path is not None
-    parts.settings.data.mkdir(parents=True, exist_ok=True)
+    assert runtime.settings.path is not None
+    runtime.settings.data.mkdir(parents=True, exist_ok=True)
     entries = [
         {"name": name.replace("_", "-"), "pid": pid, "started": process_start(pid)}
         for name, pid in pids.items()
     ]
-    settings = load(parts.settings.path, {"LARDER_DATA": str(parts.settings.data)})
+    settings = load(runtime.settings.path, {"LARDER_DATA": str(runtime.settings.data)})
     state = {"processes": entries, "configuration": {"file": "", **in_force(settings)}}
-    (parts.settings.data / "state.json").write_text(json.dumps(state))
+    (runtime.settings.data / "state.json").write_text(json.dumps(state))
 
 
 @contextmanager
-def looked(parts: Runtime) -> Iterator[Runtime]:
+def looked(runtime: Runtime) -> Iterator[Runtime]:
     """The same with the file as it is now, as a command reads it."""
-    assert parts.settings.path is not None
-    settings = load(parts.settings.path, {"LARDER_DATA": str(parts.settings.data)})
-    with closing(Runtime(settings, parts.addresses)) as command:
+    assert runtime.settings.path is not None
+    settings = load(runtime.settings.path, {"LARDER_DATA": str(runtime.settings.data)})
+    with closing(Runtime(settings, runtime.addresses)) as command:
         yield command
 
 
-def told(parts: Runtime, check: str) -> dict[str, Any]:
-    with looked(parts) as command:
+def told(runtime: Runtime, check: str) -> dict[str, Any]:
+    with looked(runtime) as command:
         return next((one for one in status.status(command)["next"] if one["check"] == check), {})
 
 
-def diagnosed(parts: Runtime, check: str) -> Diagnosis:
-    with looked(parts) as command:
+def diagnosed(runtime: Runtime, check: str) -> Diagnosis:
+    with looked(runtime) as command:
         return next(one for one in examine(command) if one.check == check)
 
 
-def test_a_source_renamed_in_the_file(parts: Runtime, file: Path) -> None:
-    write_state(parts, supervisor=os.getpid())
-    assert not told(parts, "configuration")
+def test_a_source_renamed_in_the_file(runtime: Runtime, file: Path) -> None:
+    write_state(runtime, supervisor=os.getpid())
+    assert not told(runtime, "configuration")
     file.write_text(SOURCES.format("notes"), encoding="utf-8")
-    finding = told(parts, "configuration")
+    finding = told(runtime, "configuration")
     assert "sources.notes: new" in finding["detail"]
     assert "sources.letters: taken out" in finding["detail"]
     assert finding["fix"] == "larder reload"
-    assert diagnosed(parts, "configuration").status == "warning"
+    assert diagnosed(runtime, "configuration").status == "warning"
 
 
-def test_a_comment_is_no_change_and_another_server_is_no_reload(parts: Runtime, file: Path) -> None:
-    write_state(parts, supervisor=os.getpid())
+def test_a_comment_is_no_change_and_another_server_is_no_reload(runtime: Runtime, file: Path) -> None:
+    write_state(runtime, supervisor=os.getpid())
     text = file.read_text(encoding="utf-8")
     file.write_text(f"# reviewed\n{text}", encoding="utf-8")
-    assert not told(parts, "configuration")
+    assert not told(runtime, "configuration")
     file.write_text(text[:-1] + ", storage: {broker: {url: 'redis://127.0.0.1:1/0'}}}", encoding="utf-8")
-    assert told(parts, "configuration")["fix"].startswith("larder down")
+    assert told(runtime, "configuration")["fix"].startswith("larder down")
 
 
 def test_what_larder_up_has_started_compares_nothing(
-    parts: Runtime, file: Path, monkeypatch: pytest.MonkeyPatch
+    runtime: Runtime, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_state(parts, supervisor=os.getpid())
+    write_state(runtime, supervisor=os.getpid())
     file.write_text(SOURCES.format("notes"), encoding="utf-8")
     monkeypatch.setenv(WITHHELD, "GEMINI_API_KEY")
-    with looked(parts) as command:
+    with looked(runtime) as command:
         assert supervised.changed_since_start(command.settings) == []
 
 
-def test_a_supervisor_that_was_killed(parts: Runtime, file: Path) -> None:
+def test_a_supervisor_that_was_killed(runtime: Runtime, file: Path) -> None:
     del file
     killed = subprocess.Popen(["sleep", "600"])
-    write_state(parts, supervisor=killed.pid, worker_embed=os.getpid(), postgres=os.getpid())
-    assert not told(parts, "workers")
+    write_state(runtime, supervisor=killed.pid, worker_embed=os.getpid(), postgres=os.getpid())
+    assert not told(runtime, "workers")
     killed.kill()
     os.waitid(
         os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT
     )  # nobody takes its exit code, as in many a container
-    finding = diagnosed(parts, "workers")
+    finding = diagnosed(runtime, "workers")
     assert finding.status == "error"
     assert "`larder up` was killed, and nobody looks after worker-embed" in finding.detail
     assert "postgres" not in finding.detail
@@ -116,31 +116,31 @@ def test_a_supervisor_that_was_killed(parts: Runtime, file: Path) -> None:
     killed.wait()
 
 
-def test_a_folder_that_vanished_is_named_before_the_next_sync(parts: Runtime, file: Path) -> None:
+def test_a_folder_that_vanished_is_named_before_the_next_sync(runtime: Runtime, file: Path) -> None:
     section = SOURCES.format("letters").replace("'*.txt'", "'in/box/**/*.txt', 'a.txt'")
     file.write_text(section, encoding="utf-8")
     (file.parent / "in/box").mkdir(parents=True)
     (file.parent / "a.txt").touch()
-    write_state(parts, supervisor=os.getpid())
-    with looked(parts) as command:
+    write_state(runtime, supervisor=os.getpid())
+    with looked(runtime) as command:
         assert not status.status(command)["missing_folders"]
     (file.parent / "in/box").rmdir()
-    finding = told(parts, "sources")
+    finding = told(runtime, "sources")
     assert finding["detail"] == f"a folder of letters is not there: {file.parent / 'in/box'}"
-    with looked(parts) as command:
+    with looked(runtime) as command:
         (listed,) = (one for one in operations.listing(command) if one["name"] == "letters")
     assert listed["missing_folder"] == str(file.parent / "in/box")
 
 
-def test_a_tenant_that_was_a_slip_is_named(parts: Runtime, file: Path) -> None:
+def test_a_tenant_that_was_a_slip_is_named(runtime: Runtime, file: Path) -> None:
     """`tenant: defualt`, taken over and put right: what it made stays, and nobody would find it."""
     section = SOURCES.format("letters").replace("{embedding", "{tenant: TENANT, embedding", 1)
     for tenant in ("defualt", "default"):
         file.write_text(section.replace("TENANT", tenant), encoding="utf-8")
-        write_state(parts, supervisor=os.getpid())
-        with looked(parts) as command:
+        write_state(runtime, supervisor=os.getpid())
+        with looked(runtime) as command:
             sync.register(command)
-    with looked(parts) as command:
+    with looked(runtime) as command:
         assert status.status(command)["unconfigured"] == ["defualt/letters"]
         assert any("forget defualt/letters" in one["fix"] for one in status.status(command)["next"])
         forgotten = operations.forgettable(command, ["defualt/letters"])
@@ -163,10 +163,10 @@ def as_another_user(folder: Path) -> Iterator[None]:
         folder.chmod(0o700)
 
 
-def test_the_folder_of_the_signs_of_life_is_another_users(parts: Runtime, tmp_path: Path) -> None:
+def test_the_folder_of_the_signs_of_life_is_another_users(runtime: Runtime, tmp_path: Path) -> None:
     folder = tmp_path / "theirs" / "heartbeat"
     folder.mkdir(parents=True)
-    with looked(parts) as command:
+    with looked(runtime) as command:
         command.heartbeat_folder = folder
         with as_another_user(folder.parent):
             found = {one.check: one for one in examine(command)}
@@ -191,9 +191,9 @@ def test_passwords_of_another_users_flower_are_not_called_absent(tmp_path: Path)
         liveness.refuse_foreign_state(folder)
 
 
-def test_a_worker_that_may_not_write_there_says_so(parts: Runtime, tmp_path: Path) -> None:
+def test_a_worker_that_may_not_write_there_says_so(runtime: Runtime, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    where = parts.addresses
+    where = runtime.addresses
     variables = {
         "LARDER_DATABASE_URL": where.database,
         "LARDER_BROKER_URL": where.broker,

@@ -18,9 +18,9 @@ from workers.runtime import Runtime
 
 
 def test_what_beat_sends_never_expires_by_a_clock_of_another_machine(
-    parts: Runtime, broker: redis.Redis
+    runtime: Runtime, broker: redis.Redis
 ) -> None:
-    del parts
+    del runtime
     scheduler = object.__new__(TickScheduler)  # a whole one would begin to tick
     for name, entry in app.conf.beat_schedule.items():
         scheduler.apply_entry(ScheduleEntry(name=name, app=app, **entry))
@@ -43,9 +43,9 @@ def test_ticks_that_piled_up_are_one_and_whoever_asks_by_name_is_heard(
 
 
 def test_pages_ring_the_pump_at_most_once_a_second(
-    parts: Runtime, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    runtime: Runtime, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del parts
+    del runtime
     monkeypatch.setattr(dispatch, "_rung_at", {})
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)

@@ -16,7 +16,7 @@ from pipeline.errors import StoreRefused, StoreUnavailable
 from tests.conftest import Addresses
 from tests.fakes.tls_server import Authority, TlsServer
 from tests.workers.installed import installed
-from workers import runtime
+from workers import runtime as runtimes
 from workers.app.doctor import server_checks
 from workers.app.enrichment.messaging import JobPublisher
 from workers.local import embedded
@@ -60,9 +60,9 @@ def tls(tmp_path_factory: pytest.TempPathFactory, servers: embedded.Servers) -> 
 
 
 @pytest.fixture
-def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers, tls: Tls) -> Iterator[Runtime]:
+def runtime(tmp_path: Path, addresses: Addresses, servers: embedded.Servers, tls: Tls) -> Iterator[Runtime]:
     with installed(tmp_path, addresses, servers, CONFIG) as plain:
-        where = runtime.Addresses(
+        where = runtimes.Addresses(
             database=tls.database(addresses.app),
             control=tls.database(addresses.control),
             admin=tls.database(addresses.admin),
@@ -73,7 +73,7 @@ def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers, tls: 
         made.close()
 
 
-def test_everything_works_when_both_prove_who_they_are(parts: Runtime, tls: Tls) -> None:
+def test_everything_works_when_both_prove_who_they_are(runtime: Runtime, tls: Tls) -> None:
     before = tls.postgres.served, tls.valkey.served
     for check in (
         server_checks.database,
@@ -81,15 +81,15 @@ def test_everything_works_when_both_prove_who_they_are(parts: Runtime, tls: Tls)
         server_checks.roles,
         server_checks.message_broker,
     ):
-        assert check(parts).status == "ok", check(parts)
+        assert check(runtime).status == "ok", check(runtime)
     app = Celery(set_as_current=False)
-    app.conf.update(celery_settings(QueueSettings(), parts.addresses.broker))
+    app.conf.update(celery_settings(QueueSettings(), runtime.addresses.broker))
     app.send_task("larder.pump", queue="tls")
-    publisher = JobPublisher(parts.addresses.broker)
-    assert publisher.publish(parts.settings.tenant_id, parts.settings.tenant_id, priority=0, task="none")
+    publisher = JobPublisher(runtime.addresses.broker)
+    assert publisher.publish(runtime.settings.tenant_id, runtime.settings.tenant_id, priority=0, task="none")
     publisher.close()
-    assert broker.lengths(parts.addresses.broker, ["tls", "enrich"]) == {"tls": 1, "enrich": 1}
-    with broker.client_of(parts.addresses.broker) as client:
+    assert broker.lengths(runtime.addresses.broker, ["tls", "enrich"]) == {"tls": 1, "enrich": 1}
+    with broker.client_of(runtime.addresses.broker) as client:
         client.delete("tls", "enrich")
     assert tls.postgres.served > before[0]
     assert tls.valkey.served > before[1]
@@ -98,16 +98,16 @@ def test_everything_works_when_both_prove_who_they_are(parts: Runtime, tls: Tls)
 @pytest.mark.filterwarnings("ignore:Call to deprecated setex")  # Celery's, for results
 @pytest.mark.parametrize("option", ["", "&ssl_cert_reqs=required", "&ssl_cert_reqs=CERT_REQUIRED"])
 def test_an_app_without_this_package_is_answered_and_its_spelling_is_read(
-    parts: Runtime, option: str
+    runtime: Runtime, option: str
 ) -> None:
     """Celery wants `ssl_cert_reqs` in its address, and knows both spellings; one address serves app and workers."""
-    valkey = f"{parts.addresses.broker}{option}"
-    made = Runtime(parts.settings, replace(parts.addresses, broker=valkey))
+    valkey = f"{runtime.addresses.broker}{option}"
+    made = Runtime(runtime.settings, replace(runtime.addresses, broker=valkey))
     receive(made, "larder.enrich", "asked", [], {"pbi": {"title": "Tides"}})
     with broker.client_of(valkey) as client:
         assert "rag.queue.answerApps" in client.get("celery-task-meta-asked").decode()
         client.delete("celery-task-meta-asked")
-    url = f"{parts.addresses.broker}{option or '&ssl_cert_reqs=required'}"
+    url = f"{runtime.addresses.broker}{option or '&ssl_cert_reqs=required'}"
     app = Celery(broker=url, backend=url, set_as_current=False)
     assert app.send_task("larder.ask", queue="tls").result is None
     assert broker.connect_problem(url) == ""

@@ -15,7 +15,8 @@ from tests.conftest import Addresses
 from tests.fakes.trace_collector import TraceCollector
 from tests.ledger import of_connection
 from tests.workers.installed import installed, without_messages
-from workers import runtime, tasks
+from workers import runtime as runtimes
+from workers import tasks
 from workers.app.ingestion import sync
 from workers.app.ingestion.sync import configured_sources, start_run
 from workers.local import embedded
@@ -43,35 +44,35 @@ def collector() -> Iterator[TraceCollector]:
 
 
 @pytest.fixture
-def parts(
+def runtime(
     tmp_path: Path, addresses: Addresses, servers: embedded.Servers, collector: TraceCollector
 ) -> Iterator[Runtime]:
     for name in ("docs", "notes"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.md").write_text(f"# {name}\n\nA vessel longer than ninety metres.\n")
     with installed(tmp_path, addresses, servers, CONFIG.format(endpoint=collector.endpoint)) as made:
-        runtime.use(made)
+        runtimes.use(made)
         sync.register(made)
         yield made
     without_messages(servers)
 
 
-def read_all(parts: Runtime) -> list[list[str | int]]:
+def read_all(runtime: Runtime) -> list[list[str | int]]:
     """Open a run of each source and read it; what a message about all documents would carry."""
-    for one in configured_sources(parts.settings).values():
-        run = start_run(parts, one.tenant_id, one.id, trigger="manual")
+    for one in configured_sources(runtime.settings).values():
+        run = start_run(runtime, one.tenant_id, one.id, trigger="manual")
         assert run is not None
         tasks.sync(str(one.tenant_id), str(one.id), run)
-    with parts.database.tenant(parts.settings.tenant_id) as connection:
+    with runtime.database.tenant(runtime.settings.tenant_id) as connection:
         items = of_connection(connection).documents.values("id", "desired_version")
         return [Item(*row).to_json() for row in items]
 
 
 def test_a_message_with_documents_of_two_runs_is_a_span_in_the_trace_of_each(
-    parts: Runtime, collector: TraceCollector
+    runtime: Runtime, collector: TraceCollector
 ) -> None:
-    items = read_all(parts)
-    tasks.chunk(str(parts.settings.tenant_id), items)
+    items = read_all(runtime)
+    tasks.chunk(str(runtime.settings.tenant_id), items)
     tracing.flush()
     traces = collector.traces()
     assert (
@@ -84,10 +85,10 @@ def test_a_message_with_documents_of_two_runs_is_a_span_in_the_trace_of_each(
 
 
 def test_a_message_that_comes_again_goes_on_in_the_trace_of_its_run(
-    parts: Runtime, collector: TraceCollector
+    runtime: Runtime, collector: TraceCollector
 ) -> None:
     """Messages hold no context: one that the pump sends anew, or an older worker sent, is as good as the first."""
-    tenant, (item, _) = str(parts.settings.tenant_id), read_all(parts)
+    tenant, (item, _) = str(runtime.settings.tenant_id), read_all(runtime)
     tasks.chunk(tenant, [item])
     tasks.chunk(tenant, [item])
     tracing.flush()
@@ -96,19 +97,19 @@ def test_a_message_that_comes_again_goes_on_in_the_trace_of_its_run(
     assert once.links == again.links == frozenset()
 
 
-def test_a_source_that_is_read_already_begins_no_trace(parts: Runtime, collector: TraceCollector) -> None:
-    one = next(iter(configured_sources(parts.settings).values()))
-    assert start_run(parts, one.tenant_id, one.id, trigger="manual") is not None
-    assert start_run(parts, one.tenant_id, one.id, trigger="manual") is None
+def test_a_source_that_is_read_already_begins_no_trace(runtime: Runtime, collector: TraceCollector) -> None:
+    one = next(iter(configured_sources(runtime.settings).values()))
+    assert start_run(runtime, one.tenant_id, one.id, trigger="manual") is not None
+    assert start_run(runtime, one.tenant_id, one.id, trigger="manual") is None
     tracing.flush()
     assert [span.name for span in collector.spans()] == ["open run"]
 
 
-def test_work_goes_on_while_the_collector_is_away(parts: Runtime, collector: TraceCollector) -> None:
+def test_work_goes_on_while_the_collector_is_away(runtime: Runtime, collector: TraceCollector) -> None:
     collector.stop()
-    tasks.chunk(str(parts.settings.tenant_id), read_all(parts))
+    tasks.chunk(str(runtime.settings.tenant_id), read_all(runtime))
     tracing.flush()
-    with parts.database.tenant(parts.settings.tenant_id) as connection:
+    with runtime.database.tenant(runtime.settings.tenant_id) as connection:
         assert set(of_connection(connection).documents.values("stage")) == {"chunked"}
     collector.start()
 

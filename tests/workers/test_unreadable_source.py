@@ -33,12 +33,14 @@ def test_a_source_that_yields_nothing_is_a_warning_everywhere(
             fake.add_page("ENG", f"Page {n}", "<p>x</p>")
         fake.hide_restrictions = True
         config = CONFIG.format(base=fake.base, user=fake.email, token=fake.token)
-        with installed(tmp_path, addresses, servers, config) as parts:
-            sync.register(parts)
-            (one,) = sync_now.start(parts, sync_now.configured_sources_named(parts.settings, []), force=False)
-            assert sync.sync(parts, one.source.tenant_id, one.source.id, one.run.id)
-            found = status.status(parts)
-            (checked,) = operations.check(parts, [])
+        with installed(tmp_path, addresses, servers, config) as runtime:
+            sync.register(runtime)
+            (one,) = sync_now.start(
+                runtime, sync_now.configured_sources_named(runtime.settings, []), force=False
+            )
+            assert sync.sync(runtime, one.source.tenant_id, one.source.id, one.run.id)
+            found = status.status(runtime)
+            (checked,) = operations.check(runtime, [])
     (source,) = found["sources"]
     ((reason, count),) = source["left_out"].items()
     assert (source["documents"], count, source["last_run"]["left_out"]) == (0, 60, source["left_out"])

@@ -16,7 +16,7 @@ from tests.conftest import Addresses
 from tests.fakes.openai_server import KEY, FakeOpenAI
 from tests.ledger import of_connection
 from tests.workers.indexed import index
-from workers import runtime
+from workers import runtime as runtimes
 from workers.app.enrichment import job
 from workers.app.ingestion import sync
 from workers.app.search import retriever
@@ -47,7 +47,7 @@ def opened(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> I
 
     def build(section: str) -> Runtime:
         (tmp_path / "larder.yaml").write_text(CONFIG.format(tenant=tenant, section=section), encoding="utf-8")
-        where = runtime.Addresses(
+        where = runtimes.Addresses(
             database=addresses.app,
             control=addresses.control,
             admin=addresses.admin,
@@ -58,17 +58,17 @@ def opened(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> I
         return made[-1]
 
     yield build
-    for parts in made:
-        if parts.allowance.rate:
-            parts.allowance.rate.disconnect()
-        parts.database.close()
+    for runtime in made:
+        if runtime.allowance.rate:
+            runtime.allowance.rate.disconnect()
+        runtime.database.close()
     with redis.Redis.from_url(servers.broker_url) as broker:
         broker.delete("larder:embed", *broker.keys("larder:embed:*"))
 
 
-def counted(parts: Runtime) -> tuple[int, int]:
+def counted(runtime: Runtime) -> tuple[int, int]:
     """Calls and texts that the ledger knows of."""
-    with parts.database.tenant(parts.settings.tenant_id) as connection:
+    with runtime.database.tenant(runtime.settings.tenant_id) as connection:
         usage = of_connection(connection).usage()
     return sum(one["calls"] for one in usage), sum(one["texts"] for one in usage)
 
@@ -88,25 +88,25 @@ def test_a_paid_model_is_not_asked_before_the_first_job(opened: Open) -> None:
         index(first)
         before = len(service.requests())
         assert counted(first) == (before, service.usage.texts)
-        for parts in (first, opened(section)):
-            job.warm(parts)
+        for runtime in (first, opened(section)):
+            job.warm(runtime)
             assert len(service.requests()) == before
             assert counted(first) == (before, service.usage.texts)
 
 
 def test_a_model_of_our_own_has_run_before_the_first_job(opened: Open) -> None:
-    parts: Any = opened("{provider: hashing}")
+    runtime: Any = opened("{provider: hashing}")
     asked: list[str] = []
-    embed = parts.embedder.embed_query
+    embed = runtime.embedder.embed_query
 
     def noted(question: str) -> Any:
         asked.append(question)
         return embed(question)
 
-    parts.embedder.embed_query = noted
+    runtime.embedder.embed_query = noted
     before = counts()
-    job.warm(parts)
+    job.warm(runtime)
     assert asked == ["warm"], "without a document a search asks no model"
     assert counts() == before, "nobody asked"
-    retriever(parts, parts.settings.tenant_id).search(SearchRequest(text="tide"))
+    retriever(runtime, runtime.settings.tenant_id).search(SearchRequest(text="tide"))
     assert counts() != before

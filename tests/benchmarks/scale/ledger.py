@@ -20,7 +20,7 @@ from pipeline.ledger import Limits, due_work, runs
 from tests.benchmarks.corpus import Pages
 from tests.benchmarks.ledger_bench import LOOKED
 from tests.benchmarks.scale.clock import Took, each, measured
-from tests.pipeline.workshop import Workshop, document
+from tests.pipeline.source_ledger import SourceLedger, document
 from workers.app.status import status
 from workers.local import embedded
 from workers.runtime import Addresses, Runtime
@@ -100,8 +100,8 @@ class Backlog:
         self.owner.execute("set synchronous_commit = off")
         for statement in _FIRST.split(";\n"):
             self.owner.execute(statement)
-        self.shop = Workshop(self.database, uuid4(), uuid4())
-        self.shop.chunker = open_chunker(ChunkingOptions())
+        self.notes = SourceLedger(self.database, uuid4(), uuid4())
+        self.notes.chunker = open_chunker(ChunkingOptions())
         self.pages, self.read, self.waiting = Pages(), 0, 0
         self._index(1)  # makes the search index
         with self.database.control() as connection:
@@ -167,23 +167,23 @@ class Backlog:
         return self._index(FURTHER)
 
     def _index(self, documents: int) -> dict[str, Took]:
-        shop, first = self.shop, self.read
+        notes, first = self.notes, self.read
         self.read += documents
         texts = {
             f"page {n}": self.pages.page(n % 1000) + f"\n\nNumber {n}.\n" for n in range(first, self.read)
         }
-        with self.database.tenant(shop.tenant) as connection:
+        with self.database.tenant(notes.tenant) as connection:
             backend = connection.execute(text("select pg_backend_pid()")).scalar_one()
-        run, took = shop.open_run(), {}
-        indexer = shop.indexer()
+        run, took = notes.open_run(), {}
+        indexer = notes.indexer()
         with measured(backend) as took["admit"]:
-            shop.admit(*(document(name, body) for name, body in texts.items()), run=run)
-        todo = shop.items()
+            notes.admit(*(document(name, body) for name, body in texts.items()), run=run)
+        todo = notes.items()
         for name, step in (("chunk", indexer.chunk), ("embed", indexer.embed), ("upsert", indexer.upsert)):
             with measured(backend) as took[name]:
                 for start in range(0, len(todo), Limits().batch):
-                    step(shop.tenant, todo[start : start + Limits().batch])
-        shop.close_run(run)
+                    step(notes.tenant, todo[start : start + Limits().batch])
+        notes.close_run(run)
         return took
 
 

@@ -85,13 +85,13 @@ def test_a_sign_in_page_is_told(fake: FakeConfluence, code: int) -> None:
 def test_a_web_page_that_is_no_api_is_told() -> None:
     page = "<html><head><title>Welcome</title></head><body>Our shop</body></html>"
     with (
-        ScriptedServer(lambda _: Answer(body=page, content_type="text/html")) as shop,
+        ScriptedServer(lambda _: Answer(body=page, content_type="text/html")) as notes,
         confluence("server") as fake,
     ):
-        options = options_for(fake, base_url=shop.address)
-        access = type(options.access)(base_url=shop.address, product="Confluence")
+        options = options_for(fake, base_url=notes.address)
+        access = type(options.access)(base_url=notes.address, product="Confluence")
 
-        (found,) = _problems(fake, base_url=shop.address, access=access)
+        (found,) = _problems(fake, base_url=notes.address, access=access)
 
     assert "web page" in found.detail
     assert "baseUrl" in found.fix

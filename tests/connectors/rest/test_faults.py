@@ -16,8 +16,8 @@ from tests.connectors.rest.world import TICKETS, at, options_for, source_for
 from tests.connectors.worlds import Clock, SourceStore
 from tests.fakes.rest_service import TOKEN, FakeJira, FakeTickets
 from tests.fakes.server import Fault
+from tests.pipeline.source_ledger import SourceLedger
 from tests.pipeline.walked import sync
-from tests.pipeline.workshop import Workshop
 
 JSON = "application/json"
 ROUNDS: dict[str, tuple[Fault, type[LarderError]]] = {
@@ -62,9 +62,9 @@ def desk() -> Iterator[FakeTickets]:
 
 
 @pytest.fixture
-def shop(shared_database: Database) -> Workshop:
+def notes(shared_database: Database) -> SourceLedger:
     """A source of a new tenant in a real ledger."""
-    return Workshop(shared_database, uuid4(), uuid4())
+    return SourceLedger(shared_database, uuid4(), uuid4())
 
 
 def texts(store: SourceStore) -> dict[str, str]:
@@ -222,36 +222,36 @@ def test_a_position_that_is_none_is_an_error(desk: FakeTickets, position: Any) -
 
 
 def test_a_list_that_suddenly_shows_a_tenth_waits_for_a_person(
-    shared_database: Database, shop: Workshop
+    shared_database: Database, notes: SourceLedger
 ) -> None:
     with FakeTickets("cursor") as fake:
         for n in range(100):
             fake.add(f"<p>Text {n}.</p>")
-        sync(shop, source_for(fake))  # type: ignore[arg-type] # any source will do
+        sync(notes, source_for(fake))  # type: ignore[arg-type] # any source will do
         everything = dict(fake.records)
         for number in list(fake.records)[10:]:
             del fake.records[number]
 
         for _ in range(3):
-            row = sync(shop, source_for(fake), walk=True)  # type: ignore[arg-type]
+            row = sync(notes, source_for(fake), walk=True)  # type: ignore[arg-type]
             assert (row.hidden, row.deleted) == (0, 0)
-        assert shop.sources.one()["held"] == 90
-        assert len(shop.documents(hidden=False, deleted=False)) == 100
+        assert notes.sources.one()["held"] == 90
+        assert len(notes.documents(hidden=False, deleted=False)) == 100
 
         fake.records = everything
-        sync(shop, source_for(fake), walk=True)  # type: ignore[arg-type]
-        assert shop.sources.one()["held"] == 0
+        sync(notes, source_for(fake), walk=True)  # type: ignore[arg-type]
+        assert notes.sources.one()["held"] == 0
 
 
-def test_an_issue_that_moved_to_another_project_goes_under_its_old_key(shop: Workshop) -> None:
+def test_an_issue_that_moved_to_another_project_goes_under_its_old_key(notes: SourceLedger) -> None:
     with FakeJira() as fake:
         for _ in range(5):
             fake.add()
-        sync(shop, source_for(fake, preset="jira"))  # type: ignore[arg-type]
+        sync(notes, source_for(fake, preset="jira"))  # type: ignore[arg-type]
         fake.records["OPS-9"] = {**fake.records.pop("SHOP-2"), "key": "OPS-9"}
         fake.edit("OPS-9", "Moved.")
         for _ in range(2):
-            sync(shop, source_for(fake, preset="jira"), walk=True)  # type: ignore[arg-type]
+            sync(notes, source_for(fake, preset="jira"), walk=True)  # type: ignore[arg-type]
 
-        names = shop.documents.values("external_id", hidden=False, deleted=False)
+        names = notes.documents.values("external_id", hidden=False, deleted=False)
         assert names == ["OPS-9", "SHOP-1", "SHOP-3", "SHOP-4", "SHOP-5"]

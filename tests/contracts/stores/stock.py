@@ -14,7 +14,7 @@ from pipeline.search import term_statistics
 from pipeline.search.chunk_store import ChunkStore, open_index
 from pipeline.search.records import Replaced, Replacement, StoredDocument
 from tests.ledger import Ledger, of_tenant
-from tests.pipeline.stores.depot import Candidate, candidates, enter
+from tests.pipeline.stores.corpus import Candidate, candidates, enter
 
 DIMENSIONS = 384
 NOWHERE = UUID(int=0xD)

@@ -16,7 +16,7 @@ from pipeline.enrichment.enricher import Enricher
 from pipeline.enrichment.references import DocumentTexts
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.search import RetrievalOptions, Retriever
-from tests.pipeline.workshop import Workshop, document
+from tests.pipeline.source_ledger import SourceLedger, document
 from tests.step4_contract import complaints
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -113,33 +113,33 @@ PBI: Json = {
 }
 
 
-def stocked(shop: Workshop, *more: Document) -> Workshop:
+def stocked(notes: SourceLedger, *more: Document) -> SourceLedger:
     """The library, indexed with the product's own chunks."""
-    shop.chunker = open_chunker(ChunkingOptions(min_size=0, max_size=400, overlap=80))
-    shop.admit(*LIBRARY, *more)
-    shop.index()
-    return shop
+    notes.chunker = open_chunker(ChunkingOptions(min_size=0, max_size=400, overlap=80))
+    notes.admit(*LIBRARY, *more)
+    notes.index()
+    return notes
 
 
-def enricher(shop: Workshop, **changes: Any) -> Enricher:
-    retriever = Retriever(shop.database, shop.tenant, lambda _index: shop.embedder, RetrievalOptions())
+def enricher(notes: SourceLedger, **changes: Any) -> Enricher:
+    retriever = Retriever(notes.database, notes.tenant, lambda _index: notes.embedder, RetrievalOptions())
     plain: dict[str, Any] = {
         "search": retriever.search,
-        "texts": DocumentTexts(shop.database, shop.tenant),
+        "texts": DocumentTexts(notes.database, notes.tenant),
         "now": lambda: NOW,
     }
     return Enricher(**{**plain, **changes})
 
 
-def answer(shop: Workshop, pbi: Mapping[str, Any] | None = None, **wanted: Any) -> Json:
+def answer(notes: SourceLedger, pbi: Mapping[str, Any] | None = None, **wanted: Any) -> Json:
     """The context of a PBI as JSON, every quotation in it looked up."""
     request = EnrichmentRequest.from_json({"pbi": PBI if pbi is None else pbi, **wanted})
-    return checked(shop, enricher(shop).enrich(request))
+    return checked(notes, enricher(notes).enrich(request))
 
 
-def checked(shop: Workshop, context: EnrichedContext) -> Json:
+def checked(notes: SourceLedger, context: EnrichedContext) -> Json:
     """The answer, once it was seen to be what every answer is, over the chunks of the store."""
-    return sound(context, lambda chunk: chunk_text(shop, chunk))
+    return sound(context, lambda chunk: chunk_text(notes, chunk))
 
 
 def sound(context: EnrichedContext, text_of: Callable[[str], str]) -> Json:
@@ -223,10 +223,10 @@ def bare(quotation: str) -> str:
     return " ".join(quotation.removeprefix("… ").removesuffix(" …").split())
 
 
-def chunk_text(shop: Workshop, chunk: str) -> str:
+def chunk_text(notes: SourceLedger, chunk: str) -> str:
     """The text of a chunk on one line."""
     document_id, _, place = chunk.rpartition(":")
-    text = shop.chunks.one(document_id=UUID(document_id), ord=int(place))["content"]
+    text = notes.chunks.one(document_id=UUID(document_id), ord=int(place))["content"]
     return " ".join(text.split())
 
 

@@ -37,18 +37,18 @@ from tests.pipeline.enrichment.library import (
     work,
 )
 from tests.pipeline.enrichment.stock import Stock, hit
-from tests.pipeline.workshop import DIMENSIONS, Workshop
+from tests.pipeline.source_ledger import DIMENSIONS, SourceLedger
 
 Texts = Mapping[UUID, DocumentText]
 
 
 @pytest.fixture
-def library(shop: Workshop) -> Workshop:
-    return stocked(shop)
+def library(notes: SourceLedger) -> SourceLedger:
+    return stocked(notes)
 
 
 @pytest.mark.req("001-085", "001-086", "001-087", "001-088", "001-089", "001-090")
-def test_each_section_is_filled_from_its_own_kind_of_document(library: Workshop) -> None:
+def test_each_section_is_filled_from_its_own_kind_of_document(library: SourceLedger) -> None:
     found = answer(library)
     assert refs(found, "similar_work")[0] == "PBI-7"
     assert refs(found, "past_decisions") == ["adr/0001.md", "adr/0003.md"]
@@ -88,8 +88,8 @@ def test_a_link_leads_to_a_page_and_runs_nothing(url: str, link: str) -> None:
     assert found.link == link
 
 
-def test_similar_work_tells_what_was_learned_how_it_ended_and_how_old_it_is(shop: Workshop) -> None:
-    found = answer(stocked(shop))
+def test_similar_work_tells_what_was_learned_how_it_ended_and_how_old_it_is(notes: SourceLedger) -> None:
+    found = answer(stocked(notes))
     best = by_ref(found, "similar_work", "PBI-7")
     assert best["learnings"] == [
         "Streaming the rows kept the memory flat.",
@@ -99,15 +99,15 @@ def test_similar_work_tells_what_was_learned_how_it_ended_and_how_old_it_is(shop
     assert (best["updated_at"], best["age_days"]) == ("2026-05-01", 31)
 
 
-def test_work_that_was_given_up_says_so_with_the_last_comment(shop: Workshop) -> None:
-    found = answer(stocked(shop), {"title": "Import invoices of the old system, tax numbers too"})
+def test_work_that_was_given_up_says_so_with_the_last_comment(notes: SourceLedger) -> None:
+    found = answer(stocked(notes), {"title": "Import invoices of the old system, tax numbers too"})
     item = by_ref(found, "similar_work", "PBI-8")
     assert item["abandoned"]
     assert item["learnings"] == ["Given up: the old export has no tax numbers."]
 
 
-def test_decisions_come_with_status_and_day(shop: Workshop) -> None:
-    second, first = answer(stocked(shop))["past_decisions"]
+def test_decisions_come_with_status_and_day(notes: SourceLedger) -> None:
+    second, first = answer(stocked(notes))["past_decisions"]
     assert (first["status"], first["decided_at"], first["superseded_by"]) == ("accepted", "2025-04-02", None)
     assert (first["date"], first["assigned_architect"]) == ("2025-04-02", "Ann, Bob")
     assert first["decision"] == (
@@ -117,8 +117,8 @@ def test_decisions_come_with_status_and_day(shop: Workshop) -> None:
     assert (second["status"], second["superseded_by"]) == ("superseded", "ADR 3")
 
 
-def test_a_document_shows_the_passage_that_fits_and_not_its_beginning(shop: Workshop) -> None:
-    (guide,) = answer(stocked(shop))["technical_docs"]
+def test_a_document_shows_the_passage_that_fits_and_not_its_beginning(notes: SourceLedger) -> None:
+    (guide,) = answer(stocked(notes))["technical_docs"]
     assert guide["relevant_sections"] == [
         (
             "Encoding: A CSV of invoices is written as UTF-8 with a byte order mark, so that the spreadsheet of the tax"
@@ -138,97 +138,99 @@ def test_a_passage_is_at_most_200_characters_even_of_one_endless_sentence() -> N
     assert section.endswith(" …")
 
 
-def test_of_a_document_of_code_alone_nothing_is_quoted(shop: Workshop) -> None:
+def test_of_a_document_of_code_alone_nothing_is_quoted(notes: SourceLedger) -> None:
     code = manual("guides/code.md", "Export invoices", "```\nexport_invoices(csv=True)  # tax office\n```")
-    found = answer(stocked(shop, code))
+    found = answer(stocked(notes, code))
     assert "guides/code.md" not in refs(found, "technical_docs"), "nothing of it could be shown"
 
 
-def test_a_number_as_id_leaves_out_no_decision_or_manual_of_that_name(shop: Workshop) -> None:
+def test_a_number_as_id_leaves_out_no_decision_or_manual_of_that_name(notes: SourceLedger) -> None:
     pbi = {**PBI, "id": "guides/export.md"}
-    assert refs(answer(stocked(shop), pbi), "technical_docs") == ["guides/export.md"]
+    assert refs(answer(stocked(notes), pbi), "technical_docs") == ["guides/export.md"]
 
 
 def test_the_items_own_documents_are_found_by_id_in_every_source_and_among_work_items_alone(
-    shop: Workshop,
+    notes: SourceLedger,
 ) -> None:
-    stocked(shop)
-    texts = DocumentTexts(shop.database, shop.tenant)
-    assert list(texts.ids(("PBI-7", "nobody"))) == [shop.id("PBI-7")]
+    stocked(notes)
+    texts = DocumentTexts(notes.database, notes.tenant)
+    assert list(texts.ids(("PBI-7", "nobody"))) == [notes.id("PBI-7")]
     assert list(texts.ids(("adr/0003.md", "guides/export.md"))) == []
     assert list(texts.ids(())) == []
-    other = Workshop(shop.database, shop.tenant, shop.project, name="other notes")
+    other = SourceLedger(notes.database, notes.tenant, notes.project, name="other notes")
     other.admit(work("PBI-7", "Of another source", "Text."))
-    assert {*texts.ids(("PBI-7",))} == {shop.id("PBI-7"), other.id("PBI-7")}
+    assert {*texts.ids(("PBI-7",))} == {notes.id("PBI-7"), other.id("PBI-7")}
     assert list(texts.ids(("PBI-7",), (UUID(int=2),))) == []
-    assert len(texts.ids(("PBI-7",), (UUID(int=2), shop.project))) == 2
-    assert list(DocumentTexts(shop.database, UUID(int=1)).ids(("PBI-7",))) == []
+    assert len(texts.ids(("PBI-7",), (UUID(int=2), notes.project))) == 2
+    assert list(DocumentTexts(notes.database, UUID(int=1)).ids(("PBI-7",))) == []
 
 
 def test_an_item_of_another_run_with_its_id_is_similar_work_and_the_item_itself_is_not(
-    shop: Workshop,
+    notes: SourceLedger,
 ) -> None:
     """Each run numbers from PBI-001; ids that a tracker gave are of one item, whatever it is called by now."""
-    stocked(shop)
-    metadata = shop.row("PBI-7")["metadata"]
-    shop.set("PBI-7", metadata={**metadata, "pbi_id": "PBI-7"})
-    (found,) = (one for one in answer(shop)["similar_work"] if one["ref"] == "PBI-7")
+    stocked(notes)
+    metadata = notes.row("PBI-7")["metadata"]
+    notes.set("PBI-7", metadata={**metadata, "pbi_id": "PBI-7"})
+    (found,) = (one for one in answer(notes)["similar_work"] if one["ref"] == "PBI-7")
     same = {**PBI, "id": "PBI-7", "title": found["title"].upper()}
-    assert "PBI-7" not in refs(answer(shop, same), "similar_work")
+    assert "PBI-7" not in refs(answer(notes, same), "similar_work")
     other_run = {**PBI, "id": "PBI-7", "title": "Send invoices to the tax office as a file of values"}
-    assert "PBI-7" in refs(answer(shop, other_run), "similar_work")
-    assert "PBI-7" not in refs(answer(shop, other_run, exclude=["PBI-7"]), "similar_work")
+    assert "PBI-7" in refs(answer(notes, other_run), "similar_work")
+    assert "PBI-7" not in refs(answer(notes, other_run, exclude=["PBI-7"]), "similar_work")
     untitled = {"id": "PBI-7", "description": PBI["description"]}
     assert EnrichmentRequest.from_json({"pbi": untitled}).is_itself("PBI-7", found["title"])
-    shop.set("PBI-7", external_id="SHOP-7", metadata={**metadata, "pbi_id": "SHOP-7"})
-    assert "SHOP-7" not in refs(answer(shop, {**other_run, "id": "SHOP-7"}), "similar_work")
+    notes.set("PBI-7", external_id="SHOP-7", metadata={**metadata, "pbi_id": "SHOP-7"})
+    assert "SHOP-7" not in refs(answer(notes, {**other_run, "id": "SHOP-7"}), "similar_work")
 
 
-def test_excluded_documents_stay_out(shop: Workshop) -> None:
-    stocked(shop)
-    assert "PBI-7" not in refs(answer(shop, exclude=["PBI-7"]), "similar_work")
+def test_excluded_documents_stay_out(notes: SourceLedger) -> None:
+    stocked(notes)
+    assert "PBI-7" not in refs(answer(notes, exclude=["PBI-7"]), "similar_work")
 
 
-def test_the_numbers_of_a_request_hold_for_each_section_and_none_asks_for_nothing(shop: Workshop) -> None:
-    found = answer(stocked(shop), numbers={"similar_work": 1, "technical_docs": 0})
+def test_the_numbers_of_a_request_hold_for_each_section_and_none_asks_for_nothing(
+    notes: SourceLedger,
+) -> None:
+    found = answer(stocked(notes), numbers={"similar_work": 1, "technical_docs": 0})
     assert len(found["similar_work"]) == 1
     assert found["technical_docs"] == []
     assert len(found["past_decisions"]) == 2
 
 
-def test_source_types_narrow_all_sections(shop: Workshop) -> None:
-    found = answer(stocked(shop), filters={"sourceType": ["pbi"]})
+def test_source_types_narrow_all_sections(notes: SourceLedger) -> None:
+    found = answer(stocked(notes), filters={"sourceType": ["pbi"]})
     assert found["similar_work"]
     assert found["past_decisions"] == found["technical_docs"] == []
 
 
 @pytest.mark.req("002-009")
-def test_an_empty_store_gives_an_empty_answer(shop: Workshop) -> None:
-    found = answer(shop)
+def test_an_empty_store_gives_an_empty_answer(notes: SourceLedger) -> None:
+    found = answer(notes)
     assert not any(found[part] for part in found)
     assert prompt_block(found).startswith("Nothing in the knowledge base fits")
 
 
-def test_documents_are_read_with_one_statement_and_only_those_of_the_tenant(shop: Workshop) -> None:
-    stocked(shop)
-    texts = DocumentTexts(shop.database, shop.tenant).read(
-        [shop.id("PBI-7"), shop.id("adr/0003.md")], Filter()
+def test_documents_are_read_with_one_statement_and_only_those_of_the_tenant(notes: SourceLedger) -> None:
+    stocked(notes)
+    texts = DocumentTexts(notes.database, notes.tenant).read(
+        [notes.id("PBI-7"), notes.id("adr/0003.md")], Filter()
     )
     assert {t.external_id for t in texts.values()} == {"PBI-7", "adr/0003.md"}
-    assert [c.content for c in texts[shop.id("PBI-7")].chunks] == shop.contents("PBI-7")
-    assert texts[shop.id("PBI-7")].similarities == {}
-    stranger = DocumentTexts(shop.database, UUID(int=1))
-    assert stranger.read([shop.id("PBI-7")], Filter()) == {}
-    shop.set("PBI-7", hidden=True)
-    assert list(DocumentTexts(shop.database, shop.tenant).read([shop.id("PBI-7")], Filter())) == []
+    assert [c.content for c in texts[notes.id("PBI-7")].chunks] == notes.contents("PBI-7")
+    assert texts[notes.id("PBI-7")].similarities == {}
+    stranger = DocumentTexts(notes.database, UUID(int=1))
+    assert stranger.read([notes.id("PBI-7")], Filter()) == {}
+    notes.set("PBI-7", hidden=True)
+    assert list(DocumentTexts(notes.database, notes.tenant).read([notes.id("PBI-7")], Filter())) == []
 
 
-def test_the_chunks_of_a_document_are_compared_with_the_question(shop: Workshop) -> None:
-    stocked(shop)
-    texts, asked = DocumentTexts(shop.database, shop.tenant), [shop.id("guides/export.md")]
+def test_the_chunks_of_a_document_are_compared_with_the_question(notes: SourceLedger) -> None:
+    stocked(notes)
+    texts, asked = DocumentTexts(notes.database, notes.tenant), [notes.id("guides/export.md")]
     (guide,) = texts.read(asked, Filter()).values()
     for chunk in guide.chunks:
-        vector = embed_query_checked(shop.embedder, chunk.embedding_text)
+        vector = embed_query_checked(notes.embedder, chunk.embedding_text)
         (compared,) = texts.read(asked, Filter(), vector).values()
         assert compared.similarities[chunk.ord] == pytest.approx(1, abs=0.01)
         assert min(compared.similarities.values()) < 0.9
@@ -237,7 +239,7 @@ def test_the_chunks_of_a_document_are_compared_with_the_question(shop: Workshop)
     assert alone.similarities == {}
 
 
-def test_an_answer_shows_the_passages_nearest_to_the_question(library: Workshop) -> None:
+def test_an_answer_shows_the_passages_nearest_to_the_question(library: SourceLedger) -> None:
     vectors: list[Vectors] = []
 
     class Watched(DocumentTexts):
@@ -250,9 +252,9 @@ def test_an_answer_shows_the_passages_nearest_to_the_question(library: Workshop)
     assert [*map(list, vectors)] == [list(embed_query_checked(library.embedder, request.question))]
 
 
-def test_only_the_index_that_serves_is_read_while_another_is_filled(shop: Workshop) -> None:
-    stocked(shop)
-    before = DocumentTexts(shop.database, shop.tenant).read([shop.id("PBI-7")], Filter())
+def test_only_the_index_that_serves_is_read_while_another_is_filled(notes: SourceLedger) -> None:
+    stocked(notes)
+    before = DocumentTexts(notes.database, notes.tenant).read([notes.id("PBI-7")], Filter())
 
     def beside(connection: Connection) -> SearchIndex:
         return open_index(
@@ -264,14 +266,14 @@ def test_only_the_index_that_serves_is_read_while_another_is_filled(shop: Worksh
             pipeline="q",
         )
 
-    shop.admit(*LIBRARY, force=True)
-    shop.index(index=beside, model="other")
-    assert len(set(shop.chunks.values("index_id", document_id=shop.id("PBI-7")))) == 2
-    assert DocumentTexts(shop.database, shop.tenant).read([shop.id("PBI-7")], Filter()) == before
+    notes.admit(*LIBRARY, force=True)
+    notes.index(index=beside, model="other")
+    assert len(set(notes.chunks.values("index_id", document_id=notes.id("PBI-7")))) == 2
+    assert DocumentTexts(notes.database, notes.tenant).read([notes.id("PBI-7")], Filter()) == before
 
 
-def test_when_the_whole_texts_cannot_be_read_the_chunks_found_have_to_do(shop: Workshop) -> None:
-    stocked(shop)
+def test_when_the_whole_texts_cannot_be_read_the_chunks_found_have_to_do(notes: SourceLedger) -> None:
+    stocked(notes)
 
     class Away:
         def read(self, document_ids: Collection[UUID], *_: object) -> Texts:
@@ -283,7 +285,7 @@ def test_when_the_whole_texts_cannot_be_read_the_chunks_found_have_to_do(shop: W
         def kinship(self, likest: Sequence[Hit], hits: Iterable[Hit]) -> Mapping[UUID, float]:
             raise StoreUnavailable(f"no answer for {len(likest)} of {len([*hits])} hits")
 
-    found = checked(shop, enricher(shop, texts=Away()).enrich(EnrichmentRequest.from_json(PBI)))
+    found = checked(notes, enricher(notes, texts=Away()).enrich(EnrichmentRequest.from_json(PBI)))
     assert found["degradation_level"] == 2
     assert refs(found, "similar_work")[0] == "PBI-7"
     assert found["citations"]
@@ -338,13 +340,13 @@ def test_three_finished_items_tell_what_such_work_takes_beyond_those_shown() -> 
     }
 
 
-def test_the_library_of_these_tests_is_complete(shop: Workshop) -> None:
-    stocked(shop)
-    assert {d.external_id for d in LIBRARY} == {r["external_id"] for r in shop.documents()}
+def test_the_library_of_these_tests_is_complete(notes: SourceLedger) -> None:
+    stocked(notes)
+    assert {d.external_id for d in LIBRARY} == {r["external_id"] for r in notes.documents()}
 
 
 def test_a_record_that_its_tool_marked_as_superceded_names_the_one_in_force(
-    shop: Workshop, tmp_path: Path
+    notes: SourceLedger, tmp_path: Path
 ) -> None:
     record = "# {}\n\nDate: 2025-01-02\n\n## Status\n\n{}\n\n## Context\n\nInvoices.\n\n## Decision\n\n{}\n"
     old = record.format(
@@ -362,11 +364,11 @@ def test_a_record_that_its_tool_marked_as_superceded_names_the_one_in_force(
     options = MarkdownOptions(name="adr", type="markdown", paths=("*.md",), root=tmp_path)
     rules = DecisionRules(paths=("*.md",))
     source = open_source(options.with_context(SourceContext(decisions=rules)))
-    shop.admit(*(document for page in source.pages(None) for document in page.documents))
-    shop.index()
+    notes.admit(*(document for page in source.pages(None) for document in page.documents))
+    notes.index()
     pbi = {"title": "Export of invoices as CSV by mail", "description": "Export invoices as CSV by mail."}
 
-    second, first = answer(shop, pbi)["past_decisions"]
+    second, first = answer(notes, pbi)["past_decisions"]
 
     assert (first["ref"], first["status"]) == ("0005-stream.md", "accepted")
     assert (second["ref"], second["status"]) == ("0004-mail.md", "superseded")
@@ -374,7 +376,7 @@ def test_a_record_that_its_tool_marked_as_superceded_names_the_one_in_force(
 
 
 def test_a_task_in_markdown_is_similar_work_by_its_id_with_what_it_taught(
-    shop: Workshop, tmp_path: Path
+    notes: SourceLedger, tmp_path: Path
 ) -> None:
     head = "---\nid: {}\ntitle: {}\nstatus: Done\nassignee: @wren\ncreated_date: '2025-03-04'\nlabels: [mooring]\n{}---\n"
     text = (
@@ -391,14 +393,14 @@ def test_a_task_in_markdown_is_similar_work_by_its_id_with_what_it_taught(
             head.format(item_id, title, more) + text, encoding="utf-8"
         )
     source = open_source(MarkdownOptions(name="tasks", type="markdown", paths=("*.md",), root=tmp_path))
-    shop.admit(*(document for page in source.pages(None) for document in page.documents))
-    shop.index()
+    notes.admit(*(document for page in source.pages(None) for document in page.documents))
+    notes.index()
     pbi = {
         "title": "Warn the mooring crew of swell",
         "description": "Warn when the swell at the berth rises.",
     }
 
-    made = answer(shop, pbi)
+    made = answer(notes, pbi)
 
     similar = {one["ref"]: one for one in made["similar_work"]}
     assert {"TASK-12", "TASK-30"} <= set(similar)
@@ -406,4 +408,4 @@ def test_a_task_in_markdown_is_similar_work_by_its_id_with_what_it_taught(
     assert similar["TASK-12"]["status"] == "Done"
     assert similar["TASK-30"]["duplicate_of"] == "TASK-12"
     assert "TASK-12" in [one["ref"] for one in made["likely_duplicates"]]
-    assert answer(shop, {**pbi, "id": "TASK-12"})["similar_work"][0]["ref"] != "TASK-12"
+    assert answer(notes, {**pbi, "id": "TASK-12"})["similar_work"][0]["ref"] != "TASK-12"

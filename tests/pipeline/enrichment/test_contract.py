@@ -16,7 +16,7 @@ from pipeline.errors import LarderError, RequestRejected
 from pipeline.step4 import EnrichContextStep
 from tests.pipeline.enrichment.everything import EVERYTHING
 from tests.pipeline.enrichment.library import answer, stocked
-from tests.pipeline.workshop import Workshop
+from tests.pipeline.source_ledger import SourceLedger
 from tests.step4_contract import SCHEMA, TYPES, complaints, objects, schema, written
 from tests.typescript import declarations
 
@@ -48,8 +48,8 @@ def test_an_answer_that_has_everything_has_every_key_of_the_contract() -> None:
     assert _unwritten(EVERYTHING, PUBLISHED["$defs"]["EnrichedContext"], "context") == ["context.error"]
 
 
-def test_answers_of_a_real_search_keep_the_contract(shop: Workshop) -> None:
-    found = answer(stocked(shop))
+def test_answers_of_a_real_search_keep_the_contract(notes: SourceLedger) -> None:
+    found = answer(stocked(notes))
     assert found["similar_work"]
     assert found["past_decisions"]
     assert found["suggestions"]

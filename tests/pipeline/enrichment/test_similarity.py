@@ -35,7 +35,7 @@ from tests.pipeline.enrichment.library import (
     work,
 )
 from tests.pipeline.enrichment.stock import FAR, MINILM, SAME, Stock, explained, hit
-from tests.pipeline.workshop import MODEL, Workshop
+from tests.pipeline.source_ledger import MODEL, SourceLedger
 
 SAMPLE = Path(__file__).resolve().parents[3] / "deploy/sample"
 COFFEE = {
@@ -58,9 +58,9 @@ KINDS = pytest.mark.parametrize("kind", list(Kind))
     ],
 )
 def test_own_is_what_has_the_items_id_or_one_that_the_request_calls_its_own(
-    shop: Workshop, pbi: Json, wanted: Json
+    notes: SourceLedger, pbi: Json, wanted: Json
 ) -> None:
-    found = answer(stocked(shop), pbi, **wanted)
+    found = answer(stocked(notes), pbi, **wanted)
     assert "PBI-7" not in refs(found, "similar_work")
     assert found["likely_duplicates"] == []
     assert "PBI-7" not in str(found["suggestions"])
@@ -77,22 +77,24 @@ def test_own_is_known_by_the_id_of_its_source_too(own: Json, left: list[str]) ->
     assert refs(Stock(hits).answer({"title": "Export"}, exclude=["D-2", "D-1"]), "similar_work") == []
 
 
-def test_items_filed_again_word_for_word_are_shown_and_flagged(shop: Workshop) -> None:
+def test_items_filed_again_word_for_word_are_shown_and_flagged(notes: SourceLedger) -> None:
     items = list(read(SAMPLE)[0].values())
-    stocked(shop, *items)
+    stocked(notes, *items)
     every = [d for d in [*items, *LIBRARY] if d.kind is Kind.WORK][:20]
     assert len(every) == 20
     for n, document in enumerate(every):
         title, _, text = document.text.removeprefix("# ").partition("\n")
         assert title == document.title
-        found = answer(shop, {"id": f"NEW-{n}", "title": title, "description": text})
+        found = answer(notes, {"id": f"NEW-{n}", "title": title, "description": text})
         assert refs(found, "similar_work")[0] == document.external_id
         assert refs(found, "likely_duplicates") == [document.external_id]
 
 
-def test_an_item_of_the_same_title_and_another_text_is_shown_as_a_likely_duplicate(shop: Workshop) -> None:
+def test_an_item_of_the_same_title_and_another_text_is_shown_as_a_likely_duplicate(
+    notes: SourceLedger,
+) -> None:
     found = answer(
-        stocked(shop), {"id": "N", "title": "Export invoices as csv", "description": "Of invoices."}
+        stocked(notes), {"id": "N", "title": "Export invoices as csv", "description": "Of invoices."}
     )
     assert refs(found, "likely_duplicates") == ["PBI-7"]
     (check,) = [s for s in found["suggestion_details"] if s["kind"] == "duplicate"]
@@ -101,7 +103,7 @@ def test_an_item_of_the_same_title_and_another_text_is_shown_as_a_likely_duplica
     )
 
 
-def test_work_that_was_closed_as_a_duplicate_names_its_master(shop: Workshop) -> None:
+def test_work_that_was_closed_as_a_duplicate_names_its_master(notes: SourceLedger) -> None:
     closed = work(
         "PBI-71",
         "Export of invoices as CSV for the tax office",
@@ -110,7 +112,7 @@ def test_work_that_was_closed_as_a_duplicate_names_its_master(shop: Workshop) ->
         resolution="Duplicate",
         duplicate_of="PBI-7",
     )
-    found = answer(stocked(shop, closed), {**PBI, "title": closed.title})
+    found = answer(stocked(notes, closed), {**PBI, "title": closed.title})
     item = by_ref(found, "similar_work", "PBI-71")
     assert (item["duplicate_of"], item["abandoned"]) == ("PBI-7", False)
     assert by_ref(found, "likely_duplicates", "PBI-71")["duplicate_of"] == "PBI-7"
@@ -131,9 +133,9 @@ def test_the_items_own_document_found_in_a_cache_keeps_no_other_out() -> None:
 # What is worth showing ------------------------------------------------------------------------------
 
 
-def without_vectors(shop: Workshop) -> Enricher:
+def without_vectors(notes: SourceLedger) -> Enricher:
     """An enricher while no embedder answers."""
-    real = enricher(shop).search
+    real = enricher(notes).search
 
     def search(request: SearchRequest) -> SearchResults:
         found = real(request)
@@ -144,25 +146,25 @@ def without_vectors(shop: Workshop) -> Enricher:
         ]
         return replace(found, hits=hits, degradation_level=3)
 
-    return enricher(shop, search=search)
+    return enricher(notes, search=search)
 
 
 @pytest.mark.parametrize("level", [0, 3])
-def test_an_item_that_is_like_nothing_gets_nothing(shop: Workshop, level: int) -> None:
-    enriching = without_vectors(stocked(shop)) if level else enricher(stocked(shop))
+def test_an_item_that_is_like_nothing_gets_nothing(notes: SourceLedger, level: int) -> None:
+    enriching = without_vectors(stocked(notes)) if level else enricher(stocked(notes))
     request = EnrichmentRequest.from_json({"pbi": COFFEE})
     asked = SearchRequest(text=request.question, filter=Filter(kinds=(Kind.WORK,)), explain=True)
     assert enriching.search(asked).hits, "there is something to turn down"
-    found = checked(shop, enriching.enrich(request))
+    found = checked(notes, enriching.enrich(request))
     assert found["degradation_level"] == level
     parts = ("similar_work", "past_decisions", "technical_docs", "suggestions", "risk_hints", "citations")
     assert [part for part in (*parts, "likely_duplicates") if found[part]] == []
     assert found["effort_of_similar"] is None
 
 
-def test_without_an_embedder_likeness_is_that_of_words(shop: Workshop) -> None:
+def test_without_an_embedder_likeness_is_that_of_words(notes: SourceLedger) -> None:
     request = EnrichmentRequest.from_json({"pbi": PBI})
-    found = checked(shop, without_vectors(stocked(shop)).enrich(request))
+    found = checked(notes, without_vectors(stocked(notes)).enrich(request))
     assert refs(found, "similar_work") == ["PBI-7"]
     assert found["similar_work"][0]["similarity_by"] == "words"
     assert found["likely_duplicates"] == []
@@ -229,16 +231,16 @@ def test_copies_of_one_text_are_one_line_that_names_the_current_one(kind: Kind) 
     ) == [1, 2]
 
 
-def test_likeness_to_others_is_read_of_the_store(shop: Workshop) -> None:
+def test_likeness_to_others_is_read_of_the_store(notes: SourceLedger) -> None:
     request = SearchRequest(text="export invoices", k=CANDIDATES, explain=True)
-    hits = enricher(stocked(shop)).search(request).hits
+    hits = enricher(stocked(notes)).search(request).hits
     two = likest(hits, stems("export invoices"))
-    kin = enricher(shop).texts.kinship(two, hits)
+    kin = enricher(notes).texts.kinship(two, hits)
     assert kin[two[0].document.id] == kin[two[1].document.id] == max(kin[one.document.id] for one in two)
     assert {*kin} == {one.document.id for one in hits}
     assert len({*kin.values()}) > 1
     assert all(-1 <= value < 0.9999 for value in kin.values()), "none is compared with itself"
-    assert enricher(shop).texts.kinship(two[:1], hits) == {}
+    assert enricher(notes).texts.kinship(two[:1], hits) == {}
 
 
 @KINDS

@@ -18,7 +18,7 @@ from pipeline.enrichment.text import stems
 from pipeline.search import Hit
 from tests.pipeline.enrichment.library import PBI, answer, by_ref, decision, stocked
 from tests.pipeline.enrichment.stock import MINILM, SAME, Stock, explained, hit
-from tests.pipeline.workshop import MODEL, Workshop
+from tests.pipeline.source_ledger import MODEL, SourceLedger
 
 ASKED = "## Acceptance criteria\n\n"
 
@@ -37,16 +37,16 @@ def near(n: int = 1, text: str = "Exports.", **facts: Any) -> Hit:
 
 
 def test_the_criterion_that_fits_best_of_those_that_a_finished_item_had_and_this_one_lacks(
-    shop: Workshop,
+    notes: SourceLedger,
 ) -> None:
-    stocked(shop)
-    (text,) = suggested(answer(shop), "acceptance_criterion")
+    stocked(notes)
+    (text,) = suggested(answer(notes), "acceptance_criterion")
     assert text == (
         "Add what “Export invoices as CSV” (PBI-7, Done) asked for and this item lacks: “The export finishes within two"
         " minutes for 50,000 invoices”"
     )
     had = {**PBI, "acceptance_criteria": ["An export of 50,000 invoices finishes within 2 minutes"]}
-    assert not any("50,000" in text for text in suggested(answer(shop, had), "acceptance_criterion"))
+    assert not any("50,000" in text for text in suggested(answer(notes, had), "acceptance_criterion"))
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,10 @@ def test_all_criteria_of_a_long_item_are_known_when_one_is_suggested() -> None:
 # Duplicates -----------------------------------------------------------------------------------------
 
 
-def test_a_duplicate_that_was_given_up_covers_nothing(shop: Workshop) -> None:
-    found = answer(stocked(shop), {"title": "Import invoices of the old system", "description": "Once more."})
+def test_a_duplicate_that_was_given_up_covers_nothing(notes: SourceLedger) -> None:
+    found = answer(
+        stocked(notes), {"title": "Import invoices of the old system", "description": "Once more."}
+    )
     (check,) = suggested(found, "duplicate")
     assert check.startswith("Ask why “Import invoices of the old system” (PBI-8, Won't fix) was not done: ")
     assert suggested(found, "risk") == [], "the same is not said twice"
@@ -182,10 +184,10 @@ def test_a_document_that_describes_what_the_item_asks_for_may_be_it() -> None:
 @pytest.mark.parametrize(
     ("facts", "status"), [({"decision_status": "proposed"}, "proposed"), ({}, "unknown")]
 )
-def test_a_proposal_binds_nobody(shop: Workshop, facts: dict[str, str], status: str) -> None:
+def test_a_proposal_binds_nobody(notes: SourceLedger, facts: dict[str, str], status: str) -> None:
     text = "## Decision\n\nAs a billing clerk I want a CSV export of invoices for the tax office. A spreadsheet opens it."
-    stocked(shop, decision("adr/8.md", "ADR 8: Export invoices as CSV for the tax office", text, **facts))
-    found = answer(shop)
+    stocked(notes, decision("adr/8.md", "ADR 8: Export invoices as CSV for the tax office", text, **facts))
+    found = answer(notes)
     assert by_ref(found, "past_decisions", "adr/8.md")["status"] == status
     assert not any("ADR 8" in text for text in found["suggestions"])
 

@@ -23,8 +23,8 @@ from pipeline.ledger import (
 from pipeline.ledger.search_indexes import IndexedDocument
 from tests.ledger import ago
 from tests.pipeline.ledger.conftest import Others
-from tests.pipeline.shelf import Shelf
-from tests.pipeline.workshop import Workshop, document, paragraphs
+from tests.pipeline.second_index import SecondIndex
+from tests.pipeline.source_ledger import SourceLedger, document, paragraphs
 
 
 def as_they_lie(connection: Connection) -> None:
@@ -33,37 +33,39 @@ def as_they_lie(connection: Connection) -> None:
         connection.execute(text(f"set local enable_{kind} = off"))
 
 
-def clear_all(shop: Workshop) -> None:
+def clear_all(notes: SourceLedger) -> None:
     """What `larder clear` of everything does."""
-    with shop.database.tenant(shop.tenant) as connection:
+    with notes.database.tenant(notes.tenant) as connection:
         documents.clear(connection, None)
 
 
 OF_INDEX = "where index_id = :i and document_id = :id"
 
 
-def shelved(alone: Workshop) -> tuple[Shelf, list[UUID]]:
+def shelved(alone: SourceLedger) -> tuple[SecondIndex, list[UUID]]:
     """A second index, and in order the ids of three documents that it lacks."""
     alone.admit(*(document(name) for name in "abc"))
     alone.index()
-    shelf = Shelf(alone)
-    assert shelf.due()
-    return shelf, sorted(alone.id(name) for name in "abc")
+    second_index = SecondIndex(alone)
+    assert second_index.due()
+    return second_index, sorted(alone.id(name) for name in "abc")
 
 
-def written_last_first(alone: Workshop, shelf: Shelf, ids: list[UUID], **change: Any) -> None:
+def written_last_first(
+    alone: SourceLedger, second_index: SecondIndex, ids: list[UUID], **change: Any
+) -> None:
     """Update what is noted of three documents for an index, so that they lie in another order than that of their ids."""
     for one in (ids[2], ids[0], ids[1]):
-        alone.indexed.set({"index_id": shelf.index.id, "document_id": one}, **change)
+        alone.indexed.set({"index_id": second_index.index.id, "document_id": one}, **change)
 
 
 @pytest.mark.parametrize("how", ["removed", "cleared"])
 def test_removing_documents_beside_a_worker_that_fills_them_is_no_deadlock(
-    alone: Workshop, others: Others, how: str
+    alone: SourceLedger, others: Others, how: str
 ) -> None:
-    shelf, ids = shelved(alone)
-    claim = shelf.claim(ids)
-    written_last_first(alone, shelf, ids, attempts=0)
+    second_index, ids = shelved(alone)
+    claim = second_index.claim(ids)
+    written_last_first(alone, second_index, ids, attempts=0)
 
     def fill() -> list[UUID]:
         with alone.database.tenant(alone.tenant) as connection:
@@ -79,7 +81,7 @@ def test_removing_documents_beside_a_worker_that_fills_them_is_no_deadlock(
 
     with alone.database.tenant(alone.tenant) as connection:
         held = text(f"select from index_document {OF_INDEX} for update")
-        connection.execute(held, {"i": shelf.index.id, "id": ids[1]})
+        connection.execute(held, {"i": second_index.index.id, "id": ids[1]})
         filled = others.begin(fill)
         removed = others.begin(remove, waiting=2)
     assert filled.result(30) == ids
@@ -88,10 +90,10 @@ def test_removing_documents_beside_a_worker_that_fills_them_is_no_deadlock(
 
 
 def test_replaying_what_was_given_up_on_for_an_index_beside_a_worker_is_no_deadlock(
-    alone: Workshop, others: Others
+    alone: SourceLedger, others: Others
 ) -> None:
-    shelf, ids = shelved(alone)
-    written_last_first(alone, shelf, ids, dead_version=1)
+    second_index, ids = shelved(alone)
+    written_last_first(alone, second_index, ids, dead_version=1)
 
     def index_anew() -> None:
         with alone.database.tenant(alone.tenant) as connection:
@@ -105,7 +107,7 @@ def test_replaying_what_was_given_up_on_for_an_index_beside_a_worker_is_no_deadl
     alone.documents.set(indexed_version=2)
     with alone.database.tenant(alone.tenant) as connection:
         held = text(f"select from index_document {OF_INDEX} for update")
-        connection.execute(held, {"i": shelf.index.id, "id": ids[1]})
+        connection.execute(held, {"i": second_index.index.id, "id": ids[1]})
         indexed = others.begin(index_anew)
         replayed = others.begin(replay, waiting=2)
     indexed.result(30)
@@ -113,7 +115,7 @@ def test_replaying_what_was_given_up_on_for_an_index_beside_a_worker_is_no_deadl
 
 
 def test_taking_back_that_messages_were_sent_beside_a_worker_is_no_deadlock(
-    alone: Workshop, others: Others
+    alone: SourceLedger, others: Others
 ) -> None:
     first_, second, last = sorted("abc", key=alone.id)
     alone.admit(*(document(name) for name in "abc"))
@@ -139,12 +141,14 @@ def test_taking_back_that_messages_were_sent_beside_a_worker_is_no_deadlock(
     assert set(alone.documents.values("enqueued_at")) == {None}
 
 
-def sources_named(alone: Workshop, *names: str) -> list[str]:
+def sources_named(alone: SourceLedger, *names: str) -> list[str]:
     """Sources in the order of their ids."""
-    return sorted(names, key=lambda name: Workshop(alone.database, alone.tenant, alone.project, name).source)
+    return sorted(
+        names, key=lambda name: SourceLedger(alone.database, alone.tenant, alone.project, name).source
+    )
 
 
-def test_registering_sources_beside_a_clear_is_no_deadlock(alone: Workshop, others: Others) -> None:
+def test_registering_sources_beside_a_clear_is_no_deadlock(alone: SourceLedger, others: Others) -> None:
     names = sources_named(alone, *"abc")
 
     def register() -> None:
@@ -160,7 +164,7 @@ def test_registering_sources_beside_a_clear_is_no_deadlock(alone: Workshop, othe
     registered.result(30)
 
 
-def test_trimming_the_cache_beside_a_clear_is_no_deadlock(alone: Workshop, others: Others) -> None:
+def test_trimming_the_cache_beside_a_clear_is_no_deadlock(alone: SourceLedger, others: Others) -> None:
     alone.admit(document("a", paragraphs(3)))
     alone.index()
     hashes = [row["hash"] for row in alone.sql("select hash from embedding_cache order by ctid")]
@@ -183,7 +187,7 @@ def test_trimming_the_cache_beside_a_clear_is_no_deadlock(alone: Workshop, other
 
 @pytest.mark.parametrize("kept", [(), (2,)])
 def test_retiring_sources_beside_a_clear_is_no_deadlock(
-    alone: Workshop, others: Others, kept: tuple[int, ...]
+    alone: SourceLedger, others: Others, kept: tuple[int, ...]
 ) -> None:
     names = sources_named(alone, *"abc")
     ids = [alone.registration(name).id for name in names]
@@ -206,7 +210,7 @@ def test_retiring_sources_beside_a_clear_is_no_deadlock(
 
 
 def test_the_pump_beside_sources_that_are_configured_anew_is_no_deadlock(
-    alone: Workshop, others: Others
+    alone: SourceLedger, others: Others
 ) -> None:
     names = sources_named(alone, *"abc")
     of = {name: alone.registration(name, config_hash="c2") for name in names}
@@ -235,7 +239,7 @@ def test_the_pump_beside_sources_that_are_configured_anew_is_no_deadlock(
     assert pumped.result(30) == 1, "the one that nobody held"
 
 
-def test_closing_runs_beside_a_clear_is_no_deadlock(alone: Workshop, others: Others) -> None:
+def test_closing_runs_beside_a_clear_is_no_deadlock(alone: SourceLedger, others: Others) -> None:
     names = sources_named(alone, "a", "b")
     for name in names:
         with alone.database.tenant(alone.tenant) as connection:
@@ -254,7 +258,9 @@ def test_closing_runs_beside_a_clear_is_no_deadlock(alone: Workshop, others: Oth
     assert (alone.run(first_).state, alone.run(second).state) == ("failed", "finished")
 
 
-def test_a_walk_that_hides_and_shows_beside_a_worker_is_no_deadlock(alone: Workshop, others: Others) -> None:
+def test_a_walk_that_hides_and_shows_beside_a_worker_is_no_deadlock(
+    alone: SourceLedger, others: Others
+) -> None:
     _, second = sorted("ab", key=alone.id)
     alone.admit(document("a"), document("b"))
     alone.set(second, hidden=True)
@@ -279,21 +285,25 @@ def test_a_walk_that_hides_and_shows_beside_a_worker_is_no_deadlock(alone: Works
     assert worked.result(30) == claimed.ids
 
 
-def test_a_letter_about_a_fill_is_settled_by_two_without_a_deadlock(alone: Workshop, others: Others) -> None:
+def test_a_letter_about_a_fill_is_settled_by_two_without_a_deadlock(
+    alone: SourceLedger, others: Others
+) -> None:
     alone.admit(document("a"))
     alone.index()
-    shelf = Shelf(alone)
-    assert shelf.due()
-    alone.add_letter(stage="fill", reason="", attempts=1, index_id=shelf.index.id)
+    second_index = SecondIndex(alone)
+    assert second_index.due()
+    alone.add_letter(stage="fill", reason="", attempts=1, index_id=second_index.index.id)
     alone.admit(document("a", "New words."))
-    claim = shelf.claim([alone.id("a")])
+    claim = second_index.claim([alone.id("a")])
     others.gate("before update on dead_letter for each row")
     indexed = others.begin(alone.index)
 
     def fill() -> None:
         with alone.database.tenant(alone.tenant) as connection:
             assert work.still_ours(connection, claim) == claim.ids
-            shelf.finish(connection, claim, [IndexedDocument(document_id=claim.ids[0], version=1, chunks=0)])
+            second_index.finish(
+                connection, claim, [IndexedDocument(document_id=claim.ids[0], version=1, chunks=0)]
+            )
 
     filled = others.begin(fill, waiting=2)
     others.open()

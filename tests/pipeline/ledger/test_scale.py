@@ -17,8 +17,8 @@ from pipeline.ledger import Limits, admission, due_work, overview, runs, search_
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import indexes
 from tests.ledger import Ledger, ago, of_connection
-from tests.pipeline.shelf import LIMITS, Shelf
-from tests.pipeline.workshop import Workshop, document, problem
+from tests.pipeline.second_index import LIMITS, SecondIndex
+from tests.pipeline.source_ledger import SourceLedger, document, problem
 
 MANY = 3000
 WIDE = ("document", "run_item", "index_document")
@@ -26,17 +26,17 @@ WIDE = ("document", "run_item", "index_document")
 
 
 @pytest.fixture
-def shop(database: Database) -> Workshop:
-    return Workshop(database, uuid4(), uuid4())
+def notes(database: Database) -> SourceLedger:
+    return SourceLedger(database, uuid4(), uuid4())
 
 
 @pytest.fixture
-def crowded(shop: Workshop, omniscient: psycopg.Connection[Any]) -> Workshop:
-    """A workshop with many documents in two indexes, each in a run, half of them waiting."""
-    run = shop.open_run()
-    shop.admit(document("first"), run=run)
-    shop.index()
-    Shelf(shop)
+def crowded(notes: SourceLedger, omniscient: psycopg.Connection[Any]) -> SourceLedger:
+    """A source with many documents in two indexes, each in a run, half of them waiting."""
+    run = notes.open_run()
+    notes.admit(document("first"), run=run)
+    notes.index()
+    SecondIndex(notes)
     omniscient.execute(
         """
         insert into document (id, tenant_id, source_id, project_id, external_id, source_type, kind, title, metadata,
@@ -59,7 +59,7 @@ def crowded(shop: Workshop, omniscient: psycopg.Connection[Any]) -> Workshop:
             select tenant_id, i.id, d.id, 1, 2 from document d, search_index i where d.state = 'done'
             on conflict do nothing""")
     omniscient.execute("vacuum analyze")
-    return shop
+    return notes
 
 
 def build_due(connection: Connection) -> object:
@@ -88,7 +88,7 @@ LOOKS: dict[str, Callable[[Connection], object]] = {
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_a_look_reads_no_table_of_documents_whole(crowded: Workshop, look: str) -> None:
+def test_a_look_reads_no_table_of_documents_whole(crowded: SourceLedger, look: str) -> None:
     asked: list[tuple[str, Any]] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, values: Any, *_: Any) -> None:
@@ -124,19 +124,19 @@ def rows_read(node: dict[str, Any]) -> float:
 
 
 def test_what_follows_a_first_page_is_planned_by_what_came(
-    shop: Workshop, omniscient: psycopg.Connection[Any]
+    notes: SourceLedger, omniscient: psycopg.Connection[Any]
 ) -> None:
     omniscient.execute("alter table document set (autovacuum_enabled = off)")
-    shop.admit(*(document(f"page {n}", "The text.") for n in range(600)), run=shop.open_run())
+    notes.admit(*(document(f"page {n}", "The text.") for n in range(600)), run=notes.open_run())
     held = text(f"explain {work.ACTIVE.lock}")
 
     def plan() -> str:
-        values = {"ids": [shop.id(f"page {n}") for n in range(32)], "token": uuid4()}
-        with shop.database.tenant(shop.tenant) as connection:
+        values = {"ids": [notes.id(f"page {n}") for n in range(32)], "token": uuid4()}
+        with notes.database.tenant(notes.tenant) as connection:
             return "\n".join(connection.execute(held, values).scalars())
 
     assert "document_pkey" not in plan(), "it reads all rows of the tenant"
-    with shop.database.control() as connection:
+    with notes.database.control() as connection:
         due_work.pump_once(connection, Limits())
     assert "document_pkey" in plan()
 
@@ -162,74 +162,74 @@ def kept_figures(sql: psycopg.Connection[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def test_figures_are_those_of_the_rows_whatever_happens_to_them(
-    shop: Workshop, omniscient: psycopg.Connection[Any], ledger: Ledger
+    notes: SourceLedger, omniscient: psycopg.Connection[Any], ledger: Ledger
 ) -> None:
     def agree() -> None:
         assert kept_figures(omniscient) == true_figures(omniscient)
-        with shop.database.control() as connection:
+        with notes.database.control() as connection:
             runs.compact_counts(connection)
         assert kept_figures(omniscient) == true_figures(omniscient)
 
-    run = shop.open_run()
-    shop.admit(*(document(name, f"The text of {name}.") for name in "abcdef"), run=run)
+    run = notes.open_run()
+    notes.admit(*(document(name, f"The text of {name}.") for name in "abcdef"), run=run)
     agree()
-    shop.index()
+    notes.index()
     agree()
-    shop.admit(document("a", "edited"), run=shop.open_run())
-    shop.set("b", hidden=True)
-    shop.set("c", state="dead")
-    shop.admit_page(Page(cursor={}, deleted=("d",)))
+    notes.admit(document("a", "edited"), run=notes.open_run())
+    notes.set("b", hidden=True)
+    notes.set("c", state="dead")
+    notes.admit_page(Page(cursor={}, deleted=("d",)))
     agree()
     for name in ("a", "d", "e"):
         ledger.documents.clear(name)
     ledger.runs.clear(run)
     agree()
     assert omniscient.execute("select count(*) from run_count where run_id = %s", (run,)).fetchone() == (0,)
-    with shop.database.control() as connection:
+    with notes.database.control() as connection:
         of_connection(connection).documents.clear()
     agree()
 
 
-def test_an_index_gets_what_became_searchable_without_another_look_at_all(shop: Workshop) -> None:
-    shop.admit(document("a", "one"), document("b", "two"))
-    shop.index()
-    shelf = Shelf(shop)
-    shelf.fill()
-    assert shelf.due() == []
-    assert shop.indexes.one(status="building")["walked_at"] is not None
-    shop.admit(document("b", "three"), document("c", "four"))
-    shop.index()
-    (due,) = shelf.due()
-    assert {item.document_id for item in due.items} == {shop.id("b"), shop.id("c")}
+def test_an_index_gets_what_became_searchable_without_another_look_at_all(notes: SourceLedger) -> None:
+    notes.admit(document("a", "one"), document("b", "two"))
+    notes.index()
+    second_index = SecondIndex(notes)
+    second_index.fill()
+    assert second_index.due() == []
+    assert notes.indexes.one(status="building")["walked_at"] is not None
+    notes.admit(document("b", "three"), document("c", "four"))
+    notes.index()
+    (due,) = second_index.due()
+    assert {item.document_id for item in due.items} == {notes.id("b"), notes.id("c")}
 
 
-def test_what_nobody_noted_is_found_when_all_are_checked(shop: Workshop, ledger: Ledger) -> None:
-    shop.admit(document("a", "one"))
-    shop.index()
-    shelf = Shelf(shop)
-    shelf.fill()
-    shelf.due()
-    ledger.indexed.set(shelf.index.id, version=0, wanted=0)
-    assert shelf.due() == []
-    with shop.database.control() as connection:
-        search_indexes.restart_check(connection, shelf.index.id)
-    assert len(shelf.due()) == 1
+def test_what_nobody_noted_is_found_when_all_are_checked(notes: SourceLedger, ledger: Ledger) -> None:
+    notes.admit(document("a", "one"))
+    notes.index()
+    second_index = SecondIndex(notes)
+    second_index.fill()
+    second_index.due()
+    ledger.indexed.set(second_index.index.id, version=0, wanted=0)
+    assert second_index.due() == []
+    with notes.database.control() as connection:
+        search_indexes.restart_check(connection, second_index.index.id)
+    assert len(second_index.due()) == 1
 
 
 def test_documents_are_noted_for_a_new_index_some_at_a_time(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    notes: SourceLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shop.admit(*(document(name, f"The text of {name}.") for name in "abcde"))
-    shop.index()
-    shelf = Shelf(shop)
+    notes.admit(*(document(name, f"The text of {name}.") for name in "abcde"))
+    notes.index()
+    second_index = SecondIndex(notes)
     monkeypatch.setattr(search_indexes, "_ENQUEUE", text(str(search_indexes._ENQUEUE).replace("5000", "2")))
     found: list[int] = []
     for _ in range(4):
-        due = shelf.due()
+        due = second_index.due()
         found.append(sum(len(one.items) for one in due))
         for one in due:
-            shelf.filler().fill(one.tenant_id, one.items)
-    assert (found, shelf.progress().missing) == ([2, 2, 1, 0], 0)
+            second_index.filler().fill(one.tenant_id, one.items)
+    assert (found, second_index.progress().missing) == ([2, 2, 1, 0], 0)
 
 
 def test_whatever_names_a_document_is_found_by_it(omniscient: psycopg.Connection[Any]) -> None:
@@ -248,58 +248,58 @@ def trim(database: Database, table: str) -> bool:
 
 
 def test_old_rows_go_in_small_transactions_tombstones_that_were_never_searchable_too(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    notes: SourceLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shop.admit(*(document(name) for name in "abc"), document("young"), document("living"))
-    shop.admit_page(Page(cursor={}, deleted=("a", "b", "c", "young")))
+    notes.admit(*(document(name) for name in "abc"), document("young"), document("living"))
+    notes.admit_page(Page(cursor={}, deleted=("a", "b", "c", "young")))
     for name in ("a", "b", "c", "living"):
-        shop.set(name, first_seen_at=ago(days=31))
+        notes.set(name, first_seen_at=ago(days=31))
     monkeypatch.setattr(upkeep, "TRIMMED", 2)
-    assert trim(shop.database, "document")
-    assert len(shop.documents()) == 3
-    assert not trim(shop.database, "document")
-    assert shop.documents.values("external_id") == ["living", "young"]
+    assert trim(notes.database, "document")
+    assert len(notes.documents()) == 3
+    assert not trim(notes.database, "document")
+    assert notes.documents.values("external_id") == ["living", "young"]
 
 
-def test_letters_of_versions_that_were_replaced_are_settled_and_go(shop: Workshop) -> None:
+def test_letters_of_versions_that_were_replaced_are_settled_and_go(notes: SourceLedger) -> None:
     for text_ in ("one", "two", "three"):
-        shop.admit(document("a", text_))
-        claimed = shop.claim("a")
-        with shop.database.tenant(shop.tenant) as connection:
+        notes.admit(document("a", text_))
+        claimed = notes.claim("a")
+        with notes.database.tenant(notes.tenant) as connection:
             work.fail(connection, claimed, claimed.ids, DocumentRejected("x"), delay=0, dead=True)
-    assert shop.dead.values("version", "resolution") == [
+    assert notes.dead.values("version", "resolution") == [
         (1, "replaced"),
         (2, "replaced"),
         (3, None),
     ]
-    for letter in shop.dead():
+    for letter in notes.dead():
         if letter["resolved_at"]:
-            shop.dead.set(letter["id"], resolved_at=ago(days=31))
-    trim(shop.database, "dead_letter")
-    assert len(shop.dead()) == 1
+            notes.dead.set(letter["id"], resolved_at=ago(days=31))
+    trim(notes.database, "dead_letter")
+    assert len(notes.dead()) == 1
 
 
 def test_documents_of_another_pipeline_are_queued_some_at_a_time(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    notes: SourceLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shop.admit(*(document(name, f"The text of {name}.") for name in "abcde"))
-    shop.index()
+    notes.admit(*(document(name, f"The text of {name}.") for name in "abcde"))
+    notes.index()
     monkeypatch.setattr(admission, "OUTDATED", 2)
-    where = shop.where(shop.open_run(), pipeline="test-1|new|m")
+    where = notes.where(notes.open_run(), pipeline="test-1|new|m")
     queued = []
     for _ in range(4):
-        with shop.database.tenant(shop.tenant) as connection:
+        with notes.database.tenant(notes.tenant) as connection:
             queued.append(admission.outdate(connection, where))
     assert queued == [2, 2, 1, 0]
 
 
-def test_of_scheduled_runs_that_only_leave_out_the_same_item_the_newest_stays(shop: Workshop) -> None:
+def test_of_scheduled_runs_that_only_leave_out_the_same_item_the_newest_stays(notes: SourceLedger) -> None:
     ids = []
     for name in ("broken", "broken", "another", "another"):
-        ids.append(shop.open_run(trigger="schedule"))
-        shop.admit_page(Page(cursor={}, failed=(problem(name),)), run=ids[-1])
-        shop.close_run(ids[-1])
-    assert [row["id"] for row in shop.runs()] == [ids[1], ids[3]]
+        ids.append(notes.open_run(trigger="schedule"))
+        notes.admit_page(Page(cursor={}, failed=(problem(name),)), run=ids[-1])
+        notes.close_run(ids[-1])
+    assert [row["id"] for row in notes.runs()] == [ids[1], ids[3]]
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_of_scheduled_runs_that_only_leave_out_the_same_item_the_newest_stays(sh
     ],
 )
 def test_indexes_are_built_with_the_memory_that_they_need_or_what_the_server_allows(
-    shop: Workshop,
+    notes: SourceLedger,
     omniscient: psycopg.Connection[Any],
     allowed: str,
     chunks: int,
@@ -320,9 +320,9 @@ def test_indexes_are_built_with_the_memory_that_they_need_or_what_the_server_all
     vector: str,
 ) -> None:
     """A graph that does not fit is finished on disk, many times more slowly; a parallel build clears what it may take."""
-    shop.admit(document("a", "one"))
-    shop.index()
-    shop.set("a", chunk_count=chunks)
+    notes.admit(document("a", "one"))
+    notes.index()
+    notes.set("a", chunk_count=chunks)
     omniscient.execute("create table seen (memory text); grant insert on seen to public")
     omniscient.execute("""
         create function note() returns event_trigger language plpgsql as
@@ -331,7 +331,7 @@ def test_indexes_are_built_with_the_memory_that_they_need_or_what_the_server_all
         "create event trigger note on ddl_command_start when tag in ('CREATE INDEX') execute function note()"
     )
     for of_words in (True, False):
-        with shop.database.control() as connection:
+        with notes.database.control() as connection:
             connection.execute(text(f"set local maintenance_work_mem = '{allowed}'"))
             term_statistics.build(connection, indexes(connection)[0], keyword=of_words, vector=not of_words)
     assert [row[0] for row in omniscient.execute("select memory from seen")] == [keyword, vector]
@@ -339,32 +339,32 @@ def test_indexes_are_built_with_the_memory_that_they_need_or_what_the_server_all
 
 @pytest.mark.parametrize(("minutes", "due"), [(10, False), (60, True)])
 def test_words_of_many_chunks_are_not_counted_after_each_change(
-    shop: Workshop, ledger: Ledger, minutes: int, due: bool
+    notes: SourceLedger, ledger: Ledger, minutes: int, due: bool
 ) -> None:
     """Two million are counted once in half an hour; a run does not wait for that."""
-    shop.admit(document("a", "one"))
-    shop.index()
-    with shop.database.tenant(shop.tenant) as connection:
-        term_statistics.refresh(connection, shop.tenant, 1)
+    notes.admit(document("a", "one"))
+    notes.index()
+    with notes.database.tenant(notes.tenant) as connection:
+        term_statistics.refresh(connection, notes.tenant, 1)
     ledger.statistics.set(chunks=2_000_000, refreshed_at=ago(minutes=minutes))
-    run = shop.open_run()
-    shop.admit(document("a", "two"), run=run)
-    shop.index()
-    with shop.database.tenant(shop.tenant) as connection:
+    run = notes.open_run()
+    notes.admit(document("a", "two"), run=run)
+    notes.index()
+    with notes.database.tenant(notes.tenant) as connection:
         runs.finish_walk(connection, run)
-    with shop.database.control() as connection:
+    with notes.database.control() as connection:
         (settled,) = runs.list_settled(connection)
         assert (settled.id, settled.changed, settled.uncounted) == (run, True, due)
-        assert upkeep.tenants_to_count(connection) == [shop.tenant] * due
+        assert upkeep.tenants_to_count(connection) == [notes.tenant] * due
 
 
-def test_words_of_many_more_chunks_are_counted_at_once(shop: Workshop, ledger: Ledger) -> None:
-    shop.admit(document("a", "one"))
-    shop.index()
-    with shop.database.tenant(shop.tenant) as connection:
-        term_statistics.refresh(connection, shop.tenant, 1)
+def test_words_of_many_more_chunks_are_counted_at_once(notes: SourceLedger, ledger: Ledger) -> None:
+    notes.admit(document("a", "one"))
+    notes.index()
+    with notes.database.tenant(notes.tenant) as connection:
+        term_statistics.refresh(connection, notes.tenant, 1)
     ledger.statistics.set(chunks=20_000, refreshed_at=ago(seconds=1))
     for chunks, due in ((70_000, False), (90_000, True)):
-        shop.set("a", chunk_count=chunks)
-        with shop.database.control() as connection:
-            assert upkeep.tenants_to_count(connection) == [shop.tenant] * due
+        notes.set("a", chunk_count=chunks)
+        with notes.database.control() as connection:
+            assert upkeep.tenants_to_count(connection) == [notes.tenant] * due

@@ -32,15 +32,14 @@ from pipeline.search.chunk_store import active_index
 from tests.ledger import ago
 from tests.pipeline.ledger.conftest import Others
 from tests.pipeline.picky import through
-from tests.pipeline.shelf import LIMITS, Shelf, first
-from tests.pipeline.walked import go_on
-from tests.pipeline.walked import shelf as shelf_of
-from tests.pipeline.workshop import LEASE, Workshop, document, paragraphs
+from tests.pipeline.second_index import LIMITS, SecondIndex, first
+from tests.pipeline.source_ledger import LEASE, SourceLedger, document, paragraphs
+from tests.pipeline.walked import fake_source, go_on
 
 
-def clear(shop: Workshop) -> None:
-    with shop.database.tenant(shop.tenant) as connection:
-        documents.clear(connection, shop.source)
+def clear(notes: SourceLedger) -> None:
+    with notes.database.tenant(notes.tenant) as connection:
+        documents.clear(connection, notes.source)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +50,7 @@ def clear(shop: Workshop) -> None:
     ],
 )
 def test_clearing_beside_a_step_that_writes_chunks_leaves_none(
-    alone: Workshop, others: Others, step: str, moment: str
+    alone: SourceLedger, others: Others, step: str, moment: str
 ) -> None:
     if step == "upsert":  # of what is new its first step has written them
         alone.admit(document("a", paragraphs(3, "old")))
@@ -68,20 +67,20 @@ def test_clearing_beside_a_step_that_writes_chunks_leaves_none(
     assert alone.chunks() == []
 
 
-def test_chunks_left_by_an_earlier_document_of_the_name_give_way_to_the_new_text(shop: Workshop) -> None:
+def test_chunks_left_by_an_earlier_document_of_the_name_give_way_to_the_new_text(notes: SourceLedger) -> None:
     for edition in ("Old words.", "Older words.", "The oldest words."):
-        shop.admit(document("a", edition))
-        shop.index()
-    shop.documents.clear()
-    assert shop.contents("a") == ["The oldest words."]
-    shop.admit(document("a", "New words."))
-    shop.index()
-    assert (shop.row("a")["state"], shop.row("a")["indexed_version"]) == ("done", 1)
-    assert shop.contents("a") == ["New words."]
+        notes.admit(document("a", edition))
+        notes.index()
+    notes.documents.clear()
+    assert notes.contents("a") == ["The oldest words."]
+    notes.admit(document("a", "New words."))
+    notes.index()
+    assert (notes.row("a")["state"], notes.row("a")["indexed_version"]) == ("done", 1)
+    assert notes.contents("a") == ["New words."]
 
 
 def test_clearing_waits_for_the_page_that_is_stored_and_stops_the_next(
-    alone: Workshop, others: Others
+    alone: SourceLedger, others: Others
 ) -> None:
     alone.admit(document("a"))
     run = alone.open_run()
@@ -101,13 +100,13 @@ def test_clearing_waits_for_the_page_that_is_stored_and_stops_the_next(
 
 
 def test_filling_the_active_index_beside_the_ordinary_way_is_no_deadlock(
-    shelf: Shelf, others: Others
+    second_index: SecondIndex, others: Others
 ) -> None:
     """An index that was made active too early is written by both."""
-    shop = shelf.shop
-    shelf.switch()
-    index, (due,) = first(shelf), shelf.due(first(shelf))
-    shop.admit(document("a", "Edited words."))
+    notes = second_index.notes
+    second_index.switch()
+    index, (due,) = first(second_index), second_index.due(first(second_index))
+    notes.admit(document("a", "Edited words."))
     reached, go_on = threading.Event(), threading.Event()
 
     def paused(connection: Any) -> Any:
@@ -117,73 +116,77 @@ def test_filling_the_active_index_beside_the_ordinary_way_is_no_deadlock(
         return active_index(connection)
 
     indexer = through(
-        shop,
+        notes,
         "upsert",
         model=index.model,
         embedder=lambda: HashingEmbedder(index.dimensions),
         index=paused,
     )
-    items = shop.items()
-    claim = shelf.claim([i.document_id for i in due.items], index)
-    upsert = others.pool.submit(lambda: indexer.upsert(shop.tenant, items))
+    items = notes.items()
+    claim = second_index.claim([i.document_id for i in due.items], index)
+    upsert = others.pool.submit(lambda: indexer.upsert(notes.tenant, items))
     assert reached.wait(30)
-    with shop.database.tenant(shop.tenant) as connection:
-        assert shop.id("a") in work.still_ours(connection, claim)
+    with notes.database.tenant(notes.tenant) as connection:
+        assert notes.id("a") in work.still_ours(connection, claim)
         go_on.set()
         others.settle(upsert)
-        shelf.finish(connection, claim, [IndexedDocument(document_id=shop.id("a"), version=1, chunks=0)])
+        second_index.finish(
+            connection, claim, [IndexedDocument(document_id=notes.id("a"), version=1, chunks=0)]
+        )
     upsert.result(30)
-    assert (shop.row("a")["state"], shop.row("a")["waits"]) == ("done", 0)
-    assert shelf.contents(index)["a"] == ["Edited words."]
+    assert (notes.row("a")["state"], notes.row("a")["waits"]) == ("done", 0)
+    assert second_index.contents(index)["a"] == ["Edited words."]
 
 
-def through_all(shop: Workshop) -> None:
-    """Edit both documents of the shelf, and make them searchable."""
-    shop.admit(document("a", "Edited words."), document("b", "Others, edited."))
-    shop.index()
+def through_all(notes: SourceLedger) -> None:
+    """Edit both documents of the index, and make them searchable."""
+    notes.admit(document("a", "Edited words."), document("b", "Others, edited."))
+    notes.index()
 
 
-def look(shelf: Shelf) -> list[due_work.Batch]:
+def look(second_index: SecondIndex) -> list[due_work.Batch]:
     """What the pump does for the second index."""
-    with shelf.shop.database.control() as connection:
-        return due_work.choose_fills(connection, shelf.index.id, LIMITS)
+    with second_index.notes.database.control() as connection:
+        return due_work.choose_fills(connection, second_index.index.id, LIMITS)
 
 
-def test_a_letter_about_a_fill_waits_for_nobody_who_writes_the_document(shelf: Shelf, others: Others) -> None:
-    shop = shelf.shop
-    assert shelf.due()
-    shelf.kill("b")
+def test_a_letter_about_a_fill_waits_for_nobody_who_writes_the_document(
+    second_index: SecondIndex, others: Others
+) -> None:
+    notes = second_index.notes
+    assert second_index.due()
+    second_index.kill("b")
     others.gate("before insert on chunk for each row")
-    indexed = others.begin(lambda: through_all(shop))
-    looked = others.begin(lambda: look(shelf), waiting=2)
+    indexed = others.begin(lambda: through_all(notes))
+    looked = others.begin(lambda: look(second_index), waiting=2)
     others.open()
     looked.result(30)
     indexed.result(30)
-    assert [(r["state"], r["waits"], r["attempts"]) for r in shop.documents()] == [("done", 0, 0)] * 2
-    assert [letter["stage"] for letter in shop.dead()] == ["fill"]
+    assert [(r["state"], r["waits"], r["attempts"]) for r in notes.documents()] == [("done", 0, 0)] * 2
+    assert [letter["stage"] for letter in notes.dead()] == ["fill"]
 
 
 def test_the_pump_waits_for_no_fill_that_somebody_notes_while_it_holds_another(
-    shelf: Shelf, others: Others
+    second_index: SecondIndex, others: Others
 ) -> None:
-    shop = shelf.shop
-    assert shelf.due()
-    shop.indexed.set(enqueued_at=None)
-    ids = sorted([shop.id("a"), shop.id("b")])
-    shop.indexed.set({"document_id": ids[1]}, due_at=ago(minutes=1))
+    notes = second_index.notes
+    assert second_index.due()
+    notes.indexed.set(enqueued_at=None)
+    ids = sorted([notes.id("a"), notes.id("b")])
+    notes.indexed.set({"document_id": ids[1]}, due_at=ago(minutes=1))
     moment = f"when (new.document_id = '{ids[0]}' and new.wanted > old.wanted)"
     others.gate(f"before update on index_document for each row {moment}")
-    indexed = others.begin(lambda: through_all(shop))
-    looked = others.begin(lambda: look(shelf), waiting=2)
+    indexed = others.begin(lambda: through_all(notes))
+    looked = others.begin(lambda: look(second_index), waiting=2)
     others.open()
     sent = [i.document_id for due in looked.result(30) for i in due.items]
     indexed.result(30)
     assert sent == [ids[1]], "the other one is being written"
-    assert {r["waits"] for r in shop.documents()} == {0}
+    assert {r["waits"] for r in notes.documents()} == {0}
 
 
 def test_words_of_a_document_that_comes_while_words_are_counted_are_counted_later(
-    alone: Workshop, others: Others
+    alone: SourceLedger, others: Others
 ) -> None:
     """Nothing else would make them known: no question would find them by their words."""
     alone.admit(document("a", "A harbour."))
@@ -207,20 +210,20 @@ def test_words_of_a_document_that_comes_while_words_are_counted_are_counted_late
         assert upkeep.tenants_to_count(connection) == []
 
 
-def test_a_switch_beside_a_worker_is_no_deadlock(alone: Workshop, others: Others) -> None:
+def test_a_switch_beside_a_worker_is_no_deadlock(alone: SourceLedger, others: Others) -> None:
     """All documents learn how many chunks they have in the new index, while workers hold some of them."""
     first_, second, last = sorted("abc", key=alone.id)
     alone.admit(*(document(name, paragraphs(3)) for name in "abc"))
     alone.index()
-    shelf = Shelf(alone, strategy="fixed")
-    shelf.fill()
+    second_index = SecondIndex(alone, strategy="fixed")
+    second_index.fill()
     for name in (last, first_, second):  # as they lie in the tables now
         alone.set(name, waits=0)
-        alone.indexed.set({"index_id": shelf.index.id, "document_id": alone.id(name)}, chunk_count=7)
+        alone.indexed.set({"index_id": second_index.index.id, "document_id": alone.id(name)}, chunk_count=7)
 
     def adopt() -> None:
         with alone.database.tenant(alone.tenant) as connection:
-            search_indexes.adopt_counts(connection, shelf.index.id)
+            search_indexes.adopt_counts(connection, second_index.index.id)
 
     def work_on_all() -> None:
         with alone.database.tenant(alone.tenant) as connection:
@@ -235,24 +238,26 @@ def test_a_switch_beside_a_worker_is_no_deadlock(alone: Workshop, others: Others
     assert {row["chunk_count"] for row in alone.documents()} == {7}
 
 
-def test_an_index_that_begins_beside_a_write_gets_the_document_too(alone: Workshop, others: Others) -> None:
+def test_an_index_that_begins_beside_a_write_gets_the_document_too(
+    alone: SourceLedger, others: Others
+) -> None:
     """Whoever writes saw no other index to note it for, and a look at all would not see it yet."""
     alone.admit(document("a"))
     indexer, items = through(alone, "upsert"), alone.items()
     others.gate("before update on document for each row when (new.state = 'done')")
     written = others.begin(lambda: indexer.upsert(alone.tenant, items))
-    begun = others.begin(lambda: Shelf(alone), waiting=2)
+    begun = others.begin(lambda: SecondIndex(alone), waiting=2)
     assert not begun.done()
     others.open()
     written.result(30)
     assert [len(due.items) for due in begun.result(30).due()] == [1]
 
 
-def test_an_index_that_waits_for_a_build_to_begin_stops_no_write(alone: Workshop, others: Others) -> None:
+def test_an_index_that_waits_for_a_build_to_begin_stops_no_write(alone: SourceLedger, others: Others) -> None:
     alone.admit(document("a"))
     alone.index()
     others.sql.execute("select pg_advisory_lock_shared(hashtext('larder.search_index'))")  # as a build has it
-    begun = others.begin(lambda: Shelf(alone))
+    begun = others.begin(lambda: SecondIndex(alone))
     alone.admit(document("a", "Edited words."))
     alone.index()
     assert (begun.done(), alone.contents("a")) == (False, ["Edited words."])
@@ -260,7 +265,7 @@ def test_an_index_that_waits_for_a_build_to_begin_stops_no_write(alone: Workshop
     assert begun.result(30).index.status == "building"
 
 
-def test_a_run_is_opened_while_its_source_is_cleared(alone: Workshop, others: Others) -> None:
+def test_a_run_is_opened_while_its_source_is_cleared(alone: SourceLedger, others: Others) -> None:
     """The pump opens it: for as long as that takes, nobody else would have a turn."""
     alone.admit(document("a"))
     alone.runs.set(state="finished", finished_at=ago())
@@ -277,7 +282,7 @@ def test_a_run_is_opened_while_its_source_is_cleared(alone: Workshop, others: Ot
 
 
 def test_a_removed_document_that_comes_back_is_not_taken_for_an_old_one(
-    alone: Workshop, others: Others
+    alone: SourceLedger, others: Others
 ) -> None:
     alone.admit(document("a"))
     alone.admit_page(Page(cursor={}, deleted=("a",)))
@@ -296,11 +301,13 @@ def test_a_removed_document_that_comes_back_is_not_taken_for_an_old_one(
     assert alone.contents("a") == ["again"]
 
 
-def test_giving_up_on_a_document_beside_its_deletion_is_no_deadlock(alone: Workshop, others: Others) -> None:
+def test_giving_up_on_a_document_beside_its_deletion_is_no_deadlock(
+    alone: SourceLedger, others: Others
+) -> None:
     alone.admit(document("a"))
     alone.index()
-    shelf = Shelf(alone, strategy="fixed")
-    (due,) = shelf.due()
+    second_index = SecondIndex(alone, strategy="fixed")
+    (due,) = second_index.due()
 
     def refusing(_source: str, _type: object) -> Chunker:
         raise DocumentRejected("not this one")
@@ -310,7 +317,7 @@ def test_giving_up_on_a_document_beside_its_deletion_is_no_deadlock(alone: Works
             admission.remove(connection, [alone.id("a")])
 
     others.gate("before update on index_document for each row when (new.dead_version is not null)")
-    given_up = others.begin(lambda: shelf.filler(chunker_of=refusing).fill(due.tenant_id, due.items))
+    given_up = others.begin(lambda: second_index.filler(chunker_of=refusing).fill(due.tenant_id, due.items))
     deleted = others.begin(delete, waiting=2)
     others.open()
     given_up.result(30)
@@ -322,7 +329,7 @@ def test_giving_up_on_a_document_beside_its_deletion_is_no_deadlock(alone: Works
 
 
 def test_what_a_page_changes_at_this_moment_is_not_sent_to_be_embedded(
-    alone: Workshop, others: Others
+    alone: SourceLedger, others: Others
 ) -> None:
     """It is to be cut anew: noted as sent, it would wait for that until the message counts as lost."""
     alone.admit(document("a", paragraphs(2)), document("b", paragraphs(2)))
@@ -343,7 +350,9 @@ def test_what_a_page_changes_at_this_moment_is_not_sent_to_be_embedded(
     assert (alone.row("a")["stage"], alone.row("a")["enqueued_at"]) == ("fetched", None)
 
 
-def test_a_job_that_is_put_back_at_this_moment_waits_for_its_time(alone: Workshop, others: Others) -> None:
+def test_a_job_that_is_put_back_at_this_moment_waits_for_its_time(
+    alone: SourceLedger, others: Others
+) -> None:
     with alone.database.tenant(alone.tenant) as connection:
         asked = [
             jobs.submit(connection, alone.tenant, alone.project, {"n": n}, sends=False).id for n in range(3)
@@ -370,24 +379,26 @@ def test_a_job_that_is_put_back_at_this_moment_waits_for_its_time(alone: Worksho
 
 @pytest.mark.parametrize("how", ["postponed", "filled"])
 def test_a_document_that_somebody_fills_at_this_moment_is_not_sent_to_be_filled(
-    shelf: Shelf, others: Others, how: str
+    second_index: SecondIndex, others: Others, how: str
 ) -> None:
-    shop, ids = shelf.shop, {shelf.shop.id(name) for name in "ab"}
-    assert shelf.due()
-    shop.indexed.set(enqueued_at=None)
+    notes, ids = second_index.notes, {second_index.notes.id(name) for name in "ab"}
+    assert second_index.due()
+    notes.indexed.set(enqueued_at=None)
     others.gate(
         """before update of enqueued_at on index_document for each row
            when (new.enqueued_at is not null and new.lease_token is null)"""
     )
-    looked = others.begin(lambda: look(shelf))
-    with shop.database.tenant(shop.tenant) as connection:
+    looked = others.begin(lambda: look(second_index))
+    with notes.database.tenant(notes.tenant) as connection:
         items = [Item(i, 1) for i in sorted(ids)]
-        claim = work.claim(connection, shop.tenant, Stage.FETCHED, items, lease=LEASE, index=shelf.index.id)
+        claim = work.claim(
+            connection, notes.tenant, Stage.FETCHED, items, lease=LEASE, index=second_index.index.id
+        )
         if how == "postponed":
             work.postpone(connection, claim, claim.ids, reason="late", delay=60)
         else:
             there = [IndexedDocument(document_id=i, version=1, chunks=0) for i in claim.ids]
-            shelf.finish(connection, claim, there)
+            second_index.finish(connection, claim, there)
     others.open()
     assert claim.ids
     assert {i.document_id for due in looked.result(30) for i in due.items} == ids - set(claim.ids)
@@ -397,7 +408,7 @@ def test_a_document_that_somebody_fills_at_this_moment_is_not_sent_to_be_filled(
 
 
 def test_a_list_of_ids_by_an_old_configuration_ends_with_the_piece_that_comes_in(
-    alone: Workshop, others: Others
+    alone: SourceLedger, others: Others
 ) -> None:
     """The next walk would go on behind it, and take what it skips for gone."""
     run = alone.open_run()
@@ -418,22 +429,22 @@ def test_a_list_of_ids_by_an_old_configuration_ends_with_the_piece_that_comes_in
     assert alone.walk_pieces() == []
 
 
-def test_a_walk_goes_on_in_the_project_to_which_its_source_moves(shop: Workshop) -> None:
-    shop.admit(document("a"), document("b"))
-    other, where = uuid4(), shop.where(shop.open_run())
-    with shop.database.tenant(shop.tenant) as connection:
-        sources.ensure_tenant(connection, shop.tenant, "", other, str(other))
-        sources.register(connection, [shop.registration(project_id=other)])
+def test_a_walk_goes_on_in_the_project_to_which_its_source_moves(notes: SourceLedger) -> None:
+    notes.admit(document("a"), document("b"))
+    other, where = uuid4(), notes.where(notes.open_run())
+    with notes.database.tenant(notes.tenant) as connection:
+        sources.ensure_tenant(connection, notes.tenant, "", other, str(other))
+        sources.register(connection, [notes.registration(project_id=other)])
         page = Page(cursor={}, documents=(document("a", "New words."), document("c")))
         admission.admit(connection, where, page)
-    assert [shop.row(name)["project_id"] for name in "abc"] == [other] * 3
+    assert [notes.row(name)["project_id"] for name in "abc"] == [other] * 3
 
 
 def test_a_walk_that_another_is_ending_at_this_moment_is_not_begun_again(
-    alone: Workshop, others: Others
+    alone: SourceLedger, others: Others
 ) -> None:
     """Its run is over: what it listed once more would count twice, and what it queued would never be settled."""
-    run, source = alone.open_run(), shelf_of(2)
+    run, source = alone.open_run(), fake_source(2)
     with alone.database.tenant(alone.tenant) as connection:
         token = sources.claim(connection, alone.source, lease=-1.0)
     assert token is not None
@@ -447,9 +458,9 @@ def test_a_walk_that_another_is_ending_at_this_moment_is_not_begun_again(
 
 
 def test_a_walk_that_begins_while_its_source_is_configured_anew_is_not_one_by_the_old(
-    alone: Workshop, others: Others
+    alone: SourceLedger, others: Others
 ) -> None:
-    run, source = alone.open_run(), shelf_of(2)
+    run, source = alone.open_run(), fake_source(2)
     with alone.database.tenant(alone.tenant) as connection:
         sources.register(connection, [alone.registration(config_hash="c2")])
         walked = others.begin(lambda: go_on(alone, source, run))

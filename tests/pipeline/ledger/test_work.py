@@ -18,49 +18,49 @@ from pipeline.errors import DocumentRejected, EmbedderUnavailable, LarderError
 from pipeline.ledger import Item, Stage, admission, runs, sources, work
 from pipeline.ledger.search_indexes import IndexedDocument
 from tests.ledger import ago
-from tests.pipeline.workshop import LEASE, Workshop, document, paragraphs
+from tests.pipeline.source_ledger import LEASE, SourceLedger, document, paragraphs
 
 
-def claim_items(shop: Workshop, items: list[Item], stage: Stage = Stage.FETCHED) -> work.Claim:
-    with shop.database.tenant(shop.tenant) as connection:
-        return work.claim(connection, shop.tenant, stage, items, lease=LEASE)
+def claim_items(notes: SourceLedger, items: list[Item], stage: Stage = Stage.FETCHED) -> work.Claim:
+    with notes.database.tenant(notes.tenant) as connection:
+        return work.claim(connection, notes.tenant, stage, items, lease=LEASE)
 
 
 def fail(
-    shop: Workshop, claimed: work.Claim, error: LarderError, *, delay: float = 60, dead: bool = False
+    notes: SourceLedger, claimed: work.Claim, error: LarderError, *, delay: float = 60, dead: bool = False
 ) -> None:
-    with shop.database.tenant(shop.tenant) as connection:
+    with notes.database.tenant(notes.tenant) as connection:
         work.fail(connection, claimed, claimed.ids, error, delay=delay, dead=dead)
 
 
-def finish(shop: Workshop, claimed: work.Claim) -> int:
-    with shop.database.tenant(shop.tenant) as connection:
+def finish(notes: SourceLedger, claimed: work.Claim) -> int:
+    with notes.database.tenant(notes.tenant) as connection:
         mine = work.still_ours(connection, claimed)
         results = [IndexedDocument(document_id=i, version=1, chunks=0, written=0) for i in mine]
         return work.finish(connection, claimed, results)
 
 
-def seconds_until(shop: Workshop, external_id: str, column: str) -> float:
-    due: datetime = shop.row(external_id)[column]
+def seconds_until(notes: SourceLedger, external_id: str, column: str) -> float:
+    due: datetime = notes.row(external_id)[column]
     return (due - ago()).total_seconds()
 
 
 class TestClaiming:
-    def test_a_document_is_claimed_once(self, shop: Workshop) -> None:
-        shop.admit(document("a"), document("b"))
-        first = shop.claim("a", "b")
-        assert sorted(first.documents) == sorted([shop.id("a"), shop.id("b")])
-        assert shop.claim("a", "b").ids == []
+    def test_a_document_is_claimed_once(self, notes: SourceLedger) -> None:
+        notes.admit(document("a"), document("b"))
+        first = notes.claim("a", "b")
+        assert sorted(first.documents) == sorted([notes.id("a"), notes.id("b")])
+        assert notes.claim("a", "b").ids == []
 
-    def test_of_many_claimers_at_once_one_gets_each_document(self, shop: Workshop) -> None:
-        shop.admit(*(document(f"d{n}") for n in range(40)))
-        items, barrier = shop.items(), threading.Barrier(4)
+    def test_of_many_claimers_at_once_one_gets_each_document(self, notes: SourceLedger) -> None:
+        notes.admit(*(document(f"d{n}") for n in range(40)))
+        items, barrier = notes.items(), threading.Barrier(4)
         claims: list[work.Claim] = []
 
         def compete(seed: int) -> None:
             mine = random.Random(seed).sample(items, len(items))
             barrier.wait()
-            claims.extend(claim_items(shop, mine[at : at + 4]) for at in range(0, len(mine), 4))
+            claims.extend(claim_items(notes, mine[at : at + 4]) for at in range(0, len(mine), 4))
 
         threads = [threading.Thread(target=compete, args=(n,)) for n in range(4)]
         for thread in threads:
@@ -69,85 +69,85 @@ class TestClaiming:
             thread.join()
         taken = [i for claimed in claims for i in claimed.ids]
         assert len(taken) == len(set(taken)) <= 40
-        taken += claim_items(shop, items).ids
+        taken += claim_items(notes, items).ids
         assert sorted(taken) == sorted(i.document_id for i in items)
 
-    def test_an_old_version_another_stage_and_a_stranger_are_skipped(self, shop: Workshop) -> None:
-        shop.admit(document("a"))
-        shop.admit(document("a", "edited"))
-        assert claim_items(shop, [Item(shop.id("a"), 1)]).ids == []
-        assert claim_items(shop, [Item(shop.id("a"), 2)], Stage.CHUNKED).ids == []
-        assert claim_items(shop, [Item(uuid4(), 1)]).ids == []
-        assert claim_items(shop, [Item(shop.id("a"), 2)]).ids == [shop.id("a")]
+    def test_an_old_version_another_stage_and_a_stranger_are_skipped(self, notes: SourceLedger) -> None:
+        notes.admit(document("a"))
+        notes.admit(document("a", "edited"))
+        assert claim_items(notes, [Item(notes.id("a"), 1)]).ids == []
+        assert claim_items(notes, [Item(notes.id("a"), 2)], Stage.CHUNKED).ids == []
+        assert claim_items(notes, [Item(uuid4(), 1)]).ids == []
+        assert claim_items(notes, [Item(notes.id("a"), 2)]).ids == [notes.id("a")]
 
     @pytest.mark.parametrize("state", ["done", "dead"])
-    def test_settled_documents_are_skipped(self, shop: Workshop, state: str) -> None:
-        shop.admit(document("a"))
-        shop.set("a", state=state)
-        assert shop.claim("a").ids == []
+    def test_settled_documents_are_skipped(self, notes: SourceLedger, state: str) -> None:
+        notes.admit(document("a"))
+        notes.set("a", state=state)
+        assert notes.claim("a").ids == []
 
-    def test_the_crash_is_counted_before_the_work(self, shop: Workshop) -> None:
-        shop.admit(document("a"))
-        shop.claim("a")
-        assert shop.row("a")["crash_count"] == 1
+    def test_the_crash_is_counted_before_the_work(self, notes: SourceLedger) -> None:
+        notes.admit(document("a"))
+        notes.claim("a")
+        assert notes.row("a")["crash_count"] == 1
 
-    def test_an_expired_lease_lets_another_claim(self, shop: Workshop) -> None:
-        shop.admit(document("a"))
-        first = shop.claim("a", lease=-1)
-        second = shop.claim("a")
-        assert second.ids == [shop.id("a")]
+    def test_an_expired_lease_lets_another_claim(self, notes: SourceLedger) -> None:
+        notes.admit(document("a"))
+        first = notes.claim("a", lease=-1)
+        second = notes.claim("a")
+        assert second.ids == [notes.id("a")]
         assert second.token != first.token
-        assert shop.row("a")["crash_count"] == 2
+        assert notes.row("a")["crash_count"] == 2
 
     def test_those_that_crashed_are_not_taken_together_again_by_a_doubled_message(
-        self, shop: Workshop
+        self, notes: SourceLedger
     ) -> None:
-        shop.admit(document("poison"), document("innocent"), document("late"))
+        notes.admit(document("poison"), document("innocent"), document("late"))
         for external_id in ("poison", "innocent"):
-            shop.set(external_id, crash_count=1)
-        assert shop.claim("poison", "innocent", "late").ids == [shop.id("late")]
-        assert shop.claim("innocent").ids == [shop.id("innocent")]
+            notes.set(external_id, crash_count=1)
+        assert notes.claim("poison", "innocent", "late").ids == [notes.id("late")]
+        assert notes.claim("innocent").ids == [notes.id("innocent")]
 
-    def test_what_crashed_too_often_is_left_to_the_pump(self, shop: Workshop) -> None:
-        shop.admit(document("a"))
+    def test_what_crashed_too_often_is_left_to_the_pump(self, notes: SourceLedger) -> None:
+        notes.admit(document("a"))
         for _ in range(3):
-            assert shop.claim("a", lease=-1).ids == [shop.id("a")]
-        assert shop.claim("a").ids == []  # a late message comes before the pump
-        assert shop.row("a")["crash_count"] == 3
+            assert notes.claim("a", lease=-1).ids == [notes.id("a")]
+        assert notes.claim("a").ids == []  # a late message comes before the pump
+        assert notes.row("a")["crash_count"] == 3
 
-    def test_a_doubled_message_does_not_cut_a_wait_short(self, shop: Workshop) -> None:
-        shop.admit(document("a"))
-        fail(shop, shop.claim("a"), EmbedderUnavailable("busy", retry_after=60))
-        assert shop.claim("a").ids == []
-        shop.set("a", due_at=ago())
-        assert shop.claim("a").ids == [shop.id("a")]
+    def test_a_doubled_message_does_not_cut_a_wait_short(self, notes: SourceLedger) -> None:
+        notes.admit(document("a"))
+        fail(notes, notes.claim("a"), EmbedderUnavailable("busy", retry_after=60))
+        assert notes.claim("a").ids == []
+        notes.set("a", due_at=ago())
+        assert notes.claim("a").ids == [notes.id("a")]
 
-    def test_it_tells_what_a_store_must_know(self, shop: Workshop) -> None:
-        shop.admit(document("a", url="u", tags=("t",), metadata={"k": 1}))
-        (stored,) = shop.claim("a").documents.values()
+    def test_it_tells_what_a_store_must_know(self, notes: SourceLedger) -> None:
+        notes.admit(document("a", url="u", tags=("t",), metadata={"k": 1}))
+        (stored,) = notes.claim("a").documents.values()
         assert (stored.title, stored.source, stored.url) == ("Title of a", "notes", "u")
         assert (stored.tags, stored.metadata, stored.version) == (("t",), {"k": 1}, 1)
-        assert stored.project_id == shop.project
+        assert stored.project_id == notes.project
 
-    def test_renewing_moves_only_our_leases(self, shop: Workshop) -> None:
-        shop.admit(document("a"), document("b"))
-        claimed = shop.claim("a", "b", lease=1)
-        shop.set("b", lease_token=uuid4())
-        with shop.database.tenant(shop.tenant) as connection:
+    def test_renewing_moves_only_our_leases(self, notes: SourceLedger) -> None:
+        notes.admit(document("a"), document("b"))
+        claimed = notes.claim("a", "b", lease=1)
+        notes.set("b", lease_token=uuid4())
+        with notes.database.tenant(notes.tenant) as connection:
             work.renew(connection, claimed, lease=500)
-        assert seconds_until(shop, "a", "lease_until") > 400
-        assert seconds_until(shop, "b", "lease_until") < 2
+        assert seconds_until(notes, "a", "lease_until") > 400
+        assert seconds_until(notes, "b", "lease_until") < 2
 
 
 class TestMovingOn:
-    def test_the_next_stage_starts_with_a_clean_slate(self, shop: Workshop) -> None:
-        shop.admit(document("a"))
-        shop.set("a", last_error="x", crash_count=1)
-        claimed = shop.claim("a")
-        with shop.database.tenant(shop.tenant) as connection:
+    def test_the_next_stage_starts_with_a_clean_slate(self, notes: SourceLedger) -> None:
+        notes.admit(document("a"))
+        notes.set("a", last_error="x", crash_count=1)
+        claimed = notes.claim("a")
+        with notes.database.tenant(notes.tenant) as connection:
             ready = work.advance(connection, claimed, claimed.ids, Stage.CHUNKED)
-        row = shop.row("a")
-        assert ready == [Item(shop.id("a"), 1)]
+        row = notes.row("a")
+        assert ready == [Item(notes.id("a"), 1)]
         assert (row["stage"], row["crash_count"], row["last_error"], row["lease_token"]) == (
             "chunked",
             0,
@@ -155,35 +155,35 @@ class TestMovingOn:
             None,
         )
         assert row["enqueued_at"] is None, "it is chosen by turns"
-        shop.set("a", due_at=ago(hours=1))
-        claimed = shop.claim("a", stage=Stage.CHUNKED)
-        assert seconds_until(shop, "a", "due_at") < -3000, "it keeps its turn"
-        with shop.database.tenant(shop.tenant) as connection:
+        notes.set("a", due_at=ago(hours=1))
+        claimed = notes.claim("a", stage=Stage.CHUNKED)
+        assert seconds_until(notes, "a", "due_at") < -3000, "it keeps its turn"
+        with notes.database.tenant(notes.tenant) as connection:
             work.advance(connection, claimed, claimed.ids, Stage.EMBEDDED)
-        assert shop.row("a")["enqueued_at"] is not None, "whoever advanced it sends the message"
-        assert seconds_until(shop, "a", "due_at") > -60, "a load that waited for its turns is not late"
+        assert notes.row("a")["enqueued_at"] is not None, "whoever advanced it sends the message"
+        assert seconds_until(notes, "a", "due_at") > -60, "a load that waited for its turns is not late"
 
-    def test_giving_back_is_no_crash(self, shop: Workshop) -> None:
-        shop.admit(document("a"))
-        shop.set("a", stage="embedded", crash_count=1)
-        claimed = shop.claim("a", stage=Stage.EMBEDDED)
-        with shop.database.tenant(shop.tenant) as connection:
+    def test_giving_back_is_no_crash(self, notes: SourceLedger) -> None:
+        notes.admit(document("a"))
+        notes.set("a", stage="embedded", crash_count=1)
+        claimed = notes.claim("a", stage=Stage.EMBEDDED)
+        with notes.database.tenant(notes.tenant) as connection:
             again = work.put_back(connection, claimed, claimed.ids, Stage.CHUNKED)
-        row = shop.row("a")
-        assert again == [Item(shop.id("a"), 1)]
+        row = notes.row("a")
+        assert again == [Item(notes.id("a"), 1)]
         assert (row["stage"], row["crash_count"], row["lease_token"]) == ("chunked", 1, None)
-        claimed = shop.claim("a", stage=Stage.CHUNKED)
-        with shop.database.tenant(shop.tenant) as connection:
+        claimed = notes.claim("a", stage=Stage.CHUNKED)
+        with notes.database.tenant(notes.tenant) as connection:
             work.put_back(connection, claimed, claimed.ids)
-        assert shop.row("a")["stage"] == "chunked"
+        assert notes.row("a")["stage"] == "chunked"
 
-    def test_finishing_makes_the_wanted_version_the_searchable_one(self, shop: Workshop) -> None:
-        run = shop.open_run()
-        shop.admit(document("a"), run=run)
-        shop.set("a", attempts=3)
-        claimed = shop.claim("a")
-        assert finish(shop, claimed) == 1
-        row = shop.row("a")
+    def test_finishing_makes_the_wanted_version_the_searchable_one(self, notes: SourceLedger) -> None:
+        run = notes.open_run()
+        notes.admit(document("a"), run=run)
+        notes.set("a", attempts=3)
+        claimed = notes.claim("a")
+        assert finish(notes, claimed) == 1
+        row = notes.row("a")
         assert (row["state"], row["stage"], row["indexed_version"], row["generation"]) == (
             "done",
             "done",
@@ -201,111 +201,111 @@ class TestMovingOn:
             None,
         )
         assert row["last_indexed"] is not None
-        assert shop.run_items.one()["outcome"] == "done"
+        assert notes.run_items.one()["outcome"] == "done"
 
-    def test_finishing_resolves_the_dead_letter(self, shop: Workshop) -> None:
-        shop.admit(document("a"))
-        fail(shop, shop.claim("a"), DocumentRejected("x"), dead=True)
-        assert len(shop.dead_letters()) == 1
-        shop.set("a", state="pending", due_at=ago())
-        finish(shop, shop.claim("a"))
-        assert shop.dead_letters() == []
+    def test_finishing_resolves_the_dead_letter(self, notes: SourceLedger) -> None:
+        notes.admit(document("a"))
+        fail(notes, notes.claim("a"), DocumentRejected("x"), dead=True)
+        assert len(notes.dead_letters()) == 1
+        notes.set("a", state="pending", due_at=ago())
+        finish(notes, notes.claim("a"))
+        assert notes.dead_letters() == []
 
-    def test_a_version_that_is_searchable_already_is_not_finished_again(self, shop: Workshop) -> None:
-        shop.admit(document("a"))
-        claimed = shop.claim("a")
-        shop.set("a", indexed_version=1)
-        assert finish(shop, claimed) == 0
-        assert shop.row("a")["generation"] == 0
+    def test_a_version_that_is_searchable_already_is_not_finished_again(self, notes: SourceLedger) -> None:
+        notes.admit(document("a"))
+        claimed = notes.claim("a")
+        notes.set("a", indexed_version=1)
+        assert finish(notes, claimed) == 0
+        assert notes.row("a")["generation"] == 0
 
 
 class TestLateFinishers:
     """A worker that was paused past its lease wakes up while another is at it, or was."""
 
-    def test_they_write_nothing(self, shop: Workshop) -> None:
-        shop.admit(document("a"))
-        late = shop.claim("a", lease=-1)
-        shop.claim("a")
-        before = shop.row("a")
-        assert finish(shop, late) == 0
-        fail(shop, late, DocumentRejected("x"), dead=True)
-        with shop.database.tenant(shop.tenant) as connection:
+    def test_they_write_nothing(self, notes: SourceLedger) -> None:
+        notes.admit(document("a"))
+        late = notes.claim("a", lease=-1)
+        notes.claim("a")
+        before = notes.row("a")
+        assert finish(notes, late) == 0
+        fail(notes, late, DocumentRejected("x"), dead=True)
+        with notes.database.tenant(notes.tenant) as connection:
             assert work.advance(connection, late, late.ids, Stage.CHUNKED) == []
             assert work.put_back(connection, late, late.ids, Stage.EMBEDDED) == []
             work.renew(connection, late, lease=9999)
-        assert shop.row("a") == before
-        assert shop.dead_letters() == []
-        assert shop.run_items.one()["outcome"] is None
+        assert notes.row("a") == before
+        assert notes.dead_letters() == []
+        assert notes.run_items.one()["outcome"] is None
 
-    def test_a_result_that_skipped_the_question_settles_nothing(self, shop: Workshop) -> None:
-        shop.admit(document("a", paragraphs(2)))
-        shop.indexer().chunk(shop.tenant, shop.items())
-        late = shop.claim("a", stage=Stage.CHUNKED, lease=-1)
-        shop.claim("a", stage=Stage.CHUNKED)
-        with shop.database.tenant(shop.tenant) as connection:
+    def test_a_result_that_skipped_the_question_settles_nothing(self, notes: SourceLedger) -> None:
+        notes.admit(document("a", paragraphs(2)))
+        notes.indexer().chunk(notes.tenant, notes.items())
+        late = notes.claim("a", stage=Stage.CHUNKED, lease=-1)
+        notes.claim("a", stage=Stage.CHUNKED)
+        with notes.database.tenant(notes.tenant) as connection:
             results = [IndexedDocument(document_id=i, version=1, chunks=9, written=9) for i in late.ids]
             assert work.finish(connection, late, results) == 0
-        assert shop.run_items.one()["outcome"] is None
-        assert len(shop.staged_chunks()) == 2
+        assert notes.run_items.one()["outcome"] is None
+        assert len(notes.staged_chunks()) == 2
 
 
 class TestFailing:
-    def test_passing_trouble_waits_and_is_no_crash(self, shop: Workshop) -> None:
-        shop.admit(document("a"))
-        fail(shop, shop.claim("a"), EmbedderUnavailable("busy", fix="wait"), delay=60)
-        row = shop.row("a")
+    def test_passing_trouble_waits_and_is_no_crash(self, notes: SourceLedger) -> None:
+        notes.admit(document("a"))
+        fail(notes, notes.claim("a"), EmbedderUnavailable("busy", fix="wait"), delay=60)
+        row = notes.row("a")
         assert (row["state"], row["attempts"], row["crash_count"]) == ("pending", 1, 0)
         assert (row["lease_token"], row["enqueued_at"], row["last_error"]) == (None, None, "busy (wait)")
-        assert 55 < seconds_until(shop, "a", "due_at") <= 60
-        assert shop.run_items.one()["outcome"] is None
+        assert 55 < seconds_until(notes, "a", "due_at") <= 60
+        assert notes.run_items.one()["outcome"] is None
 
-    def test_what_will_not_work_is_laid_aside_with_its_reason(self, shop: Workshop) -> None:
-        shop.admit(document("a", "the secret text"))
-        shop.set("a", stage="chunked")
-        claimed = shop.claim("a", stage=Stage.CHUNKED)
-        fail(shop, claimed, DocumentRejected("broken", fix="mend it"), dead=True)
-        (letter,) = shop.dead_letters()
+    def test_what_will_not_work_is_laid_aside_with_its_reason(self, notes: SourceLedger) -> None:
+        notes.admit(document("a", "the secret text"))
+        notes.set("a", stage="chunked")
+        claimed = notes.claim("a", stage=Stage.CHUNKED)
+        fail(notes, claimed, DocumentRejected("broken", fix="mend it"), dead=True)
+        (letter,) = notes.dead_letters()
         assert (letter["stage"], letter["code"], letter["reason"]) == ("chunked", "E003", "broken (mend it)")
-        assert (letter["version"], letter["attempts"], letter["document_id"]) == (1, 1, shop.id("a"))
-        assert shop.row("a")["state"] == "dead"
-        assert shop.run_items.one()["outcome"] == "dead"
+        assert (letter["version"], letter["attempts"], letter["document_id"]) == (1, 1, notes.id("a"))
+        assert notes.row("a")["state"] == "dead"
+        assert notes.run_items.one()["outcome"] == "dead"
         assert "secret" not in str(dict(letter))
 
-    def test_one_letter_per_version(self, shop: Workshop) -> None:
-        shop.admit(document("a"))
+    def test_one_letter_per_version(self, notes: SourceLedger) -> None:
+        notes.admit(document("a"))
         for _ in range(2):
-            fail(shop, shop.claim("a"), DocumentRejected("x"), dead=True)
-            shop.set("a", state="pending", due_at=ago())
-        assert len(shop.dead_letters()) == 1
-        shop.admit(document("a", "edited"))
-        fail(shop, shop.claim("a"), DocumentRejected("x"), dead=True)
-        assert [letter["version"] for letter in shop.dead_letters()] == [2], (
+            fail(notes, notes.claim("a"), DocumentRejected("x"), dead=True)
+            notes.set("a", state="pending", due_at=ago())
+        assert len(notes.dead_letters()) == 1
+        notes.admit(document("a", "edited"))
+        fail(notes, notes.claim("a"), DocumentRejected("x"), dead=True)
+        assert [letter["version"] for letter in notes.dead_letters()] == [2], (
             "nobody can act on the first any more"
         )
 
 
 class TestCounting:
-    def test_texts_are_told_per_document_and_version(self, shop: Workshop) -> None:
-        run = shop.open_run()
-        shop.admit(document("a"), document("b"), run=run)
-        shop.claim("a", "b")
-        a, b = shop.id("a"), shop.id("b")
+    def test_texts_are_told_per_document_and_version(self, notes: SourceLedger) -> None:
+        run = notes.open_run()
+        notes.admit(document("a"), document("b"), run=run)
+        notes.claim("a", "b")
+        a, b = notes.id("a"), notes.id("b")
         versions = {a: 1, b: 1}
-        with shop.database.tenant(shop.tenant) as connection:
+        with notes.database.tenant(notes.tenant) as connection:
             runs.count_texts(connection, versions, {a: 3}, {a: 1, b: 2}, {a: 2})
             runs.count_texts(connection, versions, {b: 1}, {}, {b: 1})
             found = runs.progress(connection, [run])[run]
         assert (found["texts_embedded"], found["texts_reused"], found["texts_cut"]) == (4, 3, 3)
 
-    def test_what_this_run_embedded_itself_is_not_reused_later(self, shop: Workshop) -> None:
-        shop.admit(document("a"))
-        shop.claim("a")
-        a = shop.id("a")
+    def test_what_this_run_embedded_itself_is_not_reused_later(self, notes: SourceLedger) -> None:
+        notes.admit(document("a"))
+        notes.claim("a")
+        a = notes.id("a")
         versions = {a: 1}
-        with shop.database.tenant(shop.tenant) as connection:
+        with notes.database.tenant(notes.tenant) as connection:
             runs.count_texts(connection, versions, {a: 3}, {}, {})
             assert runs.count_texts(connection, versions, {a: 2}, {a: 4}, {}) == 1
-        assert shop.run_items.values("texts_embedded", "texts_reused") == [(5, 1)]
+        assert notes.run_items.values("texts_embedded", "texts_reused") == [(5, 1)]
 
 
 # The experiment ----------------------------------------------------------------------------------
@@ -338,14 +338,14 @@ def arrivals() -> list[list[Document]]:
     return [every[at : at + PER_PAGE] for at in range(0, len(every), PER_PAGE)]
 
 
-def storm(shop: Workshop) -> list[LarderError]:
+def storm(notes: SourceLedger) -> list[LarderError]:
     """Eight writers take pages in and work on them at once; then one brings all that waits to its end."""
-    run, pages = shop.open_run(), arrivals()
-    with shop.database.tenant(shop.tenant) as connection:
-        token = sources.claim(connection, shop.source, lease=LEASE)
+    run, pages = notes.open_run(), arrivals()
+    with notes.database.tenant(notes.tenant) as connection:
+        token = sources.claim(connection, notes.source, lease=LEASE)
     assert token is not None
-    shop.chunker = SlowChunker(shop.chunker)
-    indexer, lock = shop.indexer(), threading.Lock()
+    notes.chunker = SlowChunker(notes.chunker)
+    indexer, lock = notes.indexer(), threading.Lock()
     faults: list[LarderError] = []
 
     def write() -> None:
@@ -355,12 +355,12 @@ def storm(shop: Workshop) -> list[LarderError]:
             if page is None:
                 return
             try:
-                with shop.database.tenant(shop.tenant) as connection:
-                    sources.renew(connection, shop.source, token, lease=LEASE)
-                    admission.admit(connection, shop.where(run), Page(cursor={}, documents=tuple(page)))
-                items = shop.items(*(d.external_id for d in page))
+                with notes.database.tenant(notes.tenant) as connection:
+                    sources.renew(connection, notes.source, token, lease=LEASE)
+                    admission.admit(connection, notes.where(run), Page(cursor={}, documents=tuple(page)))
+                items = notes.items(*(d.external_id for d in page))
                 for step in (indexer.chunk, indexer.embed, indexer.upsert):
-                    step(shop.tenant, items)
+                    step(notes.tenant, items)
             except LarderError as error:
                 faults.append(error)
 
@@ -370,15 +370,17 @@ def storm(shop: Workshop) -> list[LarderError]:
     for thread in threads:
         thread.join()
     for _ in range(10):
-        shop.documents.set({"state": "pending"}, lease_token=None, lease_until=None, due_at=ago())
-        if not shop.items():
+        notes.documents.set({"state": "pending"}, lease_token=None, lease_until=None, due_at=ago())
+        if not notes.items():
             break
-        shop.index()
+        notes.index()
     return faults
 
 
 @pytest.mark.req("002-011")
-def test_versions_in_any_order_leave_no_damage(alone: Workshop, audit: Callable[[], dict[str, int]]) -> None:
+def test_versions_in_any_order_leave_no_damage(
+    alone: SourceLedger, audit: Callable[[], dict[str, int]]
+) -> None:
     faults = storm(alone)
     assert faults == []
     assert audit() == {"unfinished": 0, "lost": 0, "stale": 0, "mixed": 0, "doubled": 0}
@@ -387,12 +389,12 @@ def test_versions_in_any_order_leave_no_damage(alone: Workshop, audit: Callable[
 
 
 def test_without_the_guards_the_audit_sees_damage(
-    alone: Workshop, audit: Callable[[], dict[str, int]], monkeypatch: pytest.MonkeyPatch
+    alone: SourceLedger, audit: Callable[[], dict[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same storm with the question for ownership answered by yes: what makes the test above worth its name."""
     monkeypatch.setattr(work, "still_ours", lambda _connection, claimed: claimed.ids)
     for _ in range(8):  # one storm in six does none by chance
-        storm(Workshop(alone.database, uuid4(), uuid4()))
+        storm(SourceLedger(alone.database, uuid4(), uuid4()))
         found = audit()
         if found["stale"] + found["mixed"] + found["doubled"] + found["lost"]:
             return

@@ -19,20 +19,20 @@ from pipeline.search.stores import FloatVector, Neighbour, Point, Scope, StoreSt
 from pipeline.search.stores.memory import MemoryStore
 from pipeline.search.stores.mirror import NOBODY, Mirror
 from tests.ledger import ago, ahead, of_connection
-from tests.pipeline.shelf import Shelf
+from tests.pipeline.second_index import SecondIndex
+from tests.pipeline.source_ledger import SourceLedger, document, paragraphs
 from tests.pipeline.stores.mirrored import Mirrored
-from tests.pipeline.workshop import Workshop, document, paragraphs
 
 
 @pytest.fixture
-def beside(alone: Workshop) -> Mirrored:
+def beside(alone: SourceLedger) -> Mirrored:
     """Two documents of five chunks, searchable, and a store that was added later."""
     alone.admit(document("a", paragraphs(3)), document("b", paragraphs(2, "other")))
     alone.index()
     return Mirrored(alone)
 
 
-def test_pgvector_alone_writes_no_outbox(alone: Workshop) -> None:
+def test_pgvector_alone_writes_no_outbox(alone: SourceLedger) -> None:
     alone.admit(document("a", paragraphs(3)))
     alone.index()
     assert len(alone.outbox()) == 0
@@ -48,24 +48,24 @@ def test_a_store_is_filled_with_what_was_there_before_and_then_asked(beside: Mir
 
 def test_points_carry_vector_and_attributes(beside: Mirrored) -> None:
     beside.carry()
-    for row in beside.shop.chunks():
+    for row in beside.notes.chunks():
         point = beside.store.collections["chunks-1"][
-            str(beside.shop.tenant), f"{row['document_id']}:{row['ord']}"
+            str(beside.notes.tenant), f"{row['document_id']}:{row['ord']}"
         ]
         assert np.array_equal(point.vector, row["embedding"].to_numpy().astype("f4"))
-        assert (point.project, point.kind, point.source_type) == (beside.shop.project, "reference", "text")
+        assert (point.project, point.kind, point.source_type) == (beside.notes.project, "reference", "text")
         assert point.security_level == "internal"
 
 
 def test_changes_are_carried_over_and_deletions_go_first(beside: Mirrored) -> None:
     beside.carry()
-    beside.shop.admit(document("a", paragraphs(1)), document("c", paragraphs(2, "new")))
-    beside.shop.index()
+    beside.notes.admit(document("a", paragraphs(1)), document("c", paragraphs(2, "new")))
+    beside.notes.index()
     lanes = [row["lane"] for row in beside.outbox()]
     assert lanes == sorted(lanes)
     assert set(lanes) == {0, 1}
     beside.mirror.batch = lanes.count(0)
-    beside.mirror.carry(beside.shop.tenant)
+    beside.mirror.carry(beside.notes.tenant)
     assert [row["lane"] for row in beside.outbox()] == [1] * lanes.count(1)
     beside.carry()
     assert beside.stored() == beside.expected()
@@ -80,56 +80,56 @@ def test_what_is_hidden_deleted_or_restricted_leaves_the_store(
 ) -> None:
     beside.carry()
     with (
-        beside.shop.database.control()
+        beside.notes.database.control()
         if "hidden" in assignment
-        else beside.shop.database.tenant(beside.shop.tenant) as connection
+        else beside.notes.database.tenant(beside.notes.tenant) as connection
     ):
-        of_connection(connection).documents.set({"id": beside.shop.id("a")}, **assignment)
+        of_connection(connection).documents.set({"id": beside.notes.id("a")}, **assignment)
     assert [row["lane"] for row in beside.outbox()] == [0, 0, 0]
     beside.carry()
-    scope = Scope(collection="chunks-1", tenant=beside.shop.tenant, security_levels=("internal",))
+    scope = Scope(collection="chunks-1", tenant=beside.notes.tenant, security_levels=("internal",))
     assert len(beside.stored()) == left
-    assert {id_.partition(":")[0] for id_ in beside.stored() if id_} >= {str(beside.shop.id("b"))}
+    assert {id_.partition(":")[0] for id_ in beside.stored() if id_} >= {str(beside.notes.id("b"))}
     assert len(beside.store.near(np.ones(32, dtype="f4"), 10, scope)) == 2
-    beside.shop.set("a", hidden=False, deleted=False, security_level="internal")
+    beside.notes.set("a", hidden=False, deleted=False, security_level="internal")
     beside.carry()
     assert len(beside.stored()) == 5
 
 
 def test_steps_of_the_ledger_that_change_no_point_write_nothing(beside: Mirrored) -> None:
     beside.carry()
-    beside.shop.set("a", last_error="x", attempts=1, lease_until=ago(), title="other")
-    beside.shop.admit(document("a", paragraphs(3)))
-    beside.shop.index()
+    beside.notes.set("a", last_error="x", attempts=1, lease_until=ago(), title="other")
+    beside.notes.admit(document("a", paragraphs(3)))
+    beside.notes.index()
     assert beside.outbox() == []
 
 
 def test_a_row_that_changes_while_it_is_carried_is_carried_again(beside: Mirrored) -> None:
     beside.carry()
-    store, shop = beside.store, beside.shop
-    shop.set("a", kind="decision")
+    store, notes = beside.store, beside.notes
+    notes.set("a", kind="decision")
 
     class Late(MemoryStore):
         def put(self, collection: str, points: Sequence[Point]) -> None:
-            if shop.documents.one(id=shop.id("a"))["kind"] == "decision":
-                shop.set("a", kind="work")
+            if notes.documents.one(id=notes.id("a"))["kind"] == "decision":
+                notes.set("a", kind="work")
             store.put(collection, points)
 
-    assert Mirror(shop.database, "memory", Late()).carry(shop.tenant) == 3
+    assert Mirror(notes.database, "memory", Late()).carry(notes.tenant) == 3
     assert len(beside.outbox()) == 3
     beside.carry()
-    kinds = {p.kind for p in store.collections["chunks-1"].values() if p.tenant == shop.tenant}
+    kinds = {p.kind for p in store.collections["chunks-1"].values() if p.tenant == notes.tenant}
     assert kinds == {"work", "reference"}
 
 
 def test_a_worker_whose_lease_ran_out_has_its_rows_carried_again(beside: Mirrored) -> None:
     beside.carry()
-    beside.shop.set("a", kind="work")
-    with beside.shop.database.tenant(beside.shop.tenant) as connection:
-        frozen = outbox.claim(connection, beside.shop.tenant, "memory", most=10, lease=0.0)
+    beside.notes.set("a", kind="work")
+    with beside.notes.database.tenant(beside.notes.tenant) as connection:
+        frozen = outbox.claim(connection, beside.notes.tenant, "memory", most=10, lease=0.0)
     assert beside.carry() == 3
     # The first one wakes and has written an old state into the store.
-    with beside.shop.database.tenant(beside.shop.tenant) as connection:
+    with beside.notes.database.tenant(beside.notes.tenant) as connection:
         outbox.finish(connection, frozen, list(frozen.turns))
     assert beside.carry() == 3
 
@@ -150,7 +150,7 @@ class Failing(MemoryStore):
         super().put(collection, points)
 
 
-def test_a_store_that_is_away_is_paused_and_nothing_is_lost(alone: Workshop) -> None:
+def test_a_store_that_is_away_is_paused_and_nothing_is_lost(alone: SourceLedger) -> None:
     alone.admit(document("a", paragraphs(3)))
     alone.index()
     store = Failing()
@@ -173,7 +173,7 @@ def test_a_store_that_is_away_is_paused_and_nothing_is_lost(alone: Workshop) -> 
     assert beside.row.failures == 0
 
 
-def test_a_refused_chunk_alone_is_given_up_and_may_be_tried_again(alone: Workshop) -> None:
+def test_a_refused_chunk_alone_is_given_up_and_may_be_tried_again(alone: SourceLedger) -> None:
     alone.admit(document("a", paragraphs(7)))
     alone.index()
     store = Failing()
@@ -190,7 +190,7 @@ def test_a_refused_chunk_alone_is_given_up_and_may_be_tried_again(alone: Worksho
     assert beside.stored() == beside.expected()
 
 
-def test_a_batch_that_takes_longer_than_its_lease_is_nobody_elses(alone: Workshop) -> None:
+def test_a_batch_that_takes_longer_than_its_lease_is_nobody_elses(alone: SourceLedger) -> None:
     """As while a service lets us wait: it would count as a crash each time, and be given up in the end."""
     alone.admit(document("a", paragraphs(3)))
     alone.index()
@@ -213,10 +213,10 @@ def test_a_batch_that_takes_longer_than_its_lease_is_nobody_elses(alone: Worksho
 
 def test_a_chunk_that_kills_workers_travels_alone_and_is_given_up(beside: Mirrored) -> None:
     beside.carry()
-    shop = beside.shop
-    shop.set("a", kind="work")
-    shop.set("b", kind="work")
-    shop.outbox.set({"document_id": shop.id("a"), "ord": 1}, crash_count=3)
+    notes = beside.notes
+    notes.set("a", kind="work")
+    notes.set("b", kind="work")
+    notes.outbox.set({"document_id": notes.id("a"), "ord": 1}, crash_count=3)
     assert beside.carry() >= 4
     assert [(row["ord"], row["crash_count"]) for row in beside.outbox()] == [(1, 4)]
     assert beside.outbox()[0]["dead_at"] is not None
@@ -229,7 +229,7 @@ def test_two_workers_carry_everything_once(beside: Mirrored) -> None:
     counts: list[int] = []
 
     def work() -> None:
-        while carried := beside.mirror.carry(beside.shop.tenant):
+        while carried := beside.mirror.carry(beside.notes.tenant):
             counts.append(carried)
 
     threads = [threading.Thread(target=work) for _ in range(2)]
@@ -243,7 +243,7 @@ def test_two_workers_carry_everything_once(beside: Mirrored) -> None:
 
 def age(beside: Mirrored, seconds: int = 60) -> None:
     """Let a mark become old enough to be relied on."""
-    with beside.shop.database.control() as connection:
+    with beside.notes.database.control() as connection:
         stores = of_connection(connection).stores
         for one in stores():
             if one["marked_at"]:
@@ -252,7 +252,7 @@ def age(beside: Mirrored, seconds: int = 60) -> None:
 
 def make_due(beside: Mirrored) -> None:
     """End the pause of a store."""
-    with beside.shop.database.control() as connection:
+    with beside.notes.database.control() as connection:
         of_connection(connection).stores.set(due_at=ago())
 
 
@@ -274,7 +274,7 @@ def test_a_store_that_is_not_the_one_that_was_filled_is_noticed_and_rebuilt(
     other = Point(id=f"{UUID(int=5)}:9", vector=np.ones(32, dtype="f4"), tenant=NOBODY)
     beside.store.collections.clear()
     if loss == "swapped":
-        beside.store.put("chunks-1", [other, Point(id="x", vector=other.vector, tenant=beside.shop.tenant)])
+        beside.store.put("chunks-1", [other, Point(id="x", vector=other.vector, tenant=beside.notes.tenant)])
     if loss == "restored":
         beside.store.collections.update(earlier)
     age(beside)
@@ -317,7 +317,9 @@ class Unreadable(MemoryStore):
 
 
 @pytest.mark.parametrize("met_by", ["the mark", "a chunk"])
-def test_a_store_that_cannot_read_its_points_is_emptied_and_filled_anew(alone: Workshop, met_by: str) -> None:
+def test_a_store_that_cannot_read_its_points_is_emptied_and_filled_anew(
+    alone: SourceLedger, met_by: str
+) -> None:
     alone.admit(document("a", paragraphs(3)))
     alone.index()
     store = Unreadable()
@@ -368,7 +370,7 @@ def test_a_store_that_was_away_and_is_empty_when_it_is_back_is_noticed(beside: M
     assert beside.row.status == "emptying"
 
 
-def test_a_store_that_is_emptied_between_look_and_mark_is_noticed(alone: Workshop) -> None:
+def test_a_store_that_is_emptied_between_look_and_mark_is_noticed(alone: SourceLedger) -> None:
     alone.admit(document("a", paragraphs(3)))
     alone.index()
     lost: list[str] = []
@@ -397,21 +399,21 @@ def test_a_database_that_was_restored_is_noticed(beside: Mirrored) -> None:
 
 def test_what_is_under_way_when_a_store_is_emptied_is_carried_again(beside: Mirrored) -> None:
     beside.carry()
-    beside.shop.set("a", kind="work")
-    with beside.shop.database.tenant(beside.shop.tenant) as connection:
-        claimed = outbox.claim(connection, beside.shop.tenant, "memory", most=10, lease=60)
-    with beside.shop.database.control() as connection:
+    beside.notes.set("a", kind="work")
+    with beside.notes.database.tenant(beside.notes.tenant) as connection:
+        claimed = outbox.claim(connection, beside.notes.tenant, "memory", most=10, lease=60)
+    with beside.notes.database.control() as connection:
         outbox.rebuild(connection, "memory")
     beside.mirror.look_after()
     beside.mirror.look_after()
     # What it carried was emptied; it ends now, and takes no row away that the walk has noted meanwhile.
-    with beside.shop.database.tenant(beside.shop.tenant) as connection:
+    with beside.notes.database.tenant(beside.notes.tenant) as connection:
         outbox.finish(connection, claimed, list(claimed.turns))
     beside.carry()
     assert beside.stored() == beside.expected()
 
 
-def test_who_empties_a_store_after_another_one_has_filled_it_has_it_filled_again(alone: Workshop) -> None:
+def test_who_empties_a_store_after_another_one_has_filled_it_has_it_filled_again(alone: SourceLedger) -> None:
     """As a process that was frozen for longer than its lease."""
     alone.admit(document("a", paragraphs(3)))
     alone.index()
@@ -429,13 +431,13 @@ def test_who_empties_a_store_after_another_one_has_filled_it_has_it_filled_again
 
     first = Mirrored(alone, Late())
     second = Mirrored.__new__(Mirrored)
-    second.shop, second.store = alone, first.store
+    second.notes, second.store = alone, first.store
     second.mirror = Mirror(alone.database, "memory", first.store)
     first.carry()
     assert first.stored() == first.expected()
 
 
-def test_what_a_late_carrier_may_have_written_is_carried_again(alone: Workshop) -> None:
+def test_what_a_late_carrier_may_have_written_is_carried_again(alone: SourceLedger) -> None:
     """The store has taken a batch, its answer came too late, and meanwhile another one has carried the next state."""
     alone.admit(document("a", paragraphs(1)))
     alone.index()
@@ -467,20 +469,20 @@ def test_what_a_late_carrier_may_have_written_is_carried_again(alone: Workshop) 
     assert point.kind == "work"
 
 
-def test_each_search_index_has_a_collection_which_goes_with_it(alone: Workshop) -> None:
+def test_each_search_index_has_a_collection_which_goes_with_it(alone: SourceLedger) -> None:
     alone.admit(document("a", paragraphs(3)), document("b", paragraphs(2, "other")))
     alone.index()
-    shelf = Shelf(alone)
+    second_index = SecondIndex(alone)
     beside = Mirrored(alone)
-    shelf.fill()
+    second_index.fill()
     beside.carry()
     sizes = {name: len(points) for name, points in beside.store.collections.items()}
-    assert set(sizes) == {"chunks-1", f"chunks-{shelf.index.id}"}
+    assert set(sizes) == {"chunks-1", f"chunks-{second_index.index.id}"}
     with alone.database.control() as connection:
-        search_indexes.drop_index(connection, shelf.index)
+        search_indexes.drop_index(connection, second_index.index)
     age(beside)
     beside.mirror.look_after()
-    assert beside.store.collections.get(f"chunks-{shelf.index.id}", {}) == {}
+    assert beside.store.collections.get(f"chunks-{second_index.index.id}", {}) == {}
     assert len(beside.stored()) == 5
 
 
@@ -488,7 +490,7 @@ def test_a_collection_that_is_added_later_has_the_marks_that_are_looked_for(besi
     beside.carry()
     age(beside)
     beside.mirror.look_after()
-    Shelf(beside.shop).fill()
+    SecondIndex(beside.notes).fill()
     age(beside)
     beside.mirror.look_after()
     assert len(beside.row.collections) == 2
@@ -499,12 +501,12 @@ def test_a_collection_that_is_added_later_has_the_marks_that_are_looked_for(besi
 
 
 def test_a_tenant_sees_only_its_own_rows(beside: Mirrored, database: Database) -> None:
-    beside.shop.set("a", kind="work")
-    other = Workshop(beside.shop.database, UUID(int=77), UUID(int=78))
+    beside.notes.set("a", kind="work")
+    other = SourceLedger(beside.notes.database, UUID(int=77), UUID(int=78))
     other.admit(document("a", paragraphs(1)))
     other.index()
     assert len(other.outbox()) == 1
     with other.database.tenant(other.tenant) as connection:
-        assert outbox.claim(connection, beside.shop.tenant, "memory", most=10, lease=60).turns == {}
+        assert outbox.claim(connection, beside.notes.tenant, "memory", most=10, lease=60).turns == {}
     beside.carry()
     assert len(beside.stored()) == 6

@@ -13,16 +13,16 @@ from pipeline.errors import StoreRejected
 from pipeline.search import statement, term_statistics
 from pipeline.search.chunk_store import active_index, indexes, open_index
 from pipeline.search.records import Filter, Quantization
-from tests.pipeline.stores.depot import DIMENSIONS, Counting, Depot, candidates
+from tests.pipeline.stores.corpus import DIMENSIONS, Corpus, Counting, candidates
 
 
 def test_tenants_never_see_each_other(shared_database: Database) -> None:
-    one, other = Depot(shared_database), Depot(shared_database)
+    one, other = Corpus(shared_database), Corpus(shared_database)
     assert one.index.id == other.index.id, "one partition holds both"
     mine = one.put("kestrel secret")
     other.put("kestrel public")
-    for depot in (one, other):
-        depot.count()
+    for corpus in (one, other):
+        corpus.count()
     vector = one.embedder.embed_query("kestrel secret")
     assert [c.chunk.content for c in one.ask("kestrel secret", vector=vector)] == ["kestrel secret"]
     assert [c.chunk.content for c in other.ask("kestrel secret", vector=vector)] == ["kestrel public"]
@@ -34,44 +34,44 @@ def test_tenants_never_see_each_other(shared_database: Database) -> None:
 
 
 def test_kept_rows_are_not_written_again(shared_database: Database) -> None:
-    depot = Depot(shared_database)
-    of = depot.document()
+    corpus = Corpus(shared_database)
+    of = corpus.document()
     chunks = [Chunk(ord=n, content=c) for n, c in enumerate(("alpha", "beta"))]
-    depot.put_all([(of, chunks)])
-    before = depot.sql("select xmin, ctid from chunk order by ord")
-    depot.put_all([(of, chunks)])
-    assert depot.sql("select xmin, ctid from chunk order by ord") == before
+    corpus.put_all([(of, chunks)])
+    before = corpus.sql("select xmin, ctid from chunk order by ord")
+    corpus.put_all([(of, chunks)])
+    assert corpus.sql("select xmin, ctid from chunk order by ord") == before
 
 
 def test_a_new_version_touches_no_search_index_of_kept_rows(shared_database: Database) -> None:
     """PostgreSQL counts such an update as HOT: no index, neither GIN nor HNSW, gets a new entry."""
-    depot = Depot(shared_database)
-    of = depot.document()
+    corpus = Corpus(shared_database)
+    of = corpus.document()
     chunks = [Chunk(ord=n, content=c) for n, c in enumerate(("alpha", "beta"))]
-    depot.put_all([(of, chunks)])
-    table = f"chunk_{depot.index.id}"
+    corpus.put_all([(of, chunks)])
+    table = f"chunk_{corpus.index.id}"
 
     def updates() -> tuple[int, int]:
-        with shared_database.tenant(depot.tenant) as connection:
+        with shared_database.tenant(corpus.tenant) as connection:
             connection.execute(text("select pg_stat_force_next_flush()"))
-        row = depot.sql(
+        row = corpus.sql(
             "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = :t", t=table
         )[0]
         return row.n_tup_upd, row.n_tup_hot_upd
 
     before = updates()
-    changed = depot.document(id=of.id, version=2)
-    depot.put_all([(changed, chunks)])
+    changed = corpus.document(id=of.id, version=2)
+    corpus.put_all([(changed, chunks)])
     after = updates()
     assert after[0] - before[0] == 2
     assert after[1] - before[1] == 2
-    assert {c.document.version for c in depot.ask("alpha beta")} == {2}
+    assert {c.document.version for c in corpus.ask("alpha beta")} == {2}
 
 
 def test_vectors_are_kept_at_half_precision_and_lexemes_by_weight(shared_database: Database) -> None:
-    depot = Depot(shared_database)
-    depot.put("Running workers", context="Queue > Retries")
-    row = depot.chunks.one()
+    corpus = Corpus(shared_database)
+    corpus.put("Running workers", context="Queue > Retries")
+    row = corpus.chunks.one()
     assert row["lexemes"] == "'queue':1A 'retri':2A 'run':3 'worker':4"
     assert row["length"] == 4
     assert row["context"] == "Queue > Retries"
@@ -79,10 +79,10 @@ def test_vectors_are_kept_at_half_precision_and_lexemes_by_weight(shared_databas
 
 @pytest.mark.parametrize("width", [DIMENSIONS - 1, DIMENSIONS + 1])
 def test_the_partition_itself_refuses_other_lengths(shared_database: Database, width: int) -> None:
-    depot = Depot(shared_database)
-    depot.put("alpha")
+    corpus = Corpus(shared_database)
+    corpus.put("alpha")
     with pytest.raises(StoreRejected, match="check constraint"):
-        depot.chunks.set(embedding=str([1] * width))
+        corpus.chunks.set(embedding=str([1] * width))
 
 
 def test_one_index_per_model_and_the_first_is_active(database: Database, tenant: UUID) -> None:
@@ -98,7 +98,7 @@ def test_one_index_per_model_and_the_first_is_active(database: Database, tenant:
 
 
 def test_indexes_are_built_when_the_backlog_is_empty(database: Database, tenant: UUID) -> None:
-    depot = Depot(database, tenant)
+    corpus = Corpus(database, tenant)
 
     def due(quantization: Quantization = "halfvec", **limits: int) -> tuple[bool, bool]:
         with database.control() as connection:
@@ -110,16 +110,16 @@ def test_indexes_are_built_when_the_backlog_is_empty(database: Database, tenant:
             )
 
     assert due() == (False, False), "nothing is there"
-    depot.put("alpha")
-    depot.documents.set(chunk_count=4)
+    corpus.put("alpha")
+    corpus.documents.set(chunk_count=4)
     assert due() == (True, False), "few rows need no vector index"
-    depot.documents.set(chunk_count=5)
+    corpus.documents.set(chunk_count=5)
     assert due() == (True, True)
-    depot.documents.set(state="pending")
+    corpus.documents.set(state="pending")
     assert due() == (False, False), "loading into an index is slower than building it afterwards"
     assert due(build_at=5) == (True, True), "unless so much is there that searches would suffer"
-    depot.documents.set(state="done")
-    depot.build()
+    corpus.documents.set(state="done")
+    corpus.build()
     assert due() == (False, False)
     with database.control() as connection:
         (index,) = indexes(connection)
@@ -129,12 +129,12 @@ def test_indexes_are_built_when_the_backlog_is_empty(database: Database, tenant:
 
 
 def test_a_search_that_was_meant_for_another_index_finds_nothing(database: Database, tenant: UUID) -> None:
-    depot = Depot(database, tenant)
-    depot.put("kestrel")
+    corpus = Corpus(database, tenant)
+    corpus.put("kestrel")
     counting = Counting(database)
-    assert len(candidates(counting, tenant, "kestrel", vector=depot.embedder.embed_query("kestrel"))) == 1
+    assert len(candidates(counting, tenant, "kestrel", vector=corpus.embedder.embed_query("kestrel"))) == 1
     sent, values = counting.sent[-1]
-    assert f"= {depot.index.id}" in sent.rpartition(statement.ACTIVE)[2]
+    assert f"= {corpus.index.id}" in sent.rpartition(statement.ACTIVE)[2]
     with database.tenant(tenant) as connection:
         new = open_index(connection, provider="x", model="newer", dimensions=8, chunker="c", pipeline="p")
     with database.control() as connection:

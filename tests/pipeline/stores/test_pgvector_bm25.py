@@ -17,7 +17,7 @@ from pipeline.documents import Chunk
 from pipeline.search import statement, term_statistics
 from pipeline.search.question import MOST_READ
 from pipeline.search.words import searchable
-from tests.pipeline.stores.depot import Depot
+from tests.pipeline.stores.corpus import Corpus
 
 WORDS = re.findall(
     r"\S+",
@@ -27,9 +27,9 @@ WORDS = re.findall(
 
 
 @pytest.fixture(scope="module")
-def depot(shared_database: Database) -> Depot:
+def corpus(shared_database: Database) -> Corpus:
     """A few hundred chunks of 3 to 120 words, some words far more common than others."""
-    made = Depot(shared_database)
+    made = Corpus(shared_database)
     chance = random.Random(7)
     weights = [1 / (n + 1) for n in range(len(WORDS))]
     stock = []
@@ -47,9 +47,9 @@ def depot(shared_database: Database) -> Depot:
     return made
 
 
-def expected(depot: Depot, question: str, *, title: bool = False) -> dict[tuple[UUID, int], float]:
+def expected(corpus: Corpus, question: str, *, title: bool = False) -> dict[tuple[UUID, int], float]:
     """BM25 by the book: k1 1.2, b 0.75, terms that the question repeats counted as often."""
-    rows = depot.sql("""
+    rows = corpus.sql("""
         select document_id, ord, length,
                (select json_object_agg(lexeme, cardinality(positions)) from unnest(lexemes)) as all_of,
                (select coalesce(json_object_agg(lexeme, (select count(*) from unnest(weights) w where w = 'A')), '{}')
@@ -57,7 +57,7 @@ def expected(depot: Depot, question: str, *, title: bool = False) -> dict[tuple[
         from chunk""")
     asked = {
         row.lexeme: row.n
-        for row in depot.sql(
+        for row in corpus.sql(
             "select lexeme, cardinality(positions) as n from unnest(to_tsvector('english', :words))",
             words=searchable(question),
         )
@@ -97,9 +97,9 @@ QUESTIONS = [
 
 @pytest.mark.req("001-093")
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_scores_are_bm25_by_the_book(depot: Depot, question: str) -> None:
-    book = expected(depot, question)
-    found = depot.ask(question, candidates=1000)
+def test_scores_are_bm25_by_the_book(corpus: Corpus, question: str) -> None:
+    book = expected(corpus, question)
+    found = corpus.ask(question, candidates=1000)
     assert found
     assert {(c.document.id, c.chunk.ord) for c in found} <= {place for place, score in book.items() if score}
     for candidate in found:
@@ -109,9 +109,9 @@ def test_scores_are_bm25_by_the_book(depot: Depot, question: str) -> None:
 
 
 @pytest.mark.parametrize("question", ["queue", "7 worker", "NameNodeResource"])
-def test_title_scores_count_titles_and_headings_only(depot: Depot, question: str) -> None:
-    book = expected(depot, question, title=True)
-    found = depot.ask(question, candidates=1000)
+def test_title_scores_count_titles_and_headings_only(corpus: Corpus, question: str) -> None:
+    book = expected(corpus, question, title=True)
+    found = corpus.ask(question, candidates=1000)
     in_title = {(c.document.id, c.chunk.ord): (c.title or 0.0) > 0.0 for c in found}
     assert in_title == {place: book[place] > 1e-6 for place in in_title}
     assert set(in_title.values()) == {True, False}
@@ -120,12 +120,12 @@ def test_title_scores_count_titles_and_headings_only(depot: Depot, question: str
 
 def test_a_word_that_stands_250_times_is_counted_to_the_last(shared_database: Database) -> None:
     """The rank of one lexeme comes so near to 1 that only rounding tells 250 from 249."""
-    depot = Depot(shared_database)
+    corpus = Corpus(shared_database)
     for count in (1, 2, 3, 50, 249, 250):
-        depot.put(*["kestrel " * count + "otter " * (250 - count)])
-    depot.count()
-    book = expected(depot, "kestrel")
-    found = depot.ask("kestrel")
+        corpus.put(*["kestrel " * count + "otter " * (250 - count)])
+    corpus.count()
+    book = expected(corpus, "kestrel")
+    found = corpus.ask("kestrel")
     assert len(found) == 6
     for candidate in found:
         assert candidate.bm25 == pytest.approx(book[candidate.document.id, candidate.chunk.ord], rel=1e-3)
@@ -135,22 +135,22 @@ def test_a_word_that_stands_250_times_is_counted_to_the_last(shared_database: Da
 # --- which lexemes take part ---
 
 
-def terms(depot: Depot, question: str, *, chunks: float = 300) -> list[Any]:
+def terms(corpus: Corpus, question: str, *, chunks: float = 300) -> list[Any]:
     """Rows of (lexeme, weight, sharp, chosen), rarest first, as the statement makes them; of so many chunks."""
-    given = {"words": searchable(question), "languages": ["english"], "tenant": depot.tenant}
-    given |= {"index": depot.index.id, "chunks": chunks}
+    given = {"words": searchable(question), "languages": ["english"], "tenant": corpus.tenant}
+    given |= {"index": corpus.index.id, "chunks": chunks}
     columns = "cast(t.lexeme as text), t.weight, t.sharp, t.chosen"
-    return depot.database.fetch(depot.tenant, f"select {columns} from ({statement.TERMS}) t", given)
+    return corpus.database.fetch(corpus.tenant, f"select {columns} from ({statement.TERMS}) t", given)
 
 
 def test_rare_lexemes_choose_the_candidates_and_all_count(shared_database: Database) -> None:
-    depot = Depot(shared_database)
+    corpus = Corpus(shared_database)
 
     def choosing(chunks: float, **counts: int) -> list[str]:
-        depot.lexemes.clear()
+        corpus.lexemes.clear()
         for lexeme, n in counts.items():
-            depot.lexemes.add(tenant_id=depot.tenant, index_id=depot.index.id, lexeme=lexeme, chunks=n)
-        found = terms(depot, " ".join(counts), chunks=chunks)
+            corpus.lexemes.add(tenant_id=corpus.tenant, index_id=corpus.index.id, lexeme=lexeme, chunks=n)
+        found = terms(corpus, " ".join(counts), chunks=chunks)
         assert len(found) == len(counts)
         return [lexeme.strip("'") for lexeme, _, _, chosen in found if chosen]
 
@@ -159,49 +159,49 @@ def test_rare_lexemes_choose_the_candidates_and_all_count(shared_database: Datab
     assert choosing(10_000, k9001=9001, k9000=9000) == ["k9000"], "one lexeme always chooses, however common"
 
 
-def test_words_that_are_nowhere_do_not_crowd_out_those_that_are(depot: Depot) -> None:
+def test_words_that_are_nowhere_do_not_crowd_out_those_that_are(corpus: Corpus) -> None:
     log = " ".join(f"zz{n}qq" for n in range(500))
-    found = depot.ask(f"{log} only3x0")
+    found = corpus.ask(f"{log} only3x0")
     assert [c.chunk.content.split()[-1] for c in found] == ["only3x0"]
 
 
 def test_words_that_came_after_the_count_are_found(shared_database: Database) -> None:
-    depot = Depot(shared_database)
-    depot.put("kestrel")
-    depot.count()
-    depot.put("otter kestrel")
-    assert [c.chunk.content for c in depot.ask("otter")] == ["otter kestrel"]
+    corpus = Corpus(shared_database)
+    corpus.put("kestrel")
+    corpus.count()
+    corpus.put("otter kestrel")
+    assert [c.chunk.content for c in corpus.ask("otter")] == ["otter kestrel"]
 
 
-def test_long_questions_keep_their_rarest_lexemes(depot: Depot) -> None:
+def test_long_questions_keep_their_rarest_lexemes(corpus: Corpus) -> None:
     rare = " ".join(f"only{n}x0" for n in range(60))
-    found = terms(depot, f"queue worker {rare}")
+    found = terms(corpus, f"queue worker {rare}")
     assert len(found) == statement.MOST_LEXEMES
     assert all(lexeme.startswith("'only") for lexeme, *_ in found)
 
 
-def test_so_many_lexemes_that_are_nowhere_take_part_the_first_of_the_question(depot: Depot) -> None:
-    found = terms(depot, " ".join(f"zz{n}qq" for n in range(100)) + " queue")
+def test_so_many_lexemes_that_are_nowhere_take_part_the_first_of_the_question(corpus: Corpus) -> None:
+    found = terms(corpus, " ".join(f"zz{n}qq" for n in range(100)) + " queue")
     unlisted = sorted(lexeme for lexeme, *_ in found if lexeme.startswith("'zz"))
     assert unlisted == sorted(f"'zz{n}qq'" for n in range(statement.MOST_UNLISTED))
 
 
-def test_what_stands_early_goes_first_where_not_all_can_take_part(depot: Depot) -> None:
+def test_what_stands_early_goes_first_where_not_all_can_take_part(corpus: Corpus) -> None:
     late = " ".join(f"only{n}x0" for n in range(60))
-    found = {lexeme for lexeme, *_ in terms(depot, f"queue worker {'zz ' * statement.EARLY} {late}")}
+    found = {lexeme for lexeme, *_ in terms(corpus, f"queue worker {'zz ' * statement.EARLY} {late}")}
     assert {"'queue'", "'worker'"} <= found
     assert len(found) == statement.MOST_LEXEMES + 1
 
 
 @pytest.mark.parametrize("words", [3_000, 6_000])
-def test_a_question_of_a_whole_log_is_weighed_in_no_time(depot: Depot, words: int) -> None:
+def test_a_question_of_a_whole_log_is_weighed_in_no_time(corpus: Corpus, words: int) -> None:
     begun = time.monotonic()
-    assert terms(depot, " ".join(f"w{n % 900} HADOOP-{n}" for n in range(words)))
+    assert terms(corpus, " ".join(f"w{n % 900} HADOOP-{n}" for n in range(words)))
     assert time.monotonic() - begun < 2
 
 
-def test_a_question_is_read_up_to_its_limit(depot: Depot) -> None:
-    assert depot.ask("zz " * (MOST_READ // 3 + 1) + "queue") == []
+def test_a_question_is_read_up_to_its_limit(corpus: Corpus) -> None:
+    assert corpus.ask("zz " * (MOST_READ // 3 + 1) + "queue") == []
 
 
 @pytest.mark.parametrize(
@@ -221,73 +221,75 @@ def test_a_question_is_read_up_to_its_limit(depot: Depot) -> None:
     ],
     ids=["empty", "blank", "stop", "marks", "quotes", "nul", "emoji", "long-word", "trace", "log", "unicode"],
 )
-def test_no_question_raises(depot: Depot, question: str) -> None:
-    for candidate in depot.ask(question):
+def test_no_question_raises(corpus: Corpus, question: str) -> None:
+    for candidate in corpus.ask(question):
         assert candidate.bm25 is not None
         assert candidate.bm25 > 0
 
 
-def test_quotes_and_backslashes_in_lexemes_are_literal(depot: Depot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quotes_and_backslashes_in_lexemes_are_literal(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No text makes such a lexeme today; the parser of a later PostgreSQL might."""
     made = "to_tsvector(cast(l.name as regconfig), %(words)s)"
     assert made in statement.TERMS
     odd = statement.TERMS.replace(made, r"cast($x$'a''b\\c':1 'd & e':2$x$ as tsvector)")
     monkeypatch.setattr(statement, "TERMS", odd)
-    assert {lexeme for lexeme, *_ in terms(depot, "any")} == {r"'a''b\\c'", "'d & e'"}
+    assert {lexeme for lexeme, *_ in terms(corpus, "any")} == {r"'a''b\\c'", "'d & e'"}
 
 
 # --- statistics ---
 
 
-def counts(depot: Depot) -> dict[str, int]:
-    return dict(depot.lexemes.values("lexeme", "chunks", index_id=depot.index.id))
+def counts(corpus: Corpus) -> dict[str, int]:
+    return dict(corpus.lexemes.values("lexeme", "chunks", index_id=corpus.index.id))
 
 
 def test_counting_follows_what_is_stored(shared_database: Database) -> None:
-    depot = Depot(shared_database)
-    first = depot.put("kestrel otter", "kestrel")
-    depot.count()
-    assert counts(depot) == {"kestrel": 2, "otter": 1}
-    depot.put("otter badger")
-    depot.chunks.clear({"document_id": first, "ord": 1})
-    depot.count()
-    assert counts(depot) == {"kestrel": 1, "otter": 2, "badger": 1}
-    depot.chunks.clear()
-    depot.count()
-    assert counts(depot) == {}
-    assert depot.statistics.values("chunks") == [0]
+    corpus = Corpus(shared_database)
+    first = corpus.put("kestrel otter", "kestrel")
+    corpus.count()
+    assert counts(corpus) == {"kestrel": 2, "otter": 1}
+    corpus.put("otter badger")
+    corpus.chunks.clear({"document_id": first, "ord": 1})
+    corpus.count()
+    assert counts(corpus) == {"kestrel": 1, "otter": 2, "badger": 1}
+    corpus.chunks.clear()
+    corpus.count()
+    assert counts(corpus) == {}
+    assert corpus.statistics.values("chunks") == [0]
 
 
 def test_counting_writes_only_what_changed(shared_database: Database) -> None:
-    depot = Depot(shared_database)
-    depot.put("kestrel otter")
-    depot.count()
-    before = {r.lexeme: r.xmin for r in depot.sql("select lexeme, xmin from lexeme_stat")}
-    depot.put("kestrel")
-    depot.count()
-    after = {r.lexeme: r.xmin for r in depot.sql("select lexeme, xmin from lexeme_stat")}
+    corpus = Corpus(shared_database)
+    corpus.put("kestrel otter")
+    corpus.count()
+    before = {r.lexeme: r.xmin for r in corpus.sql("select lexeme, xmin from lexeme_stat")}
+    corpus.put("kestrel")
+    corpus.count()
+    after = {r.lexeme: r.xmin for r in corpus.sql("select lexeme, xmin from lexeme_stat")}
     assert before["otter"] == after["otter"]
     assert before["kestrel"] != after["kestrel"]
 
 
 def test_the_first_count_is_made_on_demand_and_only_once(shared_database: Database) -> None:
-    depot = Depot(shared_database)
+    corpus = Corpus(shared_database)
 
     def ensure() -> None:
-        with depot.database.tenant(depot.tenant) as connection:
-            term_statistics.ensure(connection, depot.tenant, depot.index.id)
+        with corpus.database.tenant(corpus.tenant) as connection:
+            term_statistics.ensure(connection, corpus.tenant, corpus.index.id)
 
     ensure()
-    depot.put("kestrel")
+    corpus.put("kestrel")
     ensure()
-    assert counts(depot) == {"kestrel": 1}
-    depot.put("kestrel otter")
+    assert counts(corpus) == {"kestrel": 1}
+    corpus.put("kestrel otter")
     ensure()
-    assert counts(depot) == {"kestrel": 1}, "upkeep counts again, a search does not"
+    assert counts(corpus) == {"kestrel": 1}, "upkeep counts again, a search does not"
 
 
 def test_each_tenant_has_its_own_counts(shared_database: Database) -> None:
-    one, other = Depot(shared_database), Depot(shared_database)
+    one, other = Corpus(shared_database), Corpus(shared_database)
     one.put("kestrel")
     other.put("kestrel", "kestrel otter")
     one.count()
@@ -300,17 +302,17 @@ def test_each_tenant_has_its_own_counts(shared_database: Database) -> None:
 
 
 @pytest.mark.req("001-093")
-def test_a_word_of_one_chunk_counts_more_than_all_common_ones_together(depot: Depot) -> None:
-    found = {c.chunk.content.split()[-1]: c.overlap or 0.0 for c in depot.ask("only12x0 queue worker")}
+def test_a_word_of_one_chunk_counts_more_than_all_common_ones_together(corpus: Corpus) -> None:
+    found = {c.chunk.content.split()[-1]: c.overlap or 0.0 for c in corpus.ask("only12x0 queue worker")}
     others = [share for name, share in found.items() if name != "only12x0"]
     assert others
     assert 0.35 < found["only12x0"] < 1
     assert max(others) < found["only12x0"] / 2
 
 
-def test_the_sharp_weight_is_1_for_a_lexeme_of_one_chunk_and_falls_fast(depot: Depot) -> None:
-    total = len(depot.chunks())
-    (_, _, rare, _), *_, (_, weight, common, _) = terms(depot, "only12x0 queue", chunks=total)
+def test_the_sharp_weight_is_1_for_a_lexeme_of_one_chunk_and_falls_fast(corpus: Corpus) -> None:
+    total = len(corpus.chunks())
+    (_, _, rare, _), *_, (_, weight, common, _) = terms(corpus, "only12x0 queue", chunks=total)
     assert rare == pytest.approx(1.0)
     most = math.log(1 + (total - 0.5) / 1.5)
     assert common == pytest.approx((weight / most) ** statement.SHARPNESS)

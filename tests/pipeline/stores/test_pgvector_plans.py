@@ -15,38 +15,38 @@ from pipeline.documents import Chunk, Kind
 from pipeline.embedding import Vectors
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, cache
 from pipeline.search.records import Filter
-from tests.pipeline.stores.depot import DIMENSIONS, Candidate, Counting, Depot, Pointed, candidates
+from tests.pipeline.stores.corpus import DIMENSIONS, Candidate, Corpus, Counting, Pointed, candidates
 
 ROWS = 4000
 
 
 @pytest.fixture(scope="module")
-def full(shared_database: Database) -> Depot:
+def full(shared_database: Database) -> Corpus:
     """4,000 chunks with both indexes built; one in a hundred is of kind decision and of a project of its own."""
-    depot = filled(shared_database)
-    depot.build()
-    return depot
+    corpus = filled(shared_database)
+    corpus.build()
+    return corpus
 
 
-def filled(database: Database) -> Depot:
-    depot = Depot(database)
+def filled(database: Database) -> Corpus:
+    corpus = Corpus(database)
     chance = np.random.default_rng(3)
     vectors = unit(chance.normal(size=(ROWS, DIMENSIONS)).astype(np.float32))
     names = random.Random(3)
     stock = []
     for n in range(ROWS // 4):
         rare = n % 100 == 0
-        of = depot.document(
+        of = corpus.document(
             kind=Kind.DECISION if rare else Kind.WORK,
-            project_id=RARE if rare else depot.project,
+            project_id=RARE if rare else corpus.project,
             tags=("rare",) if rare else (),
         )
         words = [f"common{names.randint(0, 9)} word{names.randint(0, 800)} item{n} part{m}" for m in range(4)]
         stock.append((of, [Chunk(ord=m, content=content) for m, content in enumerate(words)]))
-    depot.put_all(stock, vectors)
-    depot.documents.set(chunk_count=4)
-    depot.count()
-    return depot
+    corpus.put_all(stock, vectors)
+    corpus.documents.set(chunk_count=4)
+    corpus.count()
+    return corpus
 
 
 RARE = UUID(int=0xDEC)
@@ -64,18 +64,18 @@ def question() -> Vectors:
     return made
 
 
-def test_the_keyword_arm_reads_the_gin_index(full: Depot) -> None:
+def test_the_keyword_arm_reads_the_gin_index(full: Corpus) -> None:
     plan = full.plan("word7 item3", settings="enable_seqscan = off")
     assert f"chunk_{full.index.id}_lexemes" in plan
     assert "Seq Scan on chunk" not in plan
 
 
-def test_the_vector_arm_reads_the_hnsw_index(full: Depot, question: Vectors) -> None:
+def test_the_vector_arm_reads_the_hnsw_index(full: Corpus, question: Vectors) -> None:
     plan = full.plan(vector=question, keywords=False, settings="enable_seqscan = off;enable_sort = off")
     assert f"chunk_{full.index.id}_vector" in plan
 
 
-def test_few_chunks_are_compared_one_by_one(full: Depot, question: Vectors) -> None:
+def test_few_chunks_are_compared_one_by_one(full: Corpus, question: Vectors) -> None:
     """Exact search finds all; under some thousand rows it is as fast."""
     full.exact_below = ROWS + 1
     try:
@@ -90,7 +90,7 @@ def test_few_chunks_are_compared_one_by_one(full: Depot, question: Vectors) -> N
 
 
 @pytest.mark.req("001-032")
-def test_filters_stand_in_the_sql_of_both_arms(full: Depot, question: Vectors) -> None:
+def test_filters_stand_in_the_sql_of_both_arms(full: Corpus, question: Vectors) -> None:
     condition = Filter(kinds=(Kind.DECISION,), tags=("x",), metadata=(("a", 1),), sources=("notes",))
     counting = Counting(full.database)
     candidates(counting, full.tenant, "word7", vector=question, filter=condition, exact_below=0)
@@ -115,7 +115,7 @@ def test_filters_stand_in_the_sql_of_both_arms(full: Depot, question: Vectors) -
 @pytest.mark.req("001-032")
 @pytest.mark.parametrize("condition", [Filter(kinds=(Kind.DECISION,)), Filter(projects=(RARE,))])
 def test_a_filter_of_one_percent_still_fills_the_list(
-    full: Depot, question: Vectors, condition: Filter
+    full: Corpus, question: Vectors, condition: Filter
 ) -> None:
     """HNSW stops after ef_search rows unless it goes on until the filter has let enough through."""
     found = full.ask(vector=question, keywords=False, candidates=30, filter=condition)
@@ -123,11 +123,11 @@ def test_a_filter_of_one_percent_still_fills_the_list(
     assert all(c.document.kind is Kind.DECISION for c in found)
 
 
-def test_more_candidates_than_ef_search_by_default_come_whole(full: Depot, question: Vectors) -> None:
+def test_more_candidates_than_ef_search_by_default_come_whole(full: Corpus, question: Vectors) -> None:
     assert len(full.ask(vector=question, keywords=False, candidates=300)) == 300
 
 
-def test_the_index_finds_what_an_exact_search_finds(full: Depot) -> None:
+def test_the_index_finds_what_an_exact_search_finds(full: Corpus) -> None:
     for row in full.chunks()[:40]:
         vector = np.asarray(row["embedding"].to_list(), dtype=np.float32)
         (best,) = full.ask(vector=vector, keywords=False, candidates=1)
@@ -138,33 +138,33 @@ def test_the_index_finds_what_an_exact_search_finds(full: Depot) -> None:
 def test_an_index_of_bits_names_chunks_that_are_compared_by_their_vectors(
     database: Database, question: Vectors
 ) -> None:
-    depot = filled(database)
+    corpus = filled(database)
     near: dict[str, Any] = {"vector": question, "keywords": False, "candidates": 100}
-    exact = depot.ask(**near, exact_below=ROWS + 1)
-    depot.build()
-    depot.build(keyword=False, quantization="bit")
-    definition = f"select indexdef from pg_indexes where indexname = 'chunk_{depot.index.id}_vector'"
-    assert "bit_hamming_ops" in depot.sql(definition)[0].indexdef
-    plan = depot.plan(vector=question, keywords=False, settings="enable_seqscan = off;enable_sort = off")
-    assert f"chunk_{depot.index.id}_vector" in plan
+    exact = corpus.ask(**near, exact_below=ROWS + 1)
+    corpus.build()
+    corpus.build(keyword=False, quantization="bit")
+    definition = f"select indexdef from pg_indexes where indexname = 'chunk_{corpus.index.id}_vector'"
+    assert "bit_hamming_ops" in corpus.sql(definition)[0].indexdef
+    plan = corpus.plan(vector=question, keywords=False, settings="enable_seqscan = off;enable_sort = off")
+    assert f"chunk_{corpus.index.id}_vector" in plan
     by_place = {
-        c.place: c.similarity for c in depot.ask(**{**near, "candidates": ROWS}, exact_below=ROWS + 1)
+        c.place: c.similarity for c in corpus.ask(**{**near, "candidates": ROWS}, exact_below=ROWS + 1)
     }
-    by_bits = depot.ask(**near)
+    by_bits = corpus.ask(**near)
     assert len(by_bits) == 100
     assert {c.place: c.similarity for c in by_bits} == {c.place: by_place[c.place] for c in by_bits}
     assert len({c.place for c in exact[:5]} & {c.place for c in by_bits}) >= 4
-    rare = depot.ask(**near, filter=Filter(kinds=(Kind.DECISION,)))
+    rare = corpus.ask(**near, filter=Filter(kinds=(Kind.DECISION,)))
     assert len(rare) == 40
     assert all(c.document.kind is Kind.DECISION for c in rare)
-    depot.build(keyword=False)
-    assert "halfvec_cosine_ops" in depot.sql(definition)[0].indexdef
-    assert depot.ask(**near)[0].place == exact[0].place
+    corpus.build(keyword=False)
+    assert "halfvec_cosine_ops" in corpus.sql(definition)[0].indexdef
+    assert corpus.ask(**near)[0].place == exact[0].place
 
 
 @pytest.mark.parametrize("vector", [True, False])
 def test_the_scores_take_their_rows_at_the_place_they_were_found(
-    full: Depot, question: Vectors, vector: bool
+    full: Corpus, question: Vectors, vector: bool
 ) -> None:
     """Right after a first load there are no statistics, and the planner must not be left to guess."""
     plan = full.plan("word7", vector=question if vector else None)
@@ -173,7 +173,7 @@ def test_the_scores_take_their_rows_at_the_place_they_were_found(
     assert plan.count("document_hidden") == 1 + vector, "what is hidden is looked up once for each arm"
 
 
-def test_a_rare_tag_is_looked_up_in_its_index(full: Depot, question: Vectors) -> None:
+def test_a_rare_tag_is_looked_up_in_its_index(full: Corpus, question: Vectors) -> None:
     """`@>` is not leakproof: under row-level security alone, every document of the tenant would be read."""
     plan = full.plan(
         vector=question, keywords=False, filter=Filter(tags=("rare",)), settings="enable_seqscan = off"
@@ -184,7 +184,7 @@ def test_a_rare_tag_is_looked_up_in_its_index(full: Depot, question: Vectors) ->
 
 @pytest.mark.parametrize("exact_below", [0, ROWS + 1])
 def test_by_meaning_alone_the_first_documents_come_with_their_best_chunks(
-    full: Depot, question: Vectors, exact_below: int
+    full: Corpus, question: Vectors, exact_below: int
 ) -> None:
     everything = full.ask(vector=question, keywords=False, exact_below=exact_below)
     few = nearest(full, question, exact_below=exact_below, k=20)
@@ -198,7 +198,7 @@ def test_by_meaning_alone_the_first_documents_come_with_their_best_chunks(
     assert all(hit.chunk.content.startswith("common") for hit in few)
 
 
-def nearest(full: Depot, question: Vectors, *, exact_below: int, **request: Any) -> list[Hit]:
+def nearest(full: Corpus, question: Vectors, *, exact_below: int, **request: Any) -> list[Hit]:
     """The first by meaning alone."""
     options = RetrievalOptions(exact_below=exact_below, min_similarity=-1.0)
     made = Retriever(full.database, full.tenant, lambda _index: Pointed(question), options)
@@ -209,7 +209,7 @@ def nearest(full: Depot, question: Vectors, *, exact_below: int, **request: Any)
 
 
 def wide(
-    full: Depot, monkeypatch: pytest.MonkeyPatch, narrow: bool, words: str = "", **query: Any
+    full: Corpus, monkeypatch: pytest.MonkeyPatch, narrow: bool, words: str = "", **query: Any
 ) -> list[Candidate]:
     """Candidates by a way that is settled beforehand."""
     monkeypatch.setattr(cache, "is_narrow", lambda *_: narrow)
@@ -219,7 +219,7 @@ def wide(
 @pytest.mark.req("001-032")
 @pytest.mark.parametrize("narrow", [True, False])
 def test_each_way_finds_what_a_filter_lets_through(
-    full: Depot, monkeypatch: pytest.MonkeyPatch, narrow: bool
+    full: Corpus, monkeypatch: pytest.MonkeyPatch, narrow: bool
 ) -> None:
     """Asked so often that the server plans no more, with filters of 1 and of 99 percent in turn."""
     directions = unit(np.random.default_rng(5).normal(size=(8, DIMENSIONS)).astype(np.float32))
@@ -241,7 +241,7 @@ def test_each_way_finds_what_a_filter_lets_through(
 
 
 def test_words_and_meaning_are_scored_alike_in_each_way(
-    full: Depot, question: Vectors, monkeypatch: pytest.MonkeyPatch
+    full: Corpus, question: Vectors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of ten documents, so that every one of their chunks is a candidate."""
     one = min(full.chunks.values("document_id"))
@@ -257,7 +257,7 @@ def test_words_and_meaning_are_scored_alike_in_each_way(
 
 @pytest.mark.parametrize("narrow", [True, False])
 def test_the_way_is_the_one_that_was_settled(
-    full: Depot, question: Vectors, monkeypatch: pytest.MonkeyPatch, narrow: bool
+    full: Corpus, question: Vectors, monkeypatch: pytest.MonkeyPatch, narrow: bool
 ) -> None:
     monkeypatch.setattr(cache, "is_narrow", lambda *_: narrow)
     plan = full.plan(vector=question, keywords=False, filter=Filter(kinds=(Kind.DECISION,)))
@@ -280,27 +280,27 @@ def test_the_way_is_the_one_that_was_settled(
 def test_which_way_a_filter_takes(
     shared_database: Database, passing: int, wanted: int, chunks: int, of_all: int | None, narrow: bool
 ) -> None:
-    depot = Depot(shared_database)
-    depot.put("kestrel")
-    depot.count()
-    depot.documents.set(chunk_count=passing)
-    snapshot = cache.read_snapshot(shared_database, depot.tenant)
+    corpus = Corpus(shared_database)
+    corpus.put("kestrel")
+    corpus.count()
+    corpus.documents.set(chunk_count=passing)
+    snapshot = cache.read_snapshot(shared_database, corpus.tenant)
     assert snapshot
     snapshot = replace(snapshot, chunks=chunks, index=replace(snapshot.index, indexed_rows=of_all))
     asked = ("kinds",), {"kinds": [Kind.REFERENCE.value]}
-    assert cache.is_narrow(shared_database, depot.tenant, snapshot, *asked, wanted) is narrow
+    assert cache.is_narrow(shared_database, corpus.tenant, snapshot, *asked, wanted) is narrow
 
 
-def test_a_tenant_with_few_of_all_chunks_has_them_compared(full: Depot, question: Vectors) -> None:
+def test_a_tenant_with_few_of_all_chunks_has_them_compared(full: Corpus, question: Vectors) -> None:
     """The index holds those of all tenants, and gives up before it has found so many of a small one."""
-    small = Depot(full.database)
+    small = Corpus(full.database)
     for n in range(30):
         small.put(f"kestrel {n}", f"falcon {n}")
     small.count()
     settings = "enable_seqscan = off;enable_sort = off"
     plans = [
-        depot.plan(vector=question, keywords=False, candidates=20, settings=settings)
-        for depot in (small, full)
+        corpus.plan(vector=question, keywords=False, candidates=20, settings=settings)
+        for corpus in (small, full)
     ]
     assert [f"chunk_{full.index.id}_vector" in plan for plan in plans] == [False, True]
     assert len(small.ask(vector=question, keywords=False, candidates=20)) == 20

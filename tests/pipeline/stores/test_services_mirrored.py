@@ -17,8 +17,8 @@ from tests.fakes.pinecone_server import PineconeServer
 from tests.fakes.server import Fault
 from tests.fakes.weaviate_server import WeaviateServer
 from tests.ledger import ago, of_connection
+from tests.pipeline.source_ledger import SourceLedger, document, paragraphs
 from tests.pipeline.stores.mirrored import Mirrored
-from tests.pipeline.workshop import Workshop, document, paragraphs
 
 
 class Service(NamedTuple):
@@ -71,14 +71,14 @@ def contents(beside: Mirrored) -> StoreStats:
 
 def change_store(beside: Mirrored, **values: Any) -> None:
     """Change the store's row, as time would."""
-    with beside.shop.database.control() as connection:
+    with beside.notes.database.control() as connection:
         of_connection(connection).stores.set(**values)
 
 
 @pytest.mark.req("001-008")
 @pytest.mark.parametrize("serve", [pinecone, weaviate])
 def test_both_sides_are_equal_after_changes_refusals_and_a_loss(
-    alone: Workshop, serve: Callable[[], Iterator[Service]]
+    alone: SourceLedger, serve: Callable[[], Iterator[Service]]
 ) -> None:
     alone.admit(document("a", paragraphs(3)), document("b", paragraphs(2, "other")))
     alone.index()
@@ -96,7 +96,7 @@ def test_both_sides_are_equal_after_changes_refusals_and_a_loss(
         assert beside.outbox() != []
         service.accept()
         change_store(beside, due_at=ago())
-        beside.shop.outbox.set(due_at=ago())
+        beside.notes.outbox.set(due_at=ago())
         beside.carry()
         assert beside.outbox() == []
         assert contents(beside) == StoreStats(points=5, present=frozenset(beside.expected()))

@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from pipeline.access import Caller
 from pipeline.ledger import project_id, sources, tenant_id
 from tests.conftest import Addresses
-from tests.pipeline.workshop import Workshop, document
+from tests.pipeline.source_ledger import SourceLedger, document
 from tests.workers.installed import installed
 from workers.api.app import create_app
 from workers.app import tokens
@@ -36,7 +36,7 @@ Ask = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def parts(
+def runtime(
     tmp_path_factory: pytest.TempPathFactory, shared_addresses: Addresses, servers: embedded.Servers
 ) -> Iterator[Runtime]:
     with installed(tmp_path_factory.mktemp("api"), shared_addresses, servers, CONFIG) as made:
@@ -47,15 +47,15 @@ def parts(
                     place = project_id(own, project)
                     sources.ensure_tenant(connection, own, tenant, place, project)
                 if project != "empty":
-                    fill(Workshop(made.database, own, place, f"notes-{project}"), f"{tenant} {project}")
+                    fill(SourceLedger(made.database, own, place, f"notes-{project}"), f"{tenant} {project}")
         yield made
 
 
-def fill(shop: Workshop, whose: str) -> None:
+def fill(notes: SourceLedger, whose: str) -> None:
     """Twelve documents, of all levels, some for certain readers only."""
     acl = [[], [["user:ann"]], [["group:harbour"]], [["user:ann", "group:harbour"], ["group:board"]]]
     levels = ("public", "internal", "confidential")
-    shop.admit(
+    notes.admit(
         *(
             document(
                 f"{level}-{n}",
@@ -67,12 +67,12 @@ def fill(shop: Workshop, whose: str) -> None:
             for n, layers in enumerate(acl)
         )
     )
-    shop.index()
+    notes.index()
 
 
 @pytest.fixture(scope="module")
-def api(parts: Runtime) -> Iterator[TestClient]:
-    with TestClient(create_app(parts), raise_server_exceptions=False) as client:
+def api(runtime: Runtime) -> Iterator[TestClient]:
+    with TestClient(create_app(runtime), raise_server_exceptions=False) as client:
         yield client
 
 
@@ -91,15 +91,15 @@ def served(app: Any, **options: Any) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def address(parts: Runtime) -> Iterator[str]:
-    with served(create_app(parts)) as found:
+def address(runtime: Runtime) -> Iterator[str]:
+    with served(create_app(runtime)) as found:
         yield found
 
 
 @pytest.fixture
-def token(parts: Runtime) -> Callable[..., str]:
+def token(runtime: Runtime) -> Callable[..., str]:
     """A token of ann, with changes."""
-    return lambda **changes: tokens.issue_token(parts.settings, replace(ACME, **changes), hours=1)
+    return lambda **changes: tokens.issue_token(runtime.settings, replace(ACME, **changes), hours=1)
 
 
 @pytest.fixture

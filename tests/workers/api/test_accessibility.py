@@ -13,7 +13,7 @@ from playwright.sync_api import sync_playwright
 
 from pipeline.ledger import project_id
 from tests.ledger import of_connection
-from tests.pipeline.workshop import Workshop, document
+from tests.pipeline.source_ledger import SourceLedger, document
 from tests.workers.api.conftest import ACME
 from workers.app.enrichment import job
 from workers.runtime import Runtime
@@ -40,13 +40,13 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def paths(address: str, parts: Runtime) -> list[str]:
+def paths(address: str, runtime: Runtime) -> list[str]:
     """All pages, with something on them."""
     place = project_id(ACME.tenant, "berth")
-    shop = Workshop(parts.database, ACME.tenant, place, "gates")
-    shop.admit(document("gates", TEXT, title="Tide gates", url="https://example.com/gates"))
-    shop.index()
-    with parts.database.control() as connection:
+    notes = SourceLedger(runtime.database, ACME.tenant, place, "gates")
+    notes.admit(document("gates", TEXT, title="Tide gates", url="https://example.com/gates"))
+    notes.index()
+    with runtime.database.control() as connection:
         of_connection(connection).sources.set("notes-berth", held=30)
     return [
         *(
@@ -54,7 +54,7 @@ def paths(address: str, parts: Runtime) -> list[str]:
             "?q=mooring+lines+tide+gates",
             "?q=zzzz",
             "?q=mooring&done=1",
-            f"/documents/{shop.id('gates')}",
+            f"/documents/{notes.id('gates')}",
         ),
         *(
             "/enrich",
@@ -68,7 +68,7 @@ def paths(address: str, parts: Runtime) -> list[str]:
 
 
 def test_axe_finds_nothing(
-    chromium: Any, address: str, parts: Runtime, paths: list[str], token: Callable[..., str]
+    chromium: Any, address: str, runtime: Runtime, paths: list[str], token: Callable[..., str]
 ) -> None:
     # Their own policy lets pages run no script but ours, so axe is let in by the browser.
     page = chromium.new_page(bypass_csp=True)
@@ -105,7 +105,7 @@ def test_axe_finds_nothing(
     page.wait_for_url("**/enrich/*")
     look("waiting")
     page.reload()
-    job.run(parts, ACME.tenant, UUID(page.url.rpartition("/")[2]))
+    job.run(runtime, ACME.tenant, UUID(page.url.rpartition("/")[2]))
     page.get_by_role("button", name="Copy as Markdown").wait_for()  # the page looks again by itself
     look("answer")
     assert {name: wrong for name, wrong in found.items() if wrong} == {}

@@ -21,12 +21,12 @@ BERTH = str(project_id(ACME.tenant, "berth"))
 
 
 @pytest.fixture
-def noted(parts: Runtime) -> Callable[[], list[tuple[str, str, str, Any]]]:
+def noted(runtime: Runtime) -> Callable[[], list[tuple[str, str, str, Any]]]:
     """(actor, action, subject, detail) of what was noted since, in order."""
 
     def entries() -> list[dict[str, Any]]:
-        parts.audit_log.flush()
-        with parts.database.tenant(ACME.tenant) as connection:
+        runtime.audit_log.flush()
+        with runtime.database.tenant(ACME.tenant) as connection:
             assert audit.verify(connection).problems == ()
             return audit.listed(connection, 1000)[::-1]
 
@@ -52,12 +52,12 @@ def test_a_question_that_is_refused_is_not_one(ask: Ask, noted: Callable[[], Any
 
 
 @pytest.fixture
-def silent(parts: Runtime) -> Iterator[None]:
+def silent(runtime: Runtime) -> Iterator[None]:
     """Searches are not audited."""
-    rag = parts.rag
-    parts.rag = rag.model_copy(update={"security": rag.security.model_copy(update={"audit": False})})
+    rag = runtime.rag
+    runtime.rag = rag.model_copy(update={"security": rag.security.model_copy(update={"audit": False})})
     yield
-    parts.rag = rag
+    runtime.rag = rag
 
 
 def post(api: TestClient, token: str, path: str, body: Any) -> Any:
@@ -87,9 +87,9 @@ def test_what_changes_something_is_noted_in_any_case(
     assert "lines are" not in str(found)
 
 
-def test_an_agent_is_noted_as_whoever_it_asks_for(parts: Runtime, noted: Callable[[], Any]) -> None:
+def test_an_agent_is_noted_as_whoever_it_asks_for(runtime: Runtime, noted: Callable[[], Any]) -> None:
     async def run() -> None:
-        async with Client(server(parts, lambda _context: ACME)) as client:
+        async with Client(server(runtime, lambda _context: ACME)) as client:
             await client.call_tool("search_knowledge", {"query": "mooring lines"})
             await client.call_tool("enrich_backlog_item", {"title": "Check lines", "project": "berth"})
 

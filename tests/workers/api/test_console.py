@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from pipeline.ledger import project_id, source_id
 from tests.ledger import Ledger, ago, of_connection, of_tenant
-from tests.pipeline.workshop import Workshop, document
+from tests.pipeline.source_ledger import SourceLedger, document
 from tests.workers.api.conftest import ACME
 from workers.api.app import create_app
 from workers.api.console import MAX_TEXT
@@ -23,8 +23,8 @@ BERTH = project_id(ACME.tenant, "berth")
 
 
 @pytest.fixture
-def browser(parts: Runtime) -> Iterator[TestClient]:
-    with TestClient(create_app(parts), base_url="https://larder.test") as client:
+def browser(runtime: Runtime) -> Iterator[TestClient]:
+    with TestClient(create_app(runtime), base_url="https://larder.test") as client:
         yield client
 
 
@@ -76,12 +76,12 @@ def test_no_other_site_logs_somebody_in(browser: TestClient, token: Callable[...
 
 
 @pytest.fixture
-def few(parts: Runtime) -> Iterator[int]:
+def few(runtime: Runtime) -> Iterator[int]:
     """How many requests a user may ask in a minute."""
-    rag, most = parts.rag, 7
-    parts.rag = rag.model_copy(update={"api": rag.api.model_copy(update={"requests_per_minute": most})})
+    rag, most = runtime.rag, 7
+    runtime.rag = rag.model_copy(update={"api": rag.api.model_copy(update={"requests_per_minute": most})})
     yield most
-    parts.rag = rag
+    runtime.rag = rag
 
 
 def test_pages_and_requests_of_a_user_are_counted_together(
@@ -119,7 +119,7 @@ def test_a_page_loads_nothing_from_elsewhere_and_runs_nothing_of_its_own(
 
 @pytest.mark.req("001-115")
 def test_one_searches_marks_and_reads_what_one_may_see(
-    logged: Callable[..., TestClient], parts: Runtime
+    logged: Callable[..., TestClient], runtime: Runtime
 ) -> None:
     browser = logged(subject="bob", permissions=frozenset({"read", "write"}))
     page = browser.get("/console", params={"q": "mooring lines"})
@@ -133,36 +133,36 @@ def test_one_searches_marks_and_reads_what_one_may_see(
     noted = browser.post("/console/feedback", data={**said, "csrf": csrf(page)})
     assert (noted.status_code, "Noted." in noted.text, "what people said" in noted.text) == (200, True, True)
     assert "before each tide" in browser.get(f"/console/documents/{document_id[1]}").text
-    hidden = Ledger(of_tenant(parts.database, ACME.tenant)).documents(external_id="confidential-0")[0]["id"]
+    hidden = Ledger(of_tenant(runtime.database, ACME.tenant)).documents(external_id="confidential-0")[0]["id"]
     gone = browser.get(f"/console/documents/{hidden}")
     assert (gone.status_code, "There is no such document" in gone.text) == (404, True)
     assert "internal-0" in browser.get("/console/changes").text
     assert "confidential-0" not in browser.get("/console/changes").text
 
 
-def test_evil_texts_stay_texts(logged: Callable[..., TestClient], parts: Runtime) -> None:
-    shop = Workshop(parts.database, ACME.tenant, BERTH, "evil-notes")
+def test_evil_texts_stay_texts(logged: Callable[..., TestClient], runtime: Runtime) -> None:
+    notes = SourceLedger(runtime.database, ACME.tenant, BERTH, "evil-notes")
     script = "<script>alert(1)</script><img src=x onerror=alert(1)>"
     evil = f"Gantry {script} [click](javascript:alert(1)) {{{{ 7*7 }}}}"
-    shop.admit(document("evil", evil, title=f"Gantry {script}", url="javascript:alert(1)"))
-    shop.index()
+    notes.admit(document("evil", evil, title=f"Gantry {script}", url="javascript:alert(1)"))
+    notes.index()
     browser = logged()
     found = browser.get("/console", params={"q": "gantry"}).text
     assert "&lt;script&gt;" in found
-    whole = browser.get(f"/console/documents/{shop.id('evil')}").text
+    whole = browser.get(f"/console/documents/{notes.id('evil')}").text
     for page in (found, whole):
         assert not re.search(r"<script>|<img|href=.javascript", page)
         assert "{{ 7*7 }}" in page
 
 
-def test_a_page_of_a_long_text_takes_no_minutes(logged: Callable[..., TestClient], parts: Runtime) -> None:
-    shop = Workshop(parts.database, ACME.tenant, BERTH, "long-notes")
-    shop.admit(document("long", "x" * MAX_TEXT + "beyond"))
-    page = logged().get(f"/console/documents/{shop.id('long')}").text
+def test_a_page_of_a_long_text_takes_no_minutes(logged: Callable[..., TestClient], runtime: Runtime) -> None:
+    notes = SourceLedger(runtime.database, ACME.tenant, BERTH, "long-notes")
+    notes.admit(document("long", "x" * MAX_TEXT + "beyond"))
+    page = logged().get(f"/console/documents/{notes.id('long')}").text
     assert ("... 6 characters more" in page, "xxx" in page, "beyond" in page) == (True, True, False)
 
 
-def test_an_item_is_asked_about_watched_and_read(logged: Callable[..., TestClient], parts: Runtime) -> None:
+def test_an_item_is_asked_about_watched_and_read(logged: Callable[..., TestClient], runtime: Runtime) -> None:
     browser = logged()
     form = browser.get("/console/enrich")
     told = {"csrf": csrf(form), "title": "Check mooring lines before each tide", "project": str(BERTH)}
@@ -170,7 +170,7 @@ def test_an_item_is_asked_about_watched_and_read(logged: Callable[..., TestClien
     waiting = browser.post("/console/enrich", data=told)
     assert 'http-equiv="refresh"' in waiting.text
     job_id = UUID(str(waiting.url).rpartition("/")[2])
-    job.run(parts, ACME.tenant, job_id)
+    job.run(runtime, ACME.tenant, job_id)
     page = browser.get(f"/console/enrich/{job_id}")
     assert "Title of internal-0" in page.text
     assert "Copy as Markdown" in page.text
@@ -184,9 +184,9 @@ def test_an_item_is_asked_about_watched_and_read(logged: Callable[..., TestClien
 
 
 def test_only_who_operates_lets_deletions_go_and_tries_again(
-    logged: Callable[..., TestClient], parts: Runtime
+    logged: Callable[..., TestClient], runtime: Runtime
 ) -> None:
-    acme, own = Ledger(of_tenant(parts.database, ACME.tenant)), source_id(ACME.tenant, "notes-berth")
+    acme, own = Ledger(of_tenant(runtime.database, ACME.tenant)), source_id(ACME.tenant, "notes-berth")
     acme.sources.set({"id": own}, held=30)
     acme.documents.set("public-3", state="dead")
     (odd,) = acme.documents.values("id", external_id="public-3", source_id=own)
@@ -217,10 +217,10 @@ def test_only_who_operates_lets_deletions_go_and_tries_again(
 
 
 def test_who_operates_is_told_what_is_wrong_with_the_installation(
-    logged: Callable[..., TestClient], parts: Runtime, monkeypatch: pytest.MonkeyPatch
+    logged: Callable[..., TestClient], runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.app.status.RECENT_SECONDS", 0.0)
-    with parts.database.control() as connection:
+    with runtime.database.control() as connection:
         seen = of_connection(connection)
         seen.add_worker("w", "control,ingest,embed", started_at=ago(hours=1))
         seen.canaries.add(queue="enrich", sung_at=ago(minutes=22))
@@ -232,20 +232,20 @@ def test_who_operates_is_told_what_is_wrong_with_the_installation(
         assert re.search(words, page)
         assert not re.search(words, logged().get("/console/sources").text)
     finally:
-        with parts.database.control() as connection:
+        with runtime.database.control() as connection:
             of_connection(connection).workers.clear()
             of_connection(connection).canaries.clear()
 
 
 def test_counts_of_what_was_not_taken_in_lead_to_its_reasons(
-    logged: Callable[..., TestClient], parts: Runtime
+    logged: Callable[..., TestClient], runtime: Runtime
 ) -> None:
     source = source_id(ACME.tenant, "notes-berth")
     named = [
         {"item": "a.md", "reason": "a.md is <i>odd</i>", "outcome": "failed"},
         {"item": "b.md", "reason": "b.md holds no text", "outcome": "skipped"},
     ]
-    with parts.database.control() as connection:
+    with runtime.database.control() as connection:
         ended = {"state": "finished", "finished_at": ago()}
         run = of_connection(connection).add_run(source, **ended, problems=named, left_out={"too large": 3})
     try:
@@ -263,19 +263,19 @@ def test_counts_of_what_was_not_taken_in_lead_to_its_reasons(
         assert reader.get("/console/sources/notes-berth").status_code == 404
         assert "1 failed" not in reader.get("/console").text
     finally:
-        with parts.database.control() as connection:
+        with runtime.database.control() as connection:
             of_connection(connection).runs.clear(run)
 
 
 def test_an_address_of_the_machine_of_the_api_is_not_shown(
-    logged: Callable[..., TestClient], parts: Runtime
+    logged: Callable[..., TestClient], runtime: Runtime
 ) -> None:
-    shop = Workshop(parts.database, ACME.tenant, BERTH, "paths")
-    shop.admit(document("fenders", "Fenders hang here.", title="Fenders", url="file:///srv/my%20docs/f.md"))
-    shop.index()
+    notes = SourceLedger(runtime.database, ACME.tenant, BERTH, "paths")
+    notes.admit(document("fenders", "Fenders hang here.", title="Fenders", url="file:///srv/my%20docs/f.md"))
+    notes.index()
     client = logged()
     found = client.get("/console?q=fenders+hang").text
-    assert f'href="/console/documents/{shop.id("fenders")}">Fenders</a>' in found
-    shown = client.get(f"/console/documents/{shop.id('fenders')}").text
+    assert f'href="/console/documents/{notes.id("fenders")}">Fenders</a>' in found
+    shown = client.get(f"/console/documents/{notes.id('fenders')}").text
     for address in ("file:", "/srv/my docs", "/srv/my%20docs"):
         assert address not in found + shown

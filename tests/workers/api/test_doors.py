@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from pipeline.errors import RequestRejected
 from tests.ledger import Ledger, of_tenant
-from tests.pipeline.workshop import Workshop, document
+from tests.pipeline.source_ledger import SourceLedger, document
 from tests.workers.api.conftest import ACME, served
 from tests.workers.api.test_enrichment import PBI, call, worker
 from tests.workers.api.test_query import BERTH
@@ -65,10 +65,10 @@ def wrong_items() -> Iterator[tuple[Any, str]]:
 
 @pytest.mark.parametrize(("body", "place"), [*wrong_items()])
 def test_a_bad_item_is_named_by_its_place_and_none_is_asked_for(
-    call: Call, parts: Runtime, body: Any, place: str
+    call: Call, runtime: Runtime, body: Any, place: str
 ) -> None:
     def jobs() -> int:
-        return len(Ledger(of_tenant(parts.database, ACME.tenant)).jobs())
+        return len(Ledger(of_tenant(runtime.database, ACME.tenant)).jobs())
 
     before = jobs()
     answer = call("POST", "/api/v1/enrich", body)
@@ -96,13 +96,13 @@ WRONG_LISTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("wrong", WRONG_LISTS, ids=str)
-def test_what_is_no_word_is_a_wrong_field(call: Call, parts: Runtime, wrong: dict[str, Any]) -> None:
+def test_what_is_no_word_is_a_wrong_field(call: Call, runtime: Runtime, wrong: dict[str, Any]) -> None:
     answer = call("POST", "/api/v1/search", {"text": "mooring lines", **wrong})
     assert answer.status_code == 422, answer.text
     (name,) = wrong
     assert answer.json()["errors"][0]["field"].startswith(f"body.{name}")
     if name in ("source_types", "kinds", "tags", "sources"):
-        client = Client(parts.addresses.database, tenant="acme", settings=parts.settings)
+        client = Client(runtime.addresses.database, tenant="acme", settings=runtime.settings)
         with client, pytest.raises(RequestRejected, match=name):
             client.search("mooring lines", **wrong)
 
@@ -111,11 +111,11 @@ def test_what_is_no_word_is_a_wrong_field(call: Call, parts: Runtime, wrong: dic
 
 
 @pytest.fixture
-def narrow(parts: Runtime, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def narrow(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of an API that lets two requests of a user in at once."""
-    limited = parts.rag.api.model_copy(update={"at_once": 2})
-    monkeypatch.setattr(parts, "rag", parts.rag.model_copy(update={"api": limited}))
-    with served(create_app(parts)) as address:
+    limited = runtime.rag.api.model_copy(update={"at_once": 2})
+    monkeypatch.setattr(runtime, "rag", runtime.rag.model_copy(update={"api": limited}))
+    with served(create_app(runtime)) as address:
         yield address
 
 
@@ -165,10 +165,10 @@ FOLDER = "/srv/secret-share"
 
 
 @pytest.fixture
-def filed(parts: Runtime) -> str:
+def filed(runtime: Runtime) -> str:
     """The id of a document that was read from a file."""
-    shop = Workshop(parts.database, ACME.tenant, BERTH, "files")
-    shop.admit(
+    notes = SourceLedger(runtime.database, ACME.tenant, BERTH, "files")
+    notes.admit(
         document(
             "docs/winch.md",
             "# Winch brakes\n\nWinch brakes are tested with twice the load before each season.",
@@ -177,13 +177,13 @@ def filed(parts: Runtime) -> str:
             metadata={"source_path": "docs/winch.md"},
         )
     )
-    shop.index()
-    return str(shop.id("docs/winch.md"))
+    notes.index()
+    return str(notes.id("docs/winch.md"))
 
 
 @pytest.mark.usefixtures("worker")
 def test_no_door_tells_where_files_lie(
-    call: Call, parts: Runtime, filed: str, api: TestClient, token: Callable[..., str]
+    call: Call, runtime: Runtime, filed: str, api: TestClient, token: Callable[..., str]
 ) -> None:
     asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
     tools = {
@@ -211,6 +211,6 @@ def test_no_door_tells_where_files_lie(
         assert "inch brakes" in answer.text
         assert FOLDER not in answer.text
         assert "file:" not in answer.text
-    client = Client(parts.addresses.database, tenant="acme", settings=parts.settings)
+    client = Client(runtime.addresses.database, tenant="acme", settings=runtime.settings)
     with client:
         assert FOLDER not in str(client.search("winch brakes"))

@@ -36,14 +36,14 @@ def call(api: TestClient, token: Callable[..., str]) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def worker(parts: Runtime) -> Iterator[None]:
+def worker(runtime: Runtime) -> Iterator[None]:
     """A thread that answers what is asked."""
     over = threading.Event()
 
     def serve() -> None:
         while not over.wait(0.05):
-            for one in Ledger(of_tenant(parts.database, ACME.tenant)).jobs.values("id", state="queued"):
-                job.run(parts, ACME.tenant, one)
+            for one in Ledger(of_tenant(runtime.database, ACME.tenant)).jobs.values("id", state="queued"):
+                job.run(runtime, ACME.tenant, one)
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -52,12 +52,12 @@ def worker(parts: Runtime) -> Iterator[None]:
     thread.join()
 
 
-def test_an_answer_is_fetched_at_its_address(call: Callable[..., Any], parts: Runtime) -> None:
+def test_an_answer_is_fetched_at_its_address(call: Callable[..., Any], runtime: Runtime) -> None:
     asked = call("POST", "/api/v1/enrich", {"pbi": PBI})
     assert asked.status_code == 202, asked.text
     (one,) = asked.json()["jobs"]
     assert (one["state"], asked.headers["Location"]) == ("queued", one["url"])
-    job.run(parts, ACME.tenant, UUID(one["id"]))
+    job.run(runtime, ACME.tenant, UUID(one["id"]))
     found = call("GET", one["url"]).json()
     assert found["state"] == "done"
     assert found["context"]["technical_docs"], "the notes are found"
@@ -90,7 +90,7 @@ def test_its_states_come_as_events(call: Callable[..., Any]) -> None:
 
 def test_fifty_wait_on_one_connection_while_others_are_served(
     call: Callable[..., Any],
-    parts: Runtime,
+    runtime: Runtime,
     address: str,
     token: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
@@ -106,7 +106,7 @@ def test_fifty_wait_on_one_connection_while_others_are_served(
 
     def connections() -> int:
         count = "select count(*) from pg_stat_activity where datname = current_database()"
-        with parts.database.tenant(ACME.tenant) as connection:
+        with runtime.database.tenant(ACME.tenant) as connection:
             found: int = connection.execute(
                 text(f"{count} and application_name like '%-notif%'")
             ).scalar_one()
@@ -127,7 +127,7 @@ def test_fifty_wait_on_one_connection_while_others_are_served(
         while (again := wait())[1].status == 429:  # a place is free as soon as the server knows who is gone
             again[0].close()
         waiting[40:] = [again]
-        job.run(parts, ACME.tenant, UUID(asked["id"]))
+        job.run(runtime, ACME.tenant, UUID(asked["id"]))
         for _, answer in waiting:
             assert b"event: done\n" in answer.read()
     finally:
@@ -189,24 +189,26 @@ def test_what_is_wrong_is_said(call: Callable[..., Any]) -> None:
 
 
 def test_whoever_waits_is_told_by_the_first_sign(
-    api: TestClient, call: Callable[..., Any], parts: Runtime
+    api: TestClient, call: Callable[..., Any], runtime: Runtime
 ) -> None:
     state: Any = api.app.state  # type: ignore[attr-defined]
     before = state.notifications
-    state.notifications = notifications = JobNotifications(parts.database, parts.addresses.database, poll=50)
+    state.notifications = notifications = JobNotifications(
+        runtime.database, runtime.addresses.database, poll=50
+    )
     body = {"pbi": {**PBI, "id": "PBI-7", "title": "Whoever waits for the tide"}}
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(call, "POST", "/api/v1/enrich", body, headers={"Prefer": "wait=40"})
-        jobs = Ledger(of_tenant(parts.database, ACME.tenant)).jobs
+        jobs = Ledger(of_tenant(runtime.database, ACME.tenant)).jobs
         while not (notifications._waiting and (ids := jobs.values("id", state="queued"))):
             threading.Event().wait(0.05)
         threading.Event().wait(1)  # until it has looked and waits
         for one in ids:
-            job.run(parts, ACME.tenant, one)
+            job.run(runtime, ACME.tenant, one)
         assert asked.result(20).status_code == 200, "not when it looks again, or the time is over"
     state.notifications = before
     notifications._closed.set()
-    with parts.database.tenant(ACME.tenant) as connection:
+    with runtime.database.tenant(ACME.tenant) as connection:
         connection.execute(text("notify larder_enriched"))
     notifications.close()
 
@@ -227,7 +229,7 @@ def test_what_is_nested_without_end_is_no_fault_of_ours(
         assert answer.status_code == status, (path, answer.text)
 
 
-def test_feedback_is_about_what_one_sees(call: Callable[..., Any], parts: Runtime) -> None:
+def test_feedback_is_about_what_one_sees(call: Callable[..., Any], runtime: Runtime) -> None:
     said = {"item": "how are lines checked", "ref": "public-0", "verdict": "useful", "source": "notes-berth"}
     write = {"permissions": frozenset({"read", "write"})}
     assert call("POST", "/api/v1/feedback", said).status_code == 403

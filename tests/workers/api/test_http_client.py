@@ -30,13 +30,13 @@ ALL = frozenset({"read", "write"})
 
 @pytest.fixture(params=["database", "http"])
 def client(
-    request: pytest.FixtureRequest, parts: Runtime, address: str, token: Callable[..., str]
+    request: pytest.FixtureRequest, runtime: Runtime, address: str, token: Callable[..., str]
 ) -> Iterator[KnowledgeClient]:
     made: KnowledgeClient
     if request.param == "database":
-        where = parts.addresses
+        where = runtime.addresses
         made = Client(
-            where.database, broker_url=where.broker, tenant="acme", project="berth", settings=parts.settings
+            where.database, broker_url=where.broker, tenant="acme", project="berth", settings=runtime.settings
         )
     else:
         made = HttpClient(address, token=token(permissions=ALL, projects=("*",), level="confidential"))
@@ -45,14 +45,14 @@ def client(
 
 
 @pytest.fixture
-def worker(parts: Runtime) -> Iterator[None]:
+def worker(runtime: Runtime) -> Iterator[None]:
     over = threading.Event()
 
     def serve() -> None:
         while not over.wait(0.05):
-            jobs = Ledger(of_tenant(parts.database, ACME.tenant)).jobs
+            jobs = Ledger(of_tenant(runtime.database, ACME.tenant)).jobs
             for one in jobs.values("id", state="queued"):
-                job.run(parts, ACME.tenant, one)
+                job.run(runtime, ACME.tenant, one)
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -104,7 +104,7 @@ def test_both_upload_and_mark_alike(client: KnowledgeClient) -> None:
 
 @pytest.mark.usefixtures("worker")
 @pytest.mark.req("000-045", "000-046", "000-047")
-def test_both_store_count_and_find_stories_alike(client: KnowledgeClient, parts: Runtime) -> None:
+def test_both_store_count_and_find_stories_alike(client: KnowledgeClient, runtime: Runtime) -> None:
     mark = uuid4().hex
     before = client.story_stats()["total_stories"]
     given = [{"title": "none"}, *(story(f"{mark} number {n}", source_agent="x") for n in range(101))]
@@ -129,16 +129,16 @@ def test_both_store_count_and_find_stories_alike(client: KnowledgeClient, parts:
     assert client.search_stories(f"{mark} number 7", threshold=0.0, examples=True)
     assert client.stored_stories(client.embed_stories_anew(), wait=30)["stored"] == 0
     assert client.stored_stories(client.store_stories([]))["stored"] == 0
-    parts.audit_log.flush()
+    runtime.audit_log.flush()
 
 
 @pytest.mark.req("000-047")
-def test_both_say_how_a_job_of_stories_ended(client: KnowledgeClient, parts: Runtime) -> None:
+def test_both_say_how_a_job_of_stories_ended(client: KnowledgeClient, runtime: Runtime) -> None:
     accepted = client.store_stories([story(f"{uuid4()} is not there yet")])
     with pytest.raises(NoAnswerYet):
         client.stored_stories(accepted, wait=0.1)
     off = Runtime(
-        replace(parts.settings, rag=parts.rag.model_copy(update={"enabled": False})), parts.addresses
+        replace(runtime.settings, rag=runtime.rag.model_copy(update={"enabled": False})), runtime.addresses
     )
     job.run(off, ACME.tenant, accepted.jobs[0])
     off.database.close()
@@ -183,8 +183,8 @@ def test_it_asks_again_when_it_is_told(status: int, kind: type[Exception]) -> No
 
 
 @pytest.mark.req("001-031")
-def test_the_service_is_ready_by_one_call(parts: Runtime, tmp_path: Path) -> None:
-    where = parts.addresses
+def test_the_service_is_ready_by_one_call(runtime: Runtime, tmp_path: Path) -> None:
+    where = runtime.addresses
     storage = {"database": {"url": where.database, "controlUrl": where.control, "adminUrl": where.admin}}
     config = {
         "tenant": "acme",
@@ -265,12 +265,14 @@ def test_over_http_nothing_that_is_given_is_left_unsent(address: str, token: Cal
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_client_with_a_caller_is_told_what_the_api_would_tell_them(parts: Runtime) -> None:
-    where = parts.addresses
+def test_a_client_with_a_caller_is_told_what_the_api_would_tell_them(runtime: Runtime) -> None:
+    where = runtime.addresses
 
     def made(**changes: Any) -> Client:
         caller = replace(ACME, **{"permissions": ALL, **changes})
-        return Client(where.database, tenant="acme", project="berth", settings=parts.settings, caller=caller)
+        return Client(
+            where.database, tenant="acme", project="berth", settings=runtime.settings, caller=caller
+        )
 
     with made(subject="bob") as bob, made() as ann, made(permissions=frozenset({"read"})) as reader:
         for ref in ("public-1", "confidential-0"):
@@ -299,9 +301,9 @@ def test_a_client_with_a_caller_is_told_what_the_api_would_tell_them(parts: Runt
             ann.upload(documents=[sent], project="nowhere")
         assert ann.stored_stories(ann.store_stories([story(name)]), wait=20)["stored"] == 1
         assert ann.search_stories(name, threshold=0.0)
-        asked = Ledger(of_tenant(parts.database, ACME.tenant)).jobs.values("request")
+        asked = Ledger(of_tenant(runtime.database, ACME.tenant)).jobs.values("request")
         assert [one["by"] for one in asked if one.get("query") == name] == ["ann"], "for the audit"
-    with Client(where.database, tenant="acme", project="berth", settings=parts.settings) as operator:
+    with Client(where.database, tenant="acme", project="berth", settings=runtime.settings) as operator:
         assert operator.upload(documents=[sent])["documents"], "whoever has the password sees everything"
 
 

@@ -24,7 +24,7 @@ from pipeline.search.stores.memory import MemoryStore
 from pipeline.search.stores.registry import VectorStores
 from tests.conftest import Addresses
 from tests.ledger import Ledger, of_connection, of_tenant
-from tests.pipeline.workshop import Workshop, document
+from tests.pipeline.source_ledger import SourceLedger, document
 from tests.workers.api.conftest import ACME, CONFIG
 from tests.workers.api.test_query import BERTH
 from tests.workers.cli.conftest import runner, variables
@@ -83,8 +83,8 @@ def check(caller: Caller, said: str, asked: str) -> int:
     return len(shown)
 
 
-def of_name(parts: Runtime, tenant: str) -> Ledger:
-    return Ledger(of_tenant(parts.database, tenant_id(tenant)))
+def of_name(runtime: Runtime, tenant: str) -> Ledger:
+    return Ledger(of_tenant(runtime.database, tenant_id(tenant)))
 
 
 class Liar(MemoryStore):
@@ -104,46 +104,46 @@ class Liar(MemoryStore):
 
 
 @pytest.fixture
-def liar(parts: Runtime, monkeypatch: pytest.MonkeyPatch) -> Iterator[Liar]:
+def liar(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Iterator[Liar]:
     """The active store, which lies; besides there are a deleted document, and one whose text was another an hour ago."""
-    shop = Workshop(parts.database, ACME.tenant, BERTH, "notes-ghost")
+    notes = SourceLedger(runtime.database, ACME.tenant, BERTH, "notes-ghost")
     ghosts = ("public-6", "public-7")
-    shop.admit(*(document(name, f"Mooring lines of evil {name}, public 0.") for name in ghosts))
-    shop.index()
-    shop.set("public-6", hidden=True)
-    shop.admit(document("public-7", "Mooring lines of acme berth, public 0."))
-    shop.index()
+    notes.admit(*(document(name, f"Mooring lines of evil {name}, public 0.") for name in ghosts))
+    notes.index()
+    notes.set("public-6", hidden=True)
+    notes.admit(document("public-7", "Mooring lines of acme berth, public 0."))
+    notes.index()
     ids = [
         outbox.point_id(*row)
         for tenant in ("acme", "evil")
-        for row in of_name(parts, tenant).chunks.values("document_id", "ord")
+        for row in of_name(runtime, tenant).chunks.values("document_id", "ord")
     ]
     lying = Liar(ids)
-    with parts.database.control() as connection:
+    with runtime.database.control() as connection:
         outbox.register(connection, "memory", preferred=True)
         of_connection(connection).stores.set(status="ready", active=True)
-    made = VectorStores(parts.database, {"memory": StoreOptions("memory")}, opener=lambda _: lying)
-    monkeypatch.setitem(parts.__dict__, "stores", made)
+    made = VectorStores(runtime.database, {"memory": StoreOptions("memory")}, opener=lambda _: lying)
+    monkeypatch.setitem(runtime.__dict__, "stores", made)
     yield lying
-    with parts.database.control() as connection:
+    with runtime.database.control() as connection:
         outbox.drop(connection, "memory")
     for name in ghosts:
-        shop.chunks.clear(shop.id(name))
-    shop.documents.set({"source_id": shop.source}, deleted=True, hidden=True)
+        notes.chunks.clear(notes.id(name))
+    notes.documents.set({"source_id": notes.source}, deleted=True, hidden=True)
 
 
 @pytest.mark.req("001-115", "001-117", "001-119", "001-120", "001-121")
 def test_nothing_foreign_comes_back_by_any_address(
-    parts: Runtime, api: TestClient, token: Callable[..., str]
+    runtime: Runtime, api: TestClient, token: Callable[..., str]
 ) -> None:
-    hold_by_any_address(parts, api, token)
+    hold_by_any_address(runtime, api, token)
 
 
 @pytest.mark.req("001-013", "001-118")
 def test_a_vector_store_that_lies_changes_nothing_of_that(
-    parts: Runtime, api: TestClient, token: Callable[..., str], liar: Liar
+    runtime: Runtime, api: TestClient, token: Callable[..., str], liar: Liar
 ) -> None:
-    hold_by_any_address(parts, api, token)
+    hold_by_any_address(runtime, api, token)
     assert liar.asked > EXAMPLES
     answer = api.post(
         "/api/v1/search",
@@ -153,12 +153,12 @@ def test_a_vector_store_that_lies_changes_nothing_of_that(
     assert answer.json()["store"] == "memory"
 
 
-def hold_by_any_address(parts: Runtime, api: TestClient, token: Callable[..., str]) -> None:
+def hold_by_any_address(runtime: Runtime, api: TestClient, token: Callable[..., str]) -> None:
     """Callers of all rights ask by every way."""
     every = [
         key
         for tenant in ("acme", "evil")
-        for key in of_name(parts, tenant).documents.values("id", deleted=False)
+        for key in of_name(runtime, tenant).documents.values("id", deleted=False)
     ]
     places = [project_id(tenant_id(t), p) for t in ("acme", "evil") for p in ("default", "berth", "empty")]
     cases = shown = 0
@@ -193,7 +193,7 @@ def hold_by_any_address(parts: Runtime, api: TestClient, token: Callable[..., st
             "delete": ask("DELETE", f"/knowledge/documents/{document}"),
             "job": ask("GET", f"/enrich/{uuid4()}"),
         }
-        tools = Tools(parts, lambda _context: caller)
+        tools = Tools(runtime, lambda _context: caller)
         context: Any = None
         calls: dict[str, Callable[[], str]] = {
             "tool search": lambda: tools.search_knowledge(words, context, limit=20),
@@ -208,7 +208,7 @@ def hold_by_any_address(parts: Runtime, api: TestClient, token: Callable[..., st
                 answers[name] = str(error)
         item = {"id": "PBI-1", "title": words, "project": str(place)}
         for one in json.loads(ask("POST", "/enrich", {"pbi": item})).get("jobs", []):
-            job.run(parts, caller.tenant, UUID(one["id"]))
+            job.run(runtime, caller.tenant, UUID(one["id"]))
             answers["step 4"] = ask("GET", f"/enrich/{one['id']}")
         for name, said in answers.items():
             shown += check(caller, said, name)
@@ -221,7 +221,7 @@ def hold_by_any_address(parts: Runtime, api: TestClient, token: Callable[..., st
 
 @pytest.mark.req("001-118")
 def test_commands_of_one_tenant_neither_tell_nor_change_what_is_of_another(
-    parts: Runtime,
+    runtime: Runtime,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     shared_addresses: Addresses,
@@ -230,11 +230,11 @@ def test_commands_of_one_tenant_neither_tell_nor_change_what_is_of_another(
     """On the command line all of a tenant is seen, and nothing of another, whatever is named."""
 
     def texts(tenant: str) -> set[str]:
-        return set(of_name(parts, tenant).chunks.values("content"))
+        return set(of_name(runtime, tenant).chunks.values("content"))
 
     run = runner(tmp_path, monkeypatch, variables(shared_addresses, servers), CONFIG)
     (theirs, *_), before = (
-        of_name(parts, "acme").documents.values("id", external_id="public-0"),
+        of_name(runtime, "acme").documents.values("id", external_id="public-0"),
         texts("acme"),
     )
     berth = str(project_id(ACME.tenant, "berth"))

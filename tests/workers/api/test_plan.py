@@ -14,38 +14,38 @@ from pipeline.access import Caller
 from pipeline.database.engine import Database
 from pipeline.documents import Chunk
 from pipeline.search import RetrievalOptions, Retriever, SearchRequest
-from tests.pipeline.stores.depot import DIMENSIONS, Counting, Depot
+from tests.pipeline.stores.corpus import DIMENSIONS, Corpus, Counting
 
 
 @pytest.mark.req("004-014", "004-022", "004-026")
 def test_a_query_with_rights_and_a_project_uses_the_vector_index(shared_database: Database) -> None:
-    depot = Depot(shared_database)
+    corpus = Corpus(shared_database)
     vectors = np.random.default_rng(1).normal(size=(3000, DIMENSIONS)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     stock = [
-        (depot.document(f"Page {n}"), [Chunk(ord=0, content=f"Words of page {n}.")]) for n in range(3000)
+        (corpus.document(f"Page {n}"), [Chunk(ord=0, content=f"Words of page {n}.")]) for n in range(3000)
     ]
-    depot.put_all(stock, vectors)
-    depot.build()
-    depot.count()
-    depot.documents.set(chunk_count=1)  # as whoever writes them says
+    corpus.put_all(stock, vectors)
+    corpus.build()
+    corpus.count()
+    corpus.documents.set(chunk_count=1)  # as whoever writes them says
     database = Counting(shared_database)
-    caller = Caller(tenant=depot.tenant, tenant_name="t", subject="ann", projects=(str(depot.project),))
-    allowed = replace(caller.search_filter, projects=(depot.project,))
+    caller = Caller(tenant=corpus.tenant, tenant_name="t", subject="ann", projects=(str(corpus.project),))
+    allowed = replace(caller.search_filter, projects=(corpus.project,))
     options = RetrievalOptions(exact_below=0, min_similarity=-1.0)
-    search = Retriever(database, depot.tenant, lambda _index: depot.embedder, options)
+    search = Retriever(database, corpus.tenant, lambda _index: corpus.embedder, options)
     found = search.search(SearchRequest(text="words of page 7", filter=allowed, k=5, dedupe=False))
     scores = [hit.score for hit in found.hits]
     assert len(scores) == 5
     assert scores == sorted(scores, reverse=True)
-    plans = [plan(database, depot, *sent) for sent in database.sent if "c.content" in sent[0]]
+    plans = [plan(database, corpus, *sent) for sent in database.sent if "c.content" in sent[0]]
     assert plans
     assert all('"Index Name": "chunk_1_vector"' in one or "hnsw" in one for one in plans), names(plans[0])
 
 
-def plan(database: Database, depot: Depot, statement: str, values: Any) -> str:
+def plan(database: Database, corpus: Corpus, statement: str, values: Any) -> str:
     """How the server runs the statement, with its values."""
-    with database.tenant(depot.tenant) as connection:
+    with database.tenant(corpus.tenant) as connection:
         driver: Any = connection.connection.driver_connection
         rows = driver.execute(f"explain (format json) {statement}", values).fetchall()
         return json.dumps(rows[0][0])

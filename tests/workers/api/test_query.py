@@ -46,14 +46,14 @@ def test_an_answer_has_the_form_that_is_promised(ask: Ask) -> None:
 
 
 @pytest.mark.req("004-004", "004-013", "004-021", "004-022", "001-117", "001-119", "001-120")
-def test_only_what_the_project_holds_is_found(ask: Ask, parts: Runtime) -> None:
+def test_only_what_the_project_holds_is_found(ask: Ask, runtime: Runtime) -> None:
     for project in ("berth", "default"):
         answer = ask(project=project_id(ACME.tenant, project), k=50)
         assert {one["metadata"]["source"] for one in answer.json()["results"]} == {f"notes-{project}"}
 
 
 @pytest.mark.req("004-005", "004-011", "004-007")
-def test_as_many_as_are_asked_for(ask: Ask, parts: Runtime) -> None:
+def test_as_many_as_are_asked_for(ask: Ask, runtime: Runtime) -> None:
     assert len(found(ask(level="confidential", groups=("harbour", "board")))) == 5
     assert len(found(ask(k=3, level="confidential", groups=("harbour", "board")))) == 3
     everything = found(ask(k=10**6, level="confidential", groups=("harbour", "board")))
@@ -139,13 +139,13 @@ def test_nothing_large_is_kept_of_who_has_no_token(api: TestClient, token: Calla
     assert api.post("/api/v1/search", content=body, headers=sent).status_code == 200
 
 
-def test_a_request_that_does_not_come_whole_ends(parts: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_does_not_come_whole_ends(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections are few, and cost who opens them nothing."""
     monkeypatch.setattr(app, "HEAD_SECONDS", 0.3)
     monkeypatch.setattr(app, "BODY_SECONDS", 0.3)
     length = b"POST /api/v1/search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
     head, whole = b"GET /health/live HTTP/1.1\r\nHost: x\r\n", b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
-    with served(app.create_app(parts), http=app.Protocol) as address:
+    with served(app.create_app(runtime), http=app.Protocol) as address:
         told = []
         for sent in (b"", head, whole + head, length):
             with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=60) as line:
@@ -184,13 +184,15 @@ def test_health_needs_no_token(api: TestClient) -> None:
     assert "larder_degradation_level" in api.get("/metrics").text
 
 
-def test_health_finds_out_by_itself_that_the_database_is_well_again(api: TestClient, parts: Runtime) -> None:
+def test_health_finds_out_by_itself_that_the_database_is_well_again(
+    api: TestClient, runtime: Runtime
+) -> None:
     now = time.monotonic()
-    parts.health = Health(clock=lambda: now)
-    for _ in range(parts.health.options.failures_in_a_row):
-        parts.health.record("store", ok=False)
+    runtime.health = Health(clock=lambda: now)
+    for _ in range(runtime.health.options.failures_in_a_row):
+        runtime.health.record("store", ok=False)
     assert api.get("/health/rag").json()["degradation_level"] == 4
-    now += 2 * parts.health.options.calm_seconds
+    now += 2 * runtime.health.options.calm_seconds
     api.get("/health/rag")
     assert api.get("/health/rag").json()["degradation_level"] == 0
 
@@ -202,7 +204,7 @@ WORD_PARTS = {f"{name}_score" for name in ("keyword", "overlap", "title", "cover
 
 @pytest.mark.req("001-119", "001-120")
 def test_how_rare_words_are_is_explained_to_who_may_see_all(
-    api: TestClient, token: Callable[..., str], parts: Runtime
+    api: TestClient, token: Callable[..., str], runtime: Runtime
 ) -> None:
     """Counts over all documents would tell what is in those that are kept from the caller."""
 

@@ -31,7 +31,7 @@ def call(api: TestClient, token: Callable[..., str]) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def worker(parts: Runtime) -> Iterator[None]:
+def worker(runtime: Runtime) -> Iterator[None]:
     """Does what a worker does, for the tenants `acme` and `evil`."""
     over = threading.Event()
     waiting = {"state": "queued", "task": "larder.stories.store"}
@@ -39,8 +39,8 @@ def worker(parts: Runtime) -> Iterator[None]:
     def serve() -> None:
         while not over.wait(0.02):
             for tenant in (tenant_id("acme"), tenant_id("evil")):
-                for job in Ledger(of_tenant(parts.database, tenant)).jobs.values("id", **waiting):
-                    run(parts, tenant, job)
+                for job in Ledger(of_tenant(runtime.database, tenant)).jobs.values("id", **waiting):
+                    run(runtime, tenant, job)
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -51,7 +51,7 @@ def worker(parts: Runtime) -> Iterator[None]:
 
 @pytest.mark.req("000-045", "000-046", "000-047", "000-055")
 def test_stories_are_seeded_counted_and_found_and_those_of_another_tenant_are_not(
-    call: Callable[..., Any], worker: None, parts: Runtime
+    call: Callable[..., Any], worker: None, runtime: Runtime
 ) -> None:
     given = [
         story("reset a password by mail", tags=["Auth"], source_agent="UserStoryAgent"),
@@ -76,7 +76,7 @@ def test_stories_are_seeded_counted_and_found_and_those_of_another_tenant_are_no
     other = call("POST", "/rag/seed", {"user_stories": [story("reset a password of evil")]}, wait=20, **evil)
     assert other.json()["stored"] == 1
 
-    model = memory_of(parts, tenant_id("acme")).model
+    model = memory_of(runtime, tenant_id("acme")).model
     stats = call("GET", "/rag/stats").json()
     assert stats == {
         "total_stories": 2,

@@ -195,19 +195,19 @@ class TestManyWrongTokens:
         assert (entered.status_code, "Set-Cookie" in entered.headers) == (303, True)
 
     @pytest.mark.usefixtures("clock")
-    def test_the_token_of_metrics_is_guarded_alike(self, api: TestClient, parts: Runtime) -> None:
-        told, rag = parts.rag.monitoring, parts.rag
+    def test_the_token_of_metrics_is_guarded_alike(self, api: TestClient, runtime: Runtime) -> None:
+        told, rag = runtime.rag.monitoring, runtime.rag
         metered = told.model_copy(
             update={"metrics": told.metrics.model_copy(update={"token": SecretStr("t0ken")})}
         )
-        parts.rag = rag.model_copy(update={"monitoring": metered})
+        runtime.rag = rag.model_copy(update={"monitoring": metered})
         try:
             codes = [
                 api.get("/metrics", headers={"Authorization": f"Bearer {guess}"}).status_code
                 for guess in ("t0ken", "a", "b", "c", "d", "t0ken")
             ]
         finally:
-            parts.rag = rag
+            runtime.rag = rag
         assert codes == [200, 401, 401, 401, 429, 200]
 
     def test_what_is_remembered_of_them_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,17 +51,17 @@ def send(api: TestClient, token: Callable[..., str]) -> Callable[..., Any]:
     return post
 
 
-def work_off(parts: Runtime) -> None:
+def work_off(runtime: Runtime) -> None:
     """What the workers would do."""
-    indexer = steps.indexer(parts, ACME.tenant)
+    indexer = steps.indexer(runtime, ACME.tenant)
     for step in (indexer.chunk, indexer.embed, indexer.upsert):
-        with parts.database.control() as connection:
+        with runtime.database.control() as connection:
             of_connection(connection).documents.set({"state": "pending"}, enqueued_at=None)
-            found = due_work.pump_once(connection, steps.limits(parts.rag))
+            found = due_work.pump_once(connection, steps.limits(runtime.rag))
         for batch in found.batches if found else ():
             step(batch.tenant_id, batch.items)
-    maintenance.refresh_statistics(parts)
-    pump.pump_once(parts)
+    maintenance.refresh_statistics(runtime)
+    pump.pump_once(runtime)
 
 
 def run_of(api: TestClient, token: Callable[..., str], answer: Any) -> Any:
@@ -70,16 +70,16 @@ def run_of(api: TestClient, token: Callable[..., str], answer: Any) -> Any:
 
 
 def test_what_could_not_be_taken_is_the_uploaders_affair(
-    parts: Runtime, api: TestClient, send: Callable[..., Any], token: Callable[..., str]
+    runtime: Runtime, api: TestClient, send: Callable[..., Any], token: Callable[..., str]
 ) -> None:
     answer = send(files(**{"a.exe": b"MZ"}))
-    work_off(parts)
+    work_off(runtime)
 
     (problem,) = run_of(api, token, answer)["problems"]
     assert problem["item"] == "a.exe"
-    with parts.database.control() as connection:
+    with runtime.database.control() as connection:
         assert newest_problems(connection) == {}
-    found = status.status(parts)
+    found = status.status(runtime)
     (source,) = [one for one in found["sources"] if one["name"] == "upload:berth"]
     assert (source["problems"], source["last_error"], count_rejected(source)) == ([], None, 0)
     told = [step["detail"] for step in found["next"] if step["check"] == "sources"]
@@ -105,7 +105,7 @@ def test_items_of_two_runs_are_two_documents_and_the_next_state_replaces_one(
 
 @pytest.mark.req("004-006", "004-027", "002-002", "002-003", "002-004", "002-011")
 def test_what_is_sent_is_found_and_what_is_sent_again_replaces_it(
-    api: TestClient, parts: Runtime, ask: Ask, send: Callable[..., Any], token: Callable[..., str]
+    api: TestClient, runtime: Runtime, ask: Ask, send: Callable[..., Any], token: Callable[..., str]
 ) -> None:
     page = "---\ntags: [quay]\ncategory: guide\n---\n# Fenders\n\nThe zephyrine fender is hung at {}.\n"
     pbi = json.dumps(
@@ -118,7 +118,7 @@ def test_what_is_sent_is_found_and_what_is_sent_again_replaces_it(
     ids = {one["external_id"]: one["document_id"] for one in answer.json()["documents"]}
     assert set(ids) == {"guide/fenders.md", "note.txt", "PBI-9"}
     assert run_of(api, token, answer)["state"] == "processing"
-    work_off(parts)
+    work_off(runtime)
     done = run_of(api, token, answer)
     assert (done["state"], done["queued"], done["indexed"]) == ("finished", 3, 3)
     found = {one["document_id"]: one for one in ask("zephyrine", k=50).json()["results"]}
@@ -131,7 +131,7 @@ def test_what_is_sent_is_found_and_what_is_sent_again_replaces_it(
     again = send(sent)
     assert (run_of(api, token, again)["unchanged"], run_of(api, token, again)["queued"]) == (3, 0)
     send(files(**{"guide/fenders.md": page.format("dusk")}))
-    work_off(parts)
+    work_off(runtime)
     texts = [one["chunk_text"] for one in ask("zephyrine", k=50).json()["results"]]
     assert sum("hung at" in text for text in texts) == sum("hung at dusk" in text for text in texts) == 1
 
@@ -182,7 +182,7 @@ def test_what_was_read_in_part_is_taken_and_named(send: Callable[..., Any]) -> N
 
 
 def test_documents_are_taken_as_json(
-    api: TestClient, parts: Runtime, ask: Ask, token: Callable[..., str]
+    api: TestClient, runtime: Runtime, ask: Ask, token: Callable[..., str]
 ) -> None:
     headers = {"Authorization": f"Bearer {token(permissions=frozenset({'write'}))}"}
     one = {
@@ -196,11 +196,11 @@ def test_documents_are_taken_as_json(
         "documents": [one, {**one, "title": "Secret", "security_level": "restricted"}],
     }
     assert api.post("/api/v1/knowledge/documents", json=sent, headers=headers).status_code == 202
-    work_off(parts)
+    work_off(runtime)
     found = ask("quincefold", k=50).json()["results"]
     told = [r["metadata"]["title"] for r in found if "quincefold" in r["chunk_text"]]
     assert told == ["Quince"], "what is restricted is for those who may see it"
-    with parts.database.tenant(ACME.tenant) as connection:
+    with runtime.database.tenant(ACME.tenant) as connection:
         hidden = documents.find(connection, "Secret", most=2)[0]["id"]
     paths = [f"/api/v1/knowledge/documents/{one}" for one in (hidden, project_id(BERTH, "nowhere"))]
     answers = [api.delete(path, headers=headers) for path in paths]
@@ -212,7 +212,7 @@ def test_documents_are_taken_as_json(
 
 
 def test_nobody_replaces_what_they_may_not_see(
-    api: TestClient, parts: Runtime, send: Callable[..., Any], token: Callable[..., str]
+    api: TestClient, runtime: Runtime, send: Callable[..., Any], token: Callable[..., str]
 ) -> None:
     """Not even its existence could be undone: the text would be gone, and its readers would read another one."""
     board = {"groups": ("board",), "level": "restricted"}
@@ -230,7 +230,7 @@ def test_nobody_replaces_what_they_may_not_see(
         sent = {"project_id": str(BERTH), "documents": [as_json]}
         taken = api.post("/api/v1/knowledge/documents", json=sent, headers=headers).json()
         assert (taken["documents"], len(taken["rejected"])) == ([], 1)
-        work_off(parts)
+        work_off(runtime)
     headers = {"Authorization": f"Bearer {token(**board)}"}
     texts = [api.get(f"/api/v1/documents/{one}", headers=headers).json()["text"] for one in ids.values()]
     assert ["berth" in text for text in texts] == [True, True]
@@ -238,15 +238,15 @@ def test_nobody_replaces_what_they_may_not_see(
     assert len(changed.json()["documents"]) == 2, "who may see it may replace it"
 
 
-def test_an_installation_with_sources_takes_files(parts: Runtime, send: Callable[..., Any]) -> None:
+def test_an_installation_with_sources_takes_files(runtime: Runtime, send: Callable[..., Any]) -> None:
     """What it is configured with goes to the process that reads them."""
-    kept, source = parts.settings, {"name": "x", "type": "markdown", "paths": ["*.md"]}
+    kept, source = runtime.settings, {"name": "x", "type": "markdown", "paths": ["*.md"]}
     sources = (SOURCE_TYPES["markdown"].model_validate(source),)
-    parts.settings = replace(kept, rag=kept.rag.model_copy(update={"sources": sources}))
+    runtime.settings = replace(kept, rag=kept.rag.model_copy(update={"sources": sources}))
     try:
         answer = send(files(**{"with-sources.md": "# A\n\nText."}))
     finally:
-        parts.settings = kept
+        runtime.settings = kept
     assert (answer.status_code, len(answer.json().get("documents", ()))) == (202, 1), answer.text
 
 

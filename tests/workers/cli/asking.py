@@ -8,7 +8,7 @@ from typing import Any
 
 from typer.testing import Result
 
-from tests.pipeline.stores.depot import Depot
+from tests.pipeline.stores.corpus import Corpus
 
 CONFIG = """\
 rag:
@@ -29,5 +29,5 @@ def titles(result: Result) -> list[str]:
     return [r["metadata"]["title"] for r in found(result)["results"]]
 
 
-def id_of(depot: Depot, title: str) -> str:
-    return next(str(one["id"]) for one in depot.documents() if one["title"].startswith(title))
+def id_of(corpus: Corpus, title: str) -> str:
+    return next(str(one["id"]) for one in corpus.documents() if one["title"].startswith(title))

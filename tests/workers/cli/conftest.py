@@ -12,15 +12,15 @@ from pipeline.database.engine import Database
 from pipeline.documents import Kind, SourceType
 from pipeline.ledger import tenant_id
 from tests.conftest import Addresses
-from tests.pipeline.stores.depot import Depot
+from tests.pipeline.stores.corpus import Corpus
 from tests.workers.cli.asking import CONFIG, Run
-from workers import runtime
+from workers import runtime as runtimes
 from workers.cli.commands import app
 from workers.local import embedded
 
 
-def stocked(database: Database) -> Depot:
-    made = Depot(database, tenant_id("acme"))
+def stocked(database: Database) -> Corpus:
+    made = Corpus(database, tenant_id("acme"))
     made.put(
         "The kestrel hovers over fields. " * 30 + "It nests in church towers and old barns.",
         "Kestrels eat voles.",
@@ -62,13 +62,13 @@ def stocked(database: Database) -> Depot:
 
 
 @pytest.fixture
-def depot(database: Database) -> Depot:
+def corpus(database: Database) -> Corpus:
     """Three documents of the tenant `acme`."""
     return stocked(database)
 
 
 @pytest.fixture(scope="module")
-def shared_depot(shared_database: Database) -> Depot:
+def shared_corpus(shared_database: Database) -> Corpus:
     """The same three, for tests that only read."""
     return stocked(shared_database)
 
@@ -98,7 +98,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, 
 def run_shared(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    shared_depot: Depot,
+    shared_corpus: Corpus,
     shared_addresses: Addresses,
     servers: embedded.Servers,
 ) -> Run:
@@ -116,9 +116,9 @@ def runner(
 
     def invoke(*args: str, **env: str) -> Result:
         result = CliRunner().invoke(app, list(args), env={**usual, **env})
-        for parts in runtime._current:
-            parts.close()
-        runtime._current.clear()
+        for runtime in runtimes._current:
+            runtime.close()
+        runtimes._current.clear()
         return result
 
     return invoke

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import Addresses
 from tests.ledger import Ledger
-from tests.pipeline.stores.depot import Depot
+from tests.pipeline.stores.corpus import Corpus
 from tests.workers.cli.asking import Run, found, id_of
 
 pytestmark = pytest.mark.req("001-116")
@@ -25,11 +25,11 @@ def entries(run: Run, *args: str) -> list[tuple[str, str, str]]:
     return [(one["actor"], one["action"], one["subject"]) for one in told]
 
 
-def test_what_an_operator_does_is_listed_newest_first(run: Run, depot: Depot) -> None:
+def test_what_an_operator_does_is_listed_newest_first(run: Run, corpus: Corpus) -> None:
     question = "kestrel " * 30
     for _ in range(2):
         assert run("search", question).exit_code == 0
-    assert run("feedback", "the kestrels", id_of(depot, "Ovens"), "noise").exit_code == 0
+    assert run("feedback", "the kestrels", id_of(corpus, "Ovens"), "noise").exit_code == 0
     assert run("doctor").exit_code in (0, 1)
     assert entries(run)[-2:] == [(ME, "rag_search", question[:100])] * 2
     assert entries(run, "--action", "rag_search", "-n", "1") == [(ME, "rag_search", question[:100])]
@@ -41,7 +41,7 @@ def test_what_an_operator_does_is_listed_newest_first(run: Run, depot: Depot) ->
     assert run("audit", "list", "--tenant", "other").stdout == "no entries\n"
 
 
-def test_a_token_is_noted_with_its_rights_and_without_itself(run: Run, depot: Depot) -> None:
+def test_a_token_is_noted_with_its_rights_and_without_itself(run: Run, corpus: Corpus) -> None:
     made = found(run("token", "--user", "ann", "--permission", "write", "--json", **SECRET))["token"]
     (entry,) = found(run("audit", "list", "--json"))["entries"]
     assert (entry["action"], entry["subject"]) == ("token", "ann")
@@ -75,7 +75,7 @@ def refusing(addresses: Addresses, superuser: Callable[[str], psycopg.Connection
 
 
 def test_a_search_that_cannot_be_noted_is_answered_and_the_log_tells(
-    run: Run, depot: Depot, refusing: Callable[[], None], caplog: pytest.LogCaptureFixture
+    run: Run, corpus: Corpus, refusing: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     refusing()
     answer = run("search", "the secret kestrel", "--json")
@@ -85,15 +85,15 @@ def test_a_search_that_cannot_be_noted_is_answered_and_the_log_tells(
     assert "secret" not in said
 
 
-def test_searches_are_not_noted_where_that_is_switched_off(run: Run, depot: Depot) -> None:
+def test_searches_are_not_noted_where_that_is_switched_off(run: Run, corpus: Corpus) -> None:
     config = Path("larder.yaml")
     config.write_text(config.read_text() + "  security: {audit: false}\n")
     run("search", "kestrel")
-    run("feedback", "the kestrels", id_of(depot, "Ovens"), "noise")
+    run("feedback", "the kestrels", id_of(corpus, "Ovens"), "noise")
     assert [action for _, action, _ in entries(run)] == ["feedback.noise"]
 
 
-def test_verify_names_what_is_wrong_and_ends_with_1(run: Run, depot: Depot, ledger: Ledger) -> None:
+def test_verify_names_what_is_wrong_and_ends_with_1(run: Run, corpus: Corpus, ledger: Ledger) -> None:
     typo = run("audit", "verify", "--tenant", "acne")
     assert (typo.exit_code, typo.stdout) == (1, "")
     assert "there is no tenant acne" in typo.stderr

@@ -10,30 +10,30 @@ import pytest
 
 from pipeline.database.engine import Database
 from tests.ledger import ago
-from tests.pipeline.stores.depot import Depot
+from tests.pipeline.stores.corpus import Corpus
 from tests.workers.cli.asking import CONFIG, Run, found, id_of, titles
 
 OTTERS = {"title": "Otters"}
 
 
-def test_a_document_may_be_named_in_many_ways(depot: Depot, run: Run) -> None:
-    one = id_of(depot, "Birds")
+def test_a_document_may_be_named_in_many_ways(corpus: Corpus, run: Run) -> None:
+    one = id_of(corpus, "Birds")
     names = (one, one.upper(), f"{one}:1", "docs/birds/kestrel.md", "birds/kestrel.md", "./kestrel.md")
     for name in (*names, "https://wiki.example/x?id=1", "of PREY"):
         assert found(run("explain", name, "--json"))["document"]["id"] == one, name
 
 
-def test_a_part_of_a_file_name_is_no_path(depot: Depot, run: Run) -> None:
+def test_a_part_of_a_file_name_is_no_path(corpus: Corpus, run: Run) -> None:
     assert run("explain", "estrel.md").exit_code == 1
     assert run("explain", "100%").exit_code == 1
     assert run("explain", "").exit_code == 1
 
 
-def test_a_name_that_fits_several_lists_them(depot: Depot, run: Run) -> None:
+def test_a_name_that_fits_several_lists_them(corpus: Corpus, run: Run) -> None:
     shown = run("explain", "s")
     assert shown.exit_code == 1
     assert "fits 3 documents" in shown.stdout
-    assert id_of(depot, "Otters") in shown.stdout
+    assert id_of(corpus, "Otters") in shown.stdout
     answer = json.loads(run("explain", "ov", "--json").stdout)["document"]
     assert answer["title"] == "Ovens and kilns"
     several = run("explain", "s", "--json")
@@ -44,12 +44,12 @@ def test_a_name_that_fits_several_lists_them(depot: Depot, run: Run) -> None:
     assert set(data["candidates"][0]) == {"id", "source", "external_id", "title"}
 
 
-def test_items_that_share_an_id_are_listed(depot: Depot, run: Run) -> None:
-    depot.put("Warn.", title="Warn of shallow water", metadata={"pbi_id": "PBI-001"})
-    depot.documents.set({"title": "Warn of%"}, external_id="PBI-001")
+def test_items_that_share_an_id_are_listed(corpus: Corpus, run: Run) -> None:
+    corpus.put("Warn.", title="Warn of shallow water", metadata={"pbi_id": "PBI-001"})
+    corpus.documents.set({"title": "Warn of%"}, external_id="PBI-001")
     assert found(run("explain", "PBI-001", "--json"))["document"]["title"] == "Warn of shallow water"
-    depot.put("Moor.", title="Moor at night", metadata={"pbi_id": "PBI-001"})
-    depot.documents.set({"title": "Moor at%"}, external_id="PBI-001~1a2b3c4d")
+    corpus.put("Moor.", title="Moor at night", metadata={"pbi_id": "PBI-001"})
+    corpus.documents.set({"title": "Moor at%"}, external_id="PBI-001~1a2b3c4d")
     several = run("explain", "PBI-001", "--json")
     assert several.exit_code == 1
     told = json.loads(several.stdout)["candidates"]
@@ -58,7 +58,7 @@ def test_items_that_share_an_id_are_listed(depot: Depot, run: Run) -> None:
     assert one["title"] == "Moor at night"
 
 
-def test_where_a_document_stands(depot: Depot, run: Run) -> None:
+def test_where_a_document_stands(corpus: Corpus, run: Run) -> None:
     d = found(run("explain", "Otters", "--json"))["document"]
     assert d["source"] == "tracker"
     assert (d["state"], d["stage"], d["chunk_count"], d["searchable"]) == ("done", "done", 1, True)
@@ -71,10 +71,10 @@ def test_where_a_document_stands(depot: Depot, run: Run) -> None:
 
 
 def test_chunks_whose_ends_the_model_does_not_read_are_counted(
-    depot: Depot, run: Run, tmp_path: Path
+    corpus: Corpus, run: Run, tmp_path: Path
 ) -> None:
     full = "cache " * 249
-    depot.put(
+    corpus.put(
         full, full + "and more words here", "short", title="Caches", context="Caches > Sizes", source="wiki"
     )
     assert found(run("explain", "Caches", "--json"))["document"]["chunks_cut"] == 0
@@ -98,11 +98,11 @@ def test_chunks_whose_ends_the_model_does_not_read_are_counted(
     assert found(run("explain", "Caches", "--json"))["document"]["chunks_cut"] is None
 
 
-def test_failures_are_told(depot: Depot, run: Run) -> None:
+def test_failures_are_told(corpus: Corpus, run: Run) -> None:
     failed = {"stage": "chunked", "attempts": 3, "last_error": "it is [bold]broken[/]"}
-    depot.documents.set(OTTERS, state="dead", desired_version=2, pipeline_version="new", **failed)
-    name = depot.documents.one(**OTTERS)["external_id"]
-    depot.add_letter(name, version=2, code="E002", reason="it is broken", attempts=3)
+    corpus.documents.set(OTTERS, state="dead", desired_version=2, pipeline_version="new", **failed)
+    name = corpus.documents.one(**OTTERS)["external_id"]
+    corpus.add_letter(name, version=2, code="E002", reason="it is broken", attempts=3)
     d = found(run("explain", "Otters", "--json"))["document"]
     assert d["dead_letter"]["reason"] == "it is broken"
     assert d["attempts"] == 3
@@ -112,8 +112,8 @@ def test_failures_are_told(depot: Depot, run: Run) -> None:
     assert "dead letter E002 at stage chunked after 3 attempts: it is broken" in text
 
 
-def test_a_file_that_was_left_out_tells_why(depot: Depot, run: Run) -> None:
-    depot.add_run(
+def test_a_file_that_was_left_out_tells_why(corpus: Corpus, run: Run) -> None:
+    corpus.add_run(
         "wiki",
         state="processing",
         enqueued_at=ago(),
@@ -130,8 +130,8 @@ def test_a_file_that_was_left_out_tells_why(depot: Depot, run: Run) -> None:
     assert "no document is called 'can.pdf'" in run("explain", "can.pdf").stderr
 
 
-def test_a_waiting_document_tells_its_next_try(depot: Depot, run: Run) -> None:
-    depot.documents.set(OTTERS, state="pending", due_at="2031-01-01T00:00:00Z")
+def test_a_waiting_document_tells_its_next_try(corpus: Corpus, run: Run) -> None:
+    corpus.documents.set(OTTERS, state="pending", due_at="2031-01-01T00:00:00Z")
     assert found(run("explain", "Otters", "--json"))["document"]["next_try"].startswith("2031-01-01")
 
 
@@ -157,10 +157,10 @@ def test_a_waiting_document_tells_its_next_try(depot: Depot, run: Run) -> None:
     ],
 )
 def test_why_a_question_finds_it_or_not(
-    depot: Depot, run: Run, options: list[str], change: dict[str, Any], reason: str, said: str
+    corpus: Corpus, run: Run, options: list[str], change: dict[str, Any], reason: str, said: str
 ) -> None:
     if change:
-        depot.documents.set(OTTERS, **change)
+        corpus.documents.set(OTTERS, **change)
     answer = found(run("explain", "Otters", *options, "--json"))["query"]
     assert answer["reason"] == reason
     assert said in answer["detail"]
@@ -168,7 +168,7 @@ def test_why_a_question_finds_it_or_not(
     assert said in run("explain", "Otters", *options).stdout
 
 
-def test_below_the_threshold_is_told_with_both_figures(depot: Depot, run: Run) -> None:
+def test_below_the_threshold_is_told_with_both_figures(corpus: Corpus, run: Run) -> None:
     Path("larder.yaml").write_text(
         CONFIG.replace("minSimilarity: 0", "minSimilarity: 0.99"), encoding="utf-8"
     )
@@ -178,7 +178,7 @@ def test_below_the_threshold_is_told_with_both_figures(depot: Depot, run: Run) -
     assert answer["explanation"]["semantic_score"] < 0.99
 
 
-def test_outside_the_candidates_is_told_with_its_scores(depot: Depot, run: Run) -> None:
+def test_outside_the_candidates_is_told_with_its_scores(corpus: Corpus, run: Run) -> None:
     Path("larder.yaml").write_text(
         CONFIG.replace("minSimilarity: 0", "minSimilarity: 0, candidates: 1"), encoding="utf-8"
     )
@@ -189,21 +189,21 @@ def test_outside_the_candidates_is_told_with_its_scores(depot: Depot, run: Run) 
     assert "BM25" in answer["detail"]
 
 
-def test_other_tenants_documents_are_not_there(depot: Depot, database: Database, run: Run) -> None:
-    other = Depot(database)
+def test_other_tenants_documents_are_not_there(corpus: Corpus, database: Database, run: Run) -> None:
+    other = Corpus(database)
     theirs = other.put("kestrel secret", title="Secret plan")
     assert run("explain", str(theirs)).exit_code == 1
     assert run("explain", "Secret plan").exit_code == 1
     assert "Secret plan" not in titles(run("search", "kestrel secret", "--json"))
 
 
-def test_why_a_user_finds_a_document_or_not(depot: Depot, run: Run) -> None:
-    said = depot.documents.one(**OTTERS)["metadata"]
+def test_why_a_user_finds_a_document_or_not(corpus: Corpus, run: Run) -> None:
+    said = corpus.documents.one(**OTTERS)["metadata"]
     acl = {**said, "acl": [["user:ann", "group:board"], ["group:board"]]}
-    depot.documents.set(OTTERS, security_level="confidential", served_acl=[["user:cora"]], metadata=acl)
+    corpus.documents.set(OTTERS, security_level="confidential", served_acl=[["user:cora"]], metadata=acl)
     rights = ("--level", "confidential", "--group", "board")
     told = found(run("why-visible", "ann", "Otters", *rights, "--json"))
-    assert (told["visible"], told["document"]) == (False, id_of(depot, "Otters"))
+    assert (told["visible"], told["document"]) == (False, id_of(corpus, "Otters"))
     passes = [(one["rule"], one["passes"]) for one in told["rules"]]
     layers = [("acl", True), ("acl", True), ("acl", False)]
     assert passes == [
@@ -221,7 +221,7 @@ def test_why_a_user_finds_a_document_or_not(depot: Depot, run: Run) -> None:
     assert "NO open to user:ann, group:board; they are none of these" in shown
     assert run("why-visible", "bob", "no such").exit_code == 1
     assert "must be one of public, internal" in run("why-visible", "bob", "Otters", "--level", "top").stderr
-    depot.documents.set(OTTERS, hidden=True, metadata={**said, "acl": 3})
+    corpus.documents.set(OTTERS, hidden=True, metadata={**said, "acl": 3})
     shown = " ".join(run("why-visible", "bob", "Otters").stdout.split())
     assert "NO it is hidden" in shown
     assert "NO open to nobody; they are none of these" in shown

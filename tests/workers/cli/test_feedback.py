@@ -16,7 +16,7 @@ from pipeline.ledger import jobs, project_id
 from pipeline.search.question import key_of
 from pipeline.search.records import Explanation
 from tests.conftest import Addresses
-from tests.pipeline.stores.depot import Depot
+from tests.pipeline.stores.corpus import Corpus
 from tests.workers.cli.asking import Run, found, id_of
 from workers.app.evaluation.dataset import read
 from workers.cli.search import scores
@@ -26,24 +26,24 @@ OTTERS = "Otters"
 
 
 @pytest.fixture(autouse=True)
-def named(depot: Depot) -> Depot:
+def named(corpus: Corpus) -> Corpus:
     """The documents have the external ids that sources give them."""
-    for one in depot.documents():
+    for one in corpus.documents():
         name = "PBI-12" if one["title"] == OTTERS else one["metadata"].get("source_path", "x")
-        depot.documents.set({"id": one["id"]}, external_id=name)
+        corpus.documents.set({"id": one["id"]}, external_id=name)
         body = {"version": one["desired_version"], "body": f"Body of {one['title']}"}
-        depot.bodies.add(document_id=one["id"], tenant_id=one["tenant_id"], **body)
-    return depot
+        corpus.bodies.add(document_id=one["id"], tenant_id=one["tenant_id"], **body)
+    return corpus
 
 
-def submitted(depot: Depot, pbi: dict[str, Any], project: str = "default") -> None:
-    with depot.database.tenant(depot.tenant) as connection:
+def submitted(corpus: Corpus, pbi: dict[str, Any], project: str = "default") -> None:
+    with corpus.database.tenant(corpus.tenant) as connection:
         request = {"pbi": pbi, "scores": {}, "project": project}
-        jobs.submit(connection, depot.tenant, project_id(depot.tenant, project), request)
+        jobs.submit(connection, corpus.tenant, project_id(corpus.tenant, project), request)
 
 
-def key_in(depot: Depot, item: str, project: str = "default") -> str:
-    return key_of("", item, project_id(depot.tenant, project))
+def key_in(corpus: Corpus, item: str, project: str = "default") -> str:
+    return key_of("", item, project_id(corpus.tenant, project))
 
 
 def of(run: Run, words: str, title: str) -> Any:
@@ -52,7 +52,7 @@ def of(run: Run, words: str, title: str) -> Any:
     return one["explanation"]
 
 
-def test_it_is_said_shown_and_taken_back(run: Run, depot: Depot) -> None:
+def test_it_is_said_shown_and_taken_back(run: Run, corpus: Corpus) -> None:
     words = "kestrel towers barns"
     said = found(run("feedback", words, "docs/birds/kestrel.md", "useful", "--json"))
     assert said == {
@@ -63,14 +63,14 @@ def test_it_is_said_shown_and_taken_back(run: Run, depot: Depot) -> None:
         "ref": "docs/birds/kestrel.md",
         "title": "Birds [red]of prey[/red]: the kestrel",
         "source": "wiki",
-        "document_id": id_of(depot, "Birds"),
+        "document_id": id_of(corpus, "Birds"),
         "verdict": "useful",
         "before": None,
     }
     told = of(run, "Kestrel  towers barns", "Birds")
     assert (told["feedback"], told["feedback_why"]) == (1.0, "marked useful for this question, +1.0")
     assert told["feedback_part"] > 0
-    again = run("feedback", words, id_of(depot, "Birds"), "noise")
+    again = run("feedback", words, id_of(corpus, "Birds"), "noise")
     assert again.stdout == f"docs/birds/kestrel.md is noise for {words}, no longer useful\n"
     assert of(run, words, "Birds")["feedback"] == -3.0
     (row,) = found(run("feedback", "--list", words.upper(), "--json"))["feedback"]
@@ -88,10 +88,10 @@ def test_it_is_said_shown_and_taken_back(run: Run, depot: Depot) -> None:
     assert "is not marked for" in twice.stderr
 
 
-def test_what_was_said_is_audited_without_the_questions_text(run: Run, depot: Depot) -> None:
+def test_what_was_said_is_audited_without_the_questions_text(run: Run, corpus: Corpus) -> None:
     run("feedback", "a secret question", "PBI-12", "useful")
     run("feedback", "a secret question", "PBI-12", "undo")
-    rows = depot.audit()
+    rows = corpus.audit()
     assert [(row["action"], row["subject"]) for row in rows] == [
         ("feedback.useful", "PBI-12"),
         ("feedback.undo", "PBI-12"),
@@ -100,10 +100,10 @@ def test_what_was_said_is_audited_without_the_questions_text(run: Run, depot: De
     assert rows[0]["actor"].startswith("cli:")
 
 
-def test_an_item_is_one_that_step_4_was_asked_about_newest_first(run: Run, depot: Depot) -> None:
+def test_an_item_is_one_that_step_4_was_asked_about_newest_first(run: Run, corpus: Corpus) -> None:
     for title in ("Old title", "New title"):
         submitted(
-            depot,
+            corpus,
             {
                 "pbi_id": "PBI-99",
                 "title": title,
@@ -111,14 +111,14 @@ def test_an_item_is_one_that_step_4_was_asked_about_newest_first(run: Run, depot
                 "acceptance_criteria": ["It flies"],
             },
         )
-    submitted(depot, {"id": "PBI-100", "title": "PBI-99"})
+    submitted(corpus, {"id": "PBI-100", "title": "PBI-99"})
     said = found(run("feedback", "PBI-99", "PBI-12", "useful", "--json"))
     assert (said["item"], said["item_title"]) == ("PBI-99", "New title")
-    depot.jobs.clear()
+    corpus.jobs.clear()
     said = found(run("feedback", "PBI-99", "docs/ovens.md", "noise", "--json"))
     assert said["item_title"] == "New title", "known from what was said before"
-    (_, row) = depot.feedback()
-    assert row["query_hash"] == key_in(depot, "PBI-99")
+    (_, row) = corpus.feedback()
+    assert row["query_hash"] == key_in(corpus, "PBI-99")
     assert row["question"] == {
         "title": "New title",
         "description": "As a warden",
@@ -126,19 +126,22 @@ def test_an_item_is_one_that_step_4_was_asked_about_newest_first(run: Run, depot
     }
 
 
-def test_an_item_is_an_indexed_document_and_quotes_make_it_text(run: Run, depot: Depot) -> None:
+def test_an_item_is_an_indexed_document_and_quotes_make_it_text(run: Run, corpus: Corpus) -> None:
     said = found(run("feedback", "PBI-12", "docs/ovens.md", "useful", "--json"))
     assert (said["item"], said["item_title"]) == ("PBI-12", OTTERS)
     said = found(run("feedback", '"PBI-12"', "docs/ovens.md", "useful", "--json"))
     assert (said["item"], said["item_title"]) == ("PBI-12", "")
-    assert set(depot.feedback.values("query_hash")) == {key_of("", "PBI-12", depot.project), key_of("PBI-12")}
+    assert set(corpus.feedback.values("query_hash")) == {
+        key_of("", "PBI-12", corpus.project),
+        key_of("PBI-12"),
+    }
 
 
 def test_items_of_the_same_id_in_two_projects_are_two_questions(
-    run: Run, depot: Depot, tmp_path: Path
+    run: Run, corpus: Corpus, tmp_path: Path
 ) -> None:
     for project in ("shop", "bills"):
-        submitted(depot, {"id": "PBI-9", "title": f"Of {project}"}, project)
+        submitted(corpus, {"id": "PBI-9", "title": f"Of {project}"}, project)
     unclear = run("feedback", "PBI-9", "PBI-12", "useful")
     assert unclear.exit_code == 2
     assert "'PBI-9' is an item of several projects: bills, shop say which with --project" in " ".join(
@@ -148,21 +151,21 @@ def test_items_of_the_same_id_in_two_projects_are_two_questions(
     assert "no PBI of project 'other'" in " ".join(nobody.stderr.split())
     said = found(run("feedback", "PBI-9", "PBI-12", "useful", "--project", "shop", "--json"))
     assert (said["project"], said["item_title"]) == ("shop", "Of shop")
-    for job in depot.jobs():
+    for job in corpus.jobs():
         if job["request"]["project"] == "bills":
-            depot.jobs.clear(job["id"])
+            corpus.jobs.clear(job["id"])
     told = run("feedback", "PBI-9", "PBI-12", "noise", "--project", "shop").stdout
     assert told == "PBI-12 is noise for PBI-9 (shop), no longer useful\n"
-    submitted(depot, {"id": "PBI-9", "title": "Of bills"}, "bills")
+    submitted(corpus, {"id": "PBI-9", "title": "Of bills"}, "bills")
     run("feedback", "PBI-9", "PBI-12", "useful", "--project", "bills")
-    assert set(depot.feedback.values("query_hash", "verdict")) == {
-        (key_in(depot, "PBI-9", "shop"), "noise"),
-        (key_in(depot, "PBI-9", "bills"), "useful"),
+    assert set(corpus.feedback.values("query_hash", "verdict")) == {
+        (key_in(corpus, "PBI-9", "shop"), "noise"),
+        (key_in(corpus, "PBI-9", "bills"), "useful"),
     }
     listed = found(run("feedback", "--list", "PBI-9", "--json"))["feedback"]
     assert [(row["project"], row["verdict"]) for row in listed] == [("bills", "useful"), ("shop", "noise")]
     assert "PBI-9 (bills)" in run("feedback", "--list").stdout
-    depot.jobs.clear()
+    corpus.jobs.clear()
     assert run("feedback", "PBI-9", "PBI-12", "undo").exit_code == 2, "several, known from what was said"
     run("feedback", "--export", "set")
     queries = [json.loads(line) for line in (tmp_path / "set/queries.jsonl").read_text().splitlines()]
@@ -195,9 +198,9 @@ def test_what_is_wrong_is_told_with_what_there_is(run: Run, args: list[str], sai
     assert said in " ".join(result.stderr.split())
 
 
-def test_a_document_of_several_sources_is_named_with_its_source(run: Run, depot: Depot) -> None:
-    depot.put("Another tracker's otters", title="Second", source="board")
-    depot.documents.set({"title": "Second"}, external_id="PBI-12")
+def test_a_document_of_several_sources_is_named_with_its_source(run: Run, corpus: Corpus) -> None:
+    corpus.put("Another tracker's otters", title="Second", source="board")
+    corpus.documents.set({"title": "Second"}, external_id="PBI-12")
     wrong = run("feedback", "a question", "PBI-12", "useful")
     assert wrong.exit_code == 2
     assert "'PBI-12' is in several sources: board, tracker" in wrong.stderr
@@ -205,9 +208,9 @@ def test_a_document_of_several_sources_is_named_with_its_source(run: Run, depot:
     assert (said["title"], said["source"]) == ("Second", "board")
 
 
-def test_what_a_source_has_removed_is_not_marked_and_can_be_unmarked(run: Run, depot: Depot) -> None:
+def test_what_a_source_has_removed_is_not_marked_and_can_be_unmarked(run: Run, corpus: Corpus) -> None:
     run("feedback", "a question", "PBI-12", "useful")
-    depot.documents.set("PBI-12", deleted=True, hidden=True)
+    corpus.documents.set("PBI-12", deleted=True, hidden=True)
     refused = run("feedback", "a question", "PBI-12", "noise")
     assert refused.exit_code == 2
     assert "its source tracker has removed it" in refused.stderr
@@ -233,8 +236,8 @@ def test_a_screen_of_80_columns(run: Run) -> None:
     assert max(len(line) for line in (shown + listed).splitlines()) <= 80
 
 
-def test_it_exports_a_set_that_can_be_measured(run: Run, depot: Depot, tmp_path: Path) -> None:
-    submitted(depot, {"id": "PBI-99", "title": "Count birds", "acceptance_criteria": ["All of them"]})
+def test_it_exports_a_set_that_can_be_measured(run: Run, corpus: Corpus, tmp_path: Path) -> None:
+    submitted(corpus, {"id": "PBI-99", "title": "Count birds", "acceptance_criteria": ["All of them"]})
     run("feedback", "PBI-99", "PBI-12", "useful")
     run("feedback", "PBI-99", "docs/birds/kestrel.md", "noise")
     run("feedback", "where do ovens stand", "docs/ovens.md", "useful")
@@ -258,19 +261,19 @@ def test_it_exports_a_set_that_can_be_measured(run: Run, depot: Depot, tmp_path:
         ["PBI-99", "similar_work", "PBI-12", "2"],
         [asked, "technical_docs", "docs/ovens.md", "2"],
     ]
-    corpus = [json.loads(line) for line in (folder / "corpus.jsonl").read_text("utf-8").splitlines()]
-    (otters,) = [row for row in corpus if row["_id"] == "PBI-12"]
+    built = [json.loads(line) for line in (folder / "corpus.jsonl").read_text("utf-8").splitlines()]
+    (otters,) = [row for row in built if row["_id"] == "PBI-12"]
     assert (otters["kind"], otters["source_type"], otters["text"]) == (Kind.WORK, "pbi", "Body of Otters")
     assert otters["metadata"]["team"] == "blue"
 
 
-def test_the_client_says_the_same(addresses: Addresses, depot: Depot) -> None:
+def test_the_client_says_the_same(addresses: Addresses, corpus: Corpus) -> None:
     with Client(addresses.app, tenant="acme") as client:
-        said = client.feedback("where do ovens stand", id_of(depot, "Ovens"), "useful", by="a\0da")
+        said = client.feedback("where do ovens stand", id_of(corpus, "Ovens"), "useful", by="a\0da")
         assert (said["ref"], said["verdict"], said["before"]) == ("docs/ovens.md", "useful", None)
-        assert depot.feedback.values("given_by", "verdict") == [("ada", "useful")]
+        assert corpus.feedback.values("given_by", "verdict") == [("ada", "useful")]
         assert client.feedback("where do ovens stand", "docs/ovens.md", "undo")["before"] == "useful"
-    assert depot.audit()[0]["actor"] == "ada"
+    assert corpus.audit()[0]["actor"] == "ada"
 
 
 def test_all_parts_of_a_score_fit_into_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
@@ -311,14 +314,14 @@ def test_all_parts_of_a_score_fit_into_80_columns(capsys: pytest.CaptureFixture[
     ],
 )
 def test_the_client_refuses_what_is_no_text(
-    addresses: Addresses, depot: Depot, changed: dict[str, Any], said: str
+    addresses: Addresses, corpus: Corpus, changed: dict[str, Any], said: str
 ) -> None:
     with Client(addresses.app, tenant="acme") as client, pytest.raises(RequestRejected, match=said):
         client.feedback(**{"item": "a question", "ref": "PBI-12", "verdict": "useful", **changed})
 
 
 @pytest.mark.parametrize("name", ["item", "ref", "verdict", "source", "project"])
-def test_what_is_said_is_not_told_again_at_length(addresses: Addresses, depot: Depot, name: str) -> None:
+def test_what_is_said_is_not_told_again_at_length(addresses: Addresses, corpus: Corpus, name: str) -> None:
     given = {"item": "PBI-12", "ref": "PBI-12", "verdict": "useful", name: "x" * 100_000}
     with Client(addresses.app, tenant="acme") as client, pytest.raises(LarderError, match="xxx") as caught:
         client.feedback(**given)

@@ -17,7 +17,7 @@ from cryptography.fernet import Fernet
 from typer.testing import CliRunner, Result
 
 from tests.ledger import Ledger, ago
-from workers import runtime
+from workers import runtime as runtimes
 from workers.cli import index, operate
 from workers.local import embedded
 from workers.queue.celeryconfig import QUEUES
@@ -56,8 +56,8 @@ def run(
 
     def invoke(*args: str) -> Result:
         result = CliRunner().invoke(app, list(args), env=env)
-        for parts in runtime._current:
-            parts.database.close()
+        for runtime in runtimes._current:
+            runtime.database.close()
         with redis.Redis.from_url(servers.broker_url) as client:
             client.delete(*QUEUES)
         return result

@@ -14,12 +14,12 @@ from pipeline.documents import Kind
 from pipeline.embedding.known_models import model_of
 from pipeline.ledger import project_id
 from pipeline.search.records import MEASURED_WEAK
-from tests.pipeline.stores.depot import MODEL, Depot
+from tests.pipeline.stores.corpus import MODEL, Corpus
 from tests.workers.cli.asking import CONFIG, Run, found, titles
 
 
 @pytest.mark.req("001-070")
-def test_results_are_json_as_promised(depot: Depot, run: Run) -> None:
+def test_results_are_json_as_promised(corpus: Corpus, run: Run) -> None:
     answer = found(run("search", "the kestrel nests in church towers and old barns", "--json"))
     assert set(answer) == {"results", "degradation_level", "weak"}
     assert answer["degradation_level"] == 0
@@ -43,7 +43,7 @@ def test_results_are_json_as_promised(depot: Depot, run: Run) -> None:
             "chunk_index": 0,
             "chunk_total": 2,
             "source_path": "docs/birds/kestrel.md",
-            "project_id": str(depot.project),
+            "project_id": str(corpus.project),
             "security_level": "internal",
             "team": "red",
             "points": 3,
@@ -132,11 +132,11 @@ def test_filters(run_shared: Run, options: list[str], expected: set[str]) -> Non
     assert {title.split()[0] for title in shown} == expected
 
 
-def test_a_search_in_projects_says_which_of_them_hold_nothing(run: Run, depot: Depot) -> None:
-    depot.put("A kestrel elsewhere", title="Elsewhere", project_id=project_id(depot.tenant, "other"))
-    depot.documents.set({"title": "Elsewhere"}, chunk_count=1)
-    depot.count()
-    here = str(depot.project)
+def test_a_search_in_projects_says_which_of_them_hold_nothing(run: Run, corpus: Corpus) -> None:
+    corpus.put("A kestrel elsewhere", title="Elsewhere", project_id=project_id(corpus.tenant, "other"))
+    corpus.documents.set({"title": "Elsewhere"}, chunk_count=1)
+    corpus.count()
+    here = str(corpus.project)
     assert len(titles(run("search", "kestrel", "--json"))) == 4
     for options in (["--project", here, "--project", "other"], ["--project", f"{here},other"]):
         assert len(titles(run("search", "kestrel", "--json", *options))) == 4
@@ -207,7 +207,7 @@ def test_the_screen_explains_on_request(run_shared: Run) -> None:
 
 
 @pytest.mark.req("001-032")
-def test_documents_are_left_out_by_the_id_of_a_hit(depot: Depot, run: Run) -> None:
+def test_documents_are_left_out_by_the_id_of_a_hit(corpus: Corpus, run: Run) -> None:
     first, second, *_ = found(run("search", "kestrel", "--json"))["results"]
     rest = found(
         run("search", "kestrel", "--json", "--exclude", first["id"], "--exclude", second["document_id"])
@@ -216,34 +216,34 @@ def test_documents_are_left_out_by_the_id_of_a_hit(depot: Depot, run: Run) -> No
     assert rest["results"][0]["id"] not in {first["id"], second["id"]}
 
 
-def test_what_no_longer_holds_says_so(depot: Depot, run: Run) -> None:
+def test_what_no_longer_holds_says_so(corpus: Corpus, run: Run) -> None:
     facts = {"decision_status": "superseded", "superseded_by": "ADR-[7] " + "x" * 90}
-    depot.put("zebra crossing", title="Old zebras", kind=Kind.DECISION, metadata=facts)
-    depot.put("a zebra", title="Zebras")
+    corpus.put("zebra crossing", title="Old zebras", kind=Kind.DECISION, metadata=facts)
+    corpus.put("a zebra", title="Zebras")
     results = {r["metadata"]["title"]: r for r in found(run("search", "zebra", "--json"))["results"]}
     assert results["Old zebras"]["metadata"]["standing"].startswith("superseded by ADR-[7]")
     assert "standing" not in results["Zebras"]["metadata"]
     shown = run("search", "zebra", "--explain").stdout.splitlines()
     assert any(line.startswith("     superseded by ADR-[7] x") and len(line) <= 80 for line in shown)
     assert any("outdated" in line and line.split()[:2] == ["#", "score"] for line in shown)
-    depot.documents.set({"title": "Old zebras"}, chunk_count=1)
+    corpus.documents.set({"title": "Old zebras"}, chunk_count=1)
     why = run("explain", "Old zebras", "--query", "zebra").stdout
     assert "(lowered: superseded by ADR-[7]" in " ".join(why.split())
     assert "  outdated  -0." in why
 
 
-def test_a_duplicate_names_its_master_and_is_not_lowered(depot: Depot, run: Run) -> None:
-    depot.put(
+def test_a_duplicate_names_its_master_and_is_not_lowered(corpus: Corpus, run: Run) -> None:
+    corpus.put(
         "a zebra", title="Copy", kind=Kind.WORK, metadata={"resolution": "Duplicate", "duplicate_of": "PBI-7"}
     )
-    depot.put("a zebra crossing for everyone", title="Other")
+    corpus.put("a zebra crossing for everyone", title="Other")
     results = {
         r["metadata"]["title"]: r for r in found(run("search", "zebra", "--explain", "--json"))["results"]
     }
     assert results["Copy"]["metadata"]["standing"] == "closed as duplicate of PBI-7"
     assert results["Copy"]["explanation"]["standing_part"] == 0
     assert "     closed as duplicate of PBI-7" in run("search", "zebra").stdout.splitlines()
-    depot.documents.set({"title": "Copy"}, chunk_count=1)
+    corpus.documents.set({"title": "Copy"}, chunk_count=1)
     why = " ".join(run("explain", "Copy", "--query", "zebra").stdout.split())
     assert "(closed as duplicate of PBI-7)" in why
     assert "lowered" not in why
@@ -256,16 +256,16 @@ def test_age_stands_in_the_answer(run_shared: Run) -> None:
 
 
 @pytest.mark.req("001-140")
-def test_the_same_command_is_answered_from_memory_until_something_changes(depot: Depot, run: Run) -> None:
+def test_the_same_command_is_answered_from_memory_until_something_changes(corpus: Corpus, run: Run) -> None:
     first = found(run("search", "kestrel", "--json"))
     assert found(run("search", "kestrel", "--json")) == first
-    depot.put("kestrel kestrel", title="New")
+    corpus.put("kestrel kestrel", title="New")
     assert "New" in titles(run("search", "kestrel", "--json"))
 
 
-def test_long_titles_are_cut_and_links_are_not(depot: Depot, run: Run) -> None:
+def test_long_titles_are_cut_and_links_are_not(corpus: Corpus, run: Run) -> None:
     link = "https://wiki.example/" + "a" * 90
-    depot.put("zebra", title="Z" * 300, url=link)
+    corpus.put("zebra", title="Z" * 300, url=link)
     lines = run("search", "zebra", "--mode", "keyword").stdout.splitlines()
     assert len(lines[0]) == 80
     assert lines[0].endswith("…")
@@ -274,16 +274,16 @@ def test_long_titles_are_cut_and_links_are_not(depot: Depot, run: Run) -> None:
 
 def test_nothing_found_and_nothing_indexed_are_told_apart(database: Database, tenant: UUID, run: Run) -> None:
     assert run("search", "kestrel").stdout.strip().startswith("nothing is indexed yet")
-    depot = Depot(database, tenant)
+    corpus = Corpus(database, tenant)
     assert run("search", "kestrel").stdout.startswith("no document of tenant acme is indexed")
-    depot.put("Otters swim.", title="Otters")
+    corpus.put("Otters swim.", title="Otters")
     assert run("search", "kestrel", "--mode", "keyword").stdout.strip() == "nothing found"
     assert run("search", "otters", LARDER_TENANT="acmee").stdout.startswith("no document of tenant acmee")
     missing = found(run("search", "kestrel", "--mode", "keyword", "--json"))
     assert missing == {"results": [], "degradation_level": 0, "weak": False}
 
 
-def test_a_switched_off_installation_says_so(depot: Depot, run: Run) -> None:
+def test_a_switched_off_installation_says_so(corpus: Corpus, run: Run) -> None:
     Path("larder.yaml").write_text(CONFIG + "  enabled: false\n", encoding="utf-8")
     assert found(run("search", "kestrel", "--json")) == {"results": [], "degradation_level": 5, "weak": False}
     assert "switched off" in run("search", "kestrel").stdout

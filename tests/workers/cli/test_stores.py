@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 
 from pipeline.search.stores import Point
 from tests.ledger import Ledger, of_tenant
-from tests.pipeline.workshop import Workshop, document
+from tests.pipeline.source_ledger import SourceLedger, document
 from tests.workers.indexed import index, write_pages
-from workers import runtime
+from workers import runtime as runtimes
 from workers.app import stores
 from workers.app.ingestion import sync
 from workers.cli.commands import app
@@ -47,8 +47,8 @@ def run(
 
     def invoke(*args: str, group: str = "stores") -> Result:
         result = CliRunner().invoke(app, [group, *args], env=env)
-        for parts in runtime._current:
-            parts.database.close()
+        for runtime in runtimes._current:
+            runtime.database.close()
         with redis.Redis.from_url(servers.broker_url) as client:
             client.flushdb()
         return result
@@ -58,10 +58,10 @@ def run(
 
 def carry() -> None:
     """What a worker does, until the store is full."""
-    (parts,) = runtime._current
-    while stores.mirror(parts, "faiss") or stores.listed(parts)["stores"][0]["status"] != "ready":
+    (runtime,) = runtimes._current
+    while stores.mirror(runtime, "faiss") or stores.listed(runtime)["stores"][0]["status"] != "ready":
         pass
-    parts.database.close()
+    runtime.database.close()
 
 
 def test_from_adding_a_store_to_dropping_it(run: Run) -> None:
@@ -69,10 +69,10 @@ def test_from_adding_a_store_to_dropping_it(run: Run) -> None:
     assert "faiss" in shown
     assert "not added" in shown
     assert "searches ask pgvector" in shown
-    parts = runtime._current[0]
-    sync.register(parts)
-    index(parts)
-    parts.database.close()
+    runtime = runtimes._current[0]
+    sync.register(runtime)
+    index(runtime)
+    runtime.database.close()
     assert "faiss is being filled: larder stores list" in run("add", "faiss").stdout
     refused = run("switch", "faiss")
     assert (refused.exit_code, "is not filled (emptying)" in refused.stderr) == (2, True)
@@ -99,25 +99,25 @@ def test_a_store_that_differs_or_is_not_there_is_an_error(run: Run, monkeypatch:
 
 def test_a_search_shows_nothing_hidden_foreign_or_unknown_that_a_store_names(run: Run) -> None:
     run("list")
-    (parts,) = runtime._current
-    sync.register(parts)
-    index(parts)
-    parts.database.close()
+    (runtime,) = runtimes._current
+    sync.register(runtime)
+    index(runtime)
+    runtime.database.close()
     run("add", "faiss")
     carry()
     run("switch", "faiss")
-    (parts,) = runtime._current
-    theirs, own = uuid4(), parts.settings.tenant_id
-    other = Workshop(parts.database, theirs, uuid4())
+    (runtime,) = runtimes._current
+    theirs, own = uuid4(), runtime.settings.tenant_id
+    other = SourceLedger(runtime.database, theirs, uuid4())
     other.admit(document("theirs", "Paragraph of page theirs"))
     other.index()
-    ours = Ledger(of_tenant(parts.database, own)).documents
+    ours = Ledger(of_tenant(runtime.database, own)).documents
     (hidden,) = [one["id"] for one in ours() if one["external_id"].endswith("page-1.md")]
-    store = parts.mirror("faiss").store
+    store = runtime.mirror("faiss").store
     names = [f"{hidden}:0", f"{other.id('theirs')}:0", f"{uuid4()}:0", "no id"]
     store.put("chunks-1", [Point(id=one, vector=np.ones(64, dtype="f4"), tenant=own) for one in names])
     ours.set({"id": hidden}, hidden=True)
-    parts.database.close()
+    runtime.database.close()
     found = json.loads(run("paragraph of page", "--json", group="search").stdout)
     assert found["store"] == "faiss"
     assert {one["metadata"]["title"] for one in found["results"]} == {"Page 0", "Page 2"}

@@ -53,14 +53,14 @@ def test_stories_are_found_counted_and_removed_and_those_of_other_tenants_are_no
     run: Run, environment: dict[str, str]
 ) -> None:
     settings = load(None, environment)
-    parts = Runtime(settings, Addresses(database=environment["LARDER_DATABASE_URL"]))
-    ours, theirs = memory_of(parts, settings.tenant_id, "acme"), remembering(parts.database)
+    runtime = Runtime(settings, Addresses(database=environment["LARDER_DATABASE_URL"]))
+    ours, theirs = memory_of(runtime, settings.tenant_id, "acme"), remembering(runtime.database)
     for memory in (ours, theirs):
         made = [
             story(f"reset a password of {memory.tenant}", source_doc_id="run-1", title="[red]Reset[/red]")
         ]
         assert store_generated_stories(made, memory=memory) == 1
-    parts.database.close()
+    runtime.database.close()
     shown = found(run("stories", "search", "reset a password", "--threshold", "0.1", "--json"))["stories"]
     assert [one["user_story_text"] for one in shown] == [f"reset a password of {ours.tenant}"]
     screen = run("stories", "search", "reset a password", "--threshold", "0.1")

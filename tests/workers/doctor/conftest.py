@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Addresses, Copy
 from tests.workers.doctor.installation import Store, beat, opened
-from workers import runtime
+from workers import runtime as runtimes
 from workers.local import embedded
 from workers.runtime import Runtime
 
@@ -22,8 +22,8 @@ def filled(
     """A folder of three documents, and the name of the database in which they are indexed."""
     folder = tmp_path_factory.mktemp("filled")
     with copy_of(pristine) as made:
-        with opened(folder, made, servers) as parts:
-            store = Store(parts, folder)
+        with opened(folder, made, servers) as runtime:
+            store = Store(runtime, folder)
             for name in ("berth.md", "crane.md", "tide.md"):
                 store.write(name)
             store.sync()
@@ -37,7 +37,7 @@ def addresses(filled: tuple[Path, str], copy_of: Copy) -> Iterator[Addresses]:
 
 
 @pytest.fixture
-def parts(
+def runtime(
     tmp_path: Path, filled: tuple[Path, str], addresses: Addresses, servers: embedded.Servers
 ) -> Iterator[Runtime]:
     shutil.copytree(filled[0] / "docs", tmp_path / "docs")
@@ -46,12 +46,12 @@ def parts(
 
 
 @pytest.fixture
-def elsewhere(parts: Runtime) -> Iterator[Callable[..., Runtime]]:
+def elsewhere(runtime: Runtime) -> Iterator[Callable[..., Runtime]]:
     """`elsewhere(broker=...)`: the same installation, with another address; closed at the end."""
     made: list[Runtime] = []
 
     def build(**addresses: str) -> Runtime:
-        made.append(Runtime(parts.settings, runtime.Addresses(**{**vars(parts.addresses), **addresses})))
+        made.append(Runtime(runtime.settings, runtimes.Addresses(**{**vars(runtime.addresses), **addresses})))
         return made[-1]
 
     yield build
@@ -60,7 +60,7 @@ def elsewhere(parts: Runtime) -> Iterator[Callable[..., Runtime]]:
 
 
 @pytest.fixture
-def store(parts: Runtime, tmp_path: Path) -> Store:
+def store(runtime: Runtime, tmp_path: Path) -> Store:
     """Three documents, indexed, and workers that say they live."""
-    beat(parts)
-    return Store(parts, tmp_path)
+    beat(runtime)
+    return Store(runtime, tmp_path)

@@ -14,7 +14,7 @@ from pipeline.ledger import Item, Stage, upkeep
 from tests.conftest import Addresses
 from tests.ledger import ago, of_connection
 from tests.workers.installed import installed, without_messages
-from workers import runtime
+from workers import runtime as runtimes
 from workers.app.doctor import doctor
 from workers.app.ingestion import maintenance, pump, steps
 from workers.app.ingestion import sync as control
@@ -39,8 +39,8 @@ Findings = dict[str, Json]
 class Store:
     """An installation whose workers are driven by hand."""
 
-    def __init__(self, parts: Runtime, root: Path) -> None:
-        self.parts = parts
+    def __init__(self, runtime: Runtime, root: Path) -> None:
+        self.runtime = runtime
         self.root = root
 
     def write(self, name: str, sections: int = 3) -> None:
@@ -54,33 +54,33 @@ class Store:
 
     def sync(self) -> None:
         """One whole sync of the source, through all stages."""
-        one = next(iter(configured_sources(self.parts.settings).values()))
-        run = control.start_run(self.parts, one.tenant_id, one.id, trigger="manual")
+        one = next(iter(configured_sources(self.runtime.settings).values()))
+        run = control.start_run(self.runtime, one.tenant_id, one.id, trigger="manual")
         assert run is not None
-        assert control.sync(self.parts, one.tenant_id, one.id, run)
+        assert control.sync(self.runtime, one.tenant_id, one.id, run)
         self.work()
 
     def work(self) -> None:
         """Everything that waits, then what the pump does when runs are settled."""
-        tenant = self.parts.settings.tenant_id
-        indexer = steps.indexer(self.parts, tenant)
+        tenant = self.runtime.settings.tenant_id
+        indexer = steps.indexer(self.runtime, tenant)
         work = {Stage.FETCHED: indexer.chunk, Stage.CHUNKED: indexer.embed, Stage.EMBEDDED: indexer.upsert}
         for stage, step in work.items():
             step(tenant, self.waiting(stage))
-        maintenance.refresh_statistics(self.parts)
-        pump.pump_once(self.parts)
-        maintenance.build_indexes(self.parts)
+        maintenance.refresh_statistics(self.runtime)
+        pump.pump_once(self.runtime)
+        maintenance.build_indexes(self.runtime)
 
     def waiting(self, stage: Stage) -> list[Item]:
         """Documents that wait for a stage."""
-        with self.parts.database.control() as connection:
+        with self.runtime.database.control() as connection:
             documents = of_connection(connection).documents
             waiting = documents.values("id", "desired_version", state="pending", stage=stage.value)
             return [Item(*one) for one in waiting]
 
     def examine(self, *, repair: bool = False) -> Findings:
         """The doctor's findings by the name of their check."""
-        found = doctor.report(doctor.examine(self.parts, repair=repair))["findings"]
+        found = doctor.report(doctor.examine(self.runtime, repair=repair))["findings"]
         assert len({f["check"] for f in found}) == len(found)
         return {f["check"]: f for f in found}
 
@@ -101,15 +101,15 @@ class Store:
 def opened(folder: Path, addresses: Addresses, servers: embedded.Servers) -> Iterator[Runtime]:
     """The parts of this process for a folder and its database, the source registered."""
     with installed(folder, addresses, servers, CONFIG) as made:
-        runtime.use(made)
+        runtimes.use(made)
         control.register(made)
         yield made
     without_messages(servers)
 
 
-def beat(parts: Runtime, queues: tuple[str, ...] = QUEUES) -> None:
+def beat(runtime: Runtime, queues: tuple[str, ...] = QUEUES) -> None:
     """Signs of life of a worker per queue, and its task of the minute."""
-    with parts.database.control() as connection:
+    with runtime.database.control() as connection:
         workers = of_connection(connection).workers
         workers.clear()
         for queue in queues:

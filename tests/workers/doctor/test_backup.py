@@ -15,7 +15,7 @@ import redis
 
 from tests.conftest import Addresses, with_database
 from tests.workers.doctor.installation import Store
-from workers import runtime
+from workers import runtime as runtimes
 from workers.app.doctor import doctor
 from workers.local import embedded
 from workers.local.embedded import postgres
@@ -49,14 +49,14 @@ def test_a_restored_dump_passes_the_doctor_with_an_empty_broker(
         assert counts(superuser, copy) == before
         with redis.Redis.from_url(servers.broker_url) as client:
             client.flushdb()
-        where = runtime.Addresses(
+        where = runtimes.Addresses(
             **{
-                n: with_database(getattr(store.parts.addresses, n), copy)
+                n: with_database(getattr(store.runtime.addresses, n), copy)
                 for n in ("database", "control", "admin")
             },
             broker=servers.broker_url,
         )
-        restored = Runtime(store.parts.settings, where)
+        restored = Runtime(store.runtime.settings, where)
         try:
             migrate(restored.settings, where)
             found = {one.check: one for one in doctor.examine(restored)}

@@ -26,10 +26,10 @@ def test_a_healthy_store_gives_nothing_to_complain_about(store: Store) -> None:
 def test_an_empty_store_is_healthy_too(
     tmp_path: Path, copy_of: Copy, pristine: str, servers: embedded.Servers
 ) -> None:
-    with copy_of(pristine) as nothing, opened(tmp_path, nothing, servers) as parts:
-        empty = Store(parts, tmp_path)
+    with copy_of(pristine) as nothing, opened(tmp_path, nothing, servers) as runtime:
+        empty = Store(runtime, tmp_path)
         empty.write("one.md")
-        beat(parts)
+        beat(runtime)
         bad = {name for name, f in empty.examine().items() if f["status"] != "ok"}
         assert bad <= {"disk"}
 
@@ -144,7 +144,7 @@ def test_without_the_text_a_damaged_document_cannot_be_mended(store: Store, ledg
     found = store.examine(repair=True)["document chunks"]
     assert (found["status"], found["repaired"]) == ("error", False)
     assert "larder index --force" in found["fix"]
-    assert not doctor.report(doctor.examine(store.parts))["ok"]
+    assert not doctor.report(doctor.examine(store.runtime))["ok"]
 
 
 def test_documents_of_another_tenant_are_looked_at_too(store: Store, ledger: Ledger) -> None:

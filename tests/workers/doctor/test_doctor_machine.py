@@ -25,9 +25,9 @@ def test_a_source_that_cannot_be_read_is_named(store: Store) -> None:
 def test_missing_model_files_are_an_error(store: Store) -> None:
     folder = store.root / "empty-model"
     folder.mkdir()
-    embedding = store.parts.rag.embedding.model_copy(update={"provider": "minilm", "model_path": folder})
-    store.parts.rag = store.parts.rag.model_copy(update={"embedding": embedding})
-    store.parts.__dict__.pop("embedding_options", None)
+    embedding = store.runtime.rag.embedding.model_copy(update={"provider": "minilm", "model_path": folder})
+    store.runtime.rag = store.runtime.rag.model_copy(update={"embedding": embedding})
+    store.runtime.__dict__.pop("embedding_options", None)
     found = store.examine()["model"]
     assert found["status"] == "error"
     assert "model.onnx" in found["detail"]
@@ -41,16 +41,16 @@ def test_a_service_whose_host_nobody_knows_is_named(
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
     changes = {"provider": "ollama", "base_url": f"http://{host}:11434", "model": None, "dimensions": None}
-    embedding = store.parts.rag.embedding.model_copy(update=changes)
-    store.parts.rag = store.parts.rag.model_copy(update={"embedding": embedding})
-    store.parts.__dict__.pop("embedding_options", None)
-    found = server_checks.model(store.parts)
+    embedding = store.runtime.rag.embedding.model_copy(update=changes)
+    store.runtime.rag = store.runtime.rag.model_copy(update={"embedding": embedding})
+    store.runtime.__dict__.pop("embedding_options", None)
+    found = server_checks.model(store.runtime)
     assert found.status == status, found
     assert (host in found.detail) == (status == "warning")
 
 
 def test_a_process_that_lives_and_is_silent_is_found(store: Store) -> None:
-    data = store.parts.settings.data
+    data = store.runtime.settings.data
     (data / "heartbeat").mkdir(parents=True)
     file = data / "heartbeat" / "worker-embed.heartbeat"
     file.touch()
@@ -83,9 +83,9 @@ def test_a_clock_that_is_wrong_is_a_warning(store: Store) -> None:
     def ahead(seconds: float) -> Callable[[], datetime]:
         return lambda: datetime.now(UTC) + timedelta(seconds=seconds)
 
-    assert server_checks.clock(store.parts, ahead(3)).status == "ok"
-    assert server_checks.clock(store.parts, ahead(8)).status == "warning"
-    assert server_checks.clock(store.parts, ahead(-8)).status == "warning"
+    assert server_checks.clock(store.runtime, ahead(3)).status == "ok"
+    assert server_checks.clock(store.runtime, ahead(8)).status == "warning"
+    assert server_checks.clock(store.runtime, ahead(-8)).status == "warning"
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,8 @@ def test_each_alarm_of_the_page_is_one_that_is_tried() -> None:
 @pytest.mark.parametrize("alarm", MADE)
 def test_an_alarm_is_found_by_the_doctor(alarm: str, store: Store, ledger: Ledger) -> None:
     check, making = MADE[alarm]
-    own = store.parts.settings.tenant_id
-    with store.parts.database.tenant(own) as connection:
+    own = store.runtime.settings.tenant_id
+    with store.runtime.database.tenant(own) as connection:
         audit.append(connection, own, "pause", "notes", by="ann")
     assert store.examine()[check]["status"] == "ok"
     making(ledger)
@@ -105,8 +105,8 @@ class Flower(FakeServer):
 def test_a_flower_without_a_password_is_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     with Flower() as server:
         port = int(server.address.rpartition(":")[2])
-        told = store.parts.rag.flower.model_copy(update={"port": port})
-        monkeypatch.setattr(store.parts, "rag", store.parts.rag.model_copy(update={"flower": told}))
+        told = store.runtime.rag.flower.model_copy(update={"port": port})
+        monkeypatch.setattr(store.runtime, "rag", store.runtime.rag.model_copy(update={"flower": told}))
         found = store.examine()["flower"]
         assert (found["status"], "LARDER_FLOWER_AUTH" in found["fix"]) == ("error", True)
         server.open = False

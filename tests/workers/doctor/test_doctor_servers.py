@@ -33,8 +33,8 @@ AUDITS = {
 @pytest.mark.parametrize("kind", AUDITS)
 def test_a_broken_audit_chain_is_found(kind: str, store: Store, omniscient: SQL) -> None:
     for subject in ("one", "two", "three"):
-        with store.parts.database.tenant(store.parts.settings.tenant_id) as connection:
-            tenant = store.parts.settings.tenant_id
+        with store.runtime.database.tenant(store.runtime.settings.tenant_id) as connection:
+            tenant = store.runtime.settings.tenant_id
             audit.append(connection, tenant, "test", subject, {"a": 1, "b": [None, "ä"]}, by="somebody")
     assert store.examine()["audit chain"]["detail"] == "3 entries fit"
     omniscient.execute(AUDITS[kind])

@@ -84,8 +84,8 @@ def test_a_queue_without_a_worker_is_an_error_and_syncs_that_wait_are_named(
     ledger.canaries.clear("embed")
     found = store.examine()["workers"]
     assert (found["status"], found["detail"]) == ("error", "no worker has served embed for 1 minute")
-    one = next(iter(configured_sources(store.parts.settings).values()))
-    sync.start_run(store.parts, one.tenant_id, one.id, trigger="manual")
+    one = next(iter(configured_sources(store.runtime.settings).values()))
+    sync.start_run(store.runtime, one.tenant_id, one.id, trigger="manual")
     ledger.workers.clear()
     found = store.examine()["workers"]
     assert found["status"] == "error"
@@ -98,12 +98,12 @@ def test_no_worker_at_all_is_a_warning_once_there_was_one(store: Store, ledger: 
     assert store.examine()["workers"]["status"] == "ok", "nothing was ever started, and nothing waits"
     ledger.canaries.add(queue="embed", sung_at=ago(minutes=10))
     assert store.examine()["workers"]["status"] == "warning"
-    assert doctor.report(doctor.examine(store.parts))["ok"]
+    assert doctor.report(doctor.examine(store.runtime))["ok"]
 
 
 def test_a_queue_that_does_no_task_is_found(store: Store, ledger: Ledger) -> None:
     for queue in QUEUES:
-        maintenance.record_canary(store.parts, queue)
+        maintenance.record_canary(store.runtime, queue)
     ledger.canaries.set("embed", sung_at=ago(minutes=10))
     ledger.workers.set(started_at=ago())
     assert store.examine()["workers"]["status"] == "ok"  # its worker has only just started

@@ -32,11 +32,11 @@ def rows(head: str) -> dict[str, list[str]]:
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: re.sub(r"\W+", "-", e)[15:50])
 def test_each_example_is_accepted(loaded: Loaded, example: str) -> None:
     settings = loaded(example, KEYS)
-    parts = Runtime(settings, Addresses())
+    runtime = Runtime(settings, Addresses())
     provider = settings.rag.embedding.provider
-    assert parts.model
+    assert runtime.model
     if PROVIDER_FACTS[provider].remote:
-        assert parts.embedder.dimensions == settings.rag.embedding.dimensions
+        assert runtime.embedder.dimensions == settings.rag.embedding.dimensions
 
 
 def test_there_is_an_example_of_each_provider_that_needs_one(loaded: Loaded) -> None:

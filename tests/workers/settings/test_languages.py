@@ -51,16 +51,16 @@ def test_questions_are_stemmed_in_every_language_that_is_in_use(loaded: Loaded) 
     assert loaded("rag: {}").rag.languages == ("english",)
     settings = loaded(FILE)
     assert settings.rag.languages == ("german", "english", "french")
-    parts = Runtime(
+    runtime = Runtime(
         settings,
         Addresses(database=NOWHERE, control=NOWHERE, admin=NOWHERE, broker="redis://127.0.0.1:1/0"),
     )
-    assert retriever(parts, parts.settings.tenant_id).options.languages == (
+    assert retriever(runtime, runtime.settings.tenant_id).options.languages == (
         "german",
         "english",
         "french",
     )
-    parts.database.close()
+    runtime.database.close()
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def problem(external_id: str) -> Problem:
 
 
 def paragraphs(count: int, word: str = "word") -> str:
-    """`count` paragraphs that become a chunk each with the chunker of this workshop."""
+    """`count` paragraphs that become a chunk each with the chunker of this source."""
     return "\n\n".join(f"{word} {n} " + "filler " * 12 + f"end {n}." for n in range(count))
 
 
@@ -55,13 +55,13 @@ def retry_once(error: LarderError, attempts: int) -> Decision:
 
 
 def fill_index(connection: Connection) -> SearchIndex:
-    """The index of the workshop's embedder."""
+    """The index of the source's embedder."""
     return open_index(
         connection, provider="hashing", model=MODEL, dimensions=DIMENSIONS, chunker="structure", pipeline="p"
     )
 
 
-class Workshop(Ledger):
+class SourceLedger(Ledger):
     """One source of one tenant: admit documents, index them, look at the rows."""
 
     def __init__(self, database: Database, tenant: UUID, project: UUID, name: str = "notes") -> None:
@@ -183,7 +183,7 @@ class Workshop(Ledger):
             return work.claim(connection, self.tenant, stage, self.items(*external_ids), lease=lease)
 
     def indexer(self, **changes: Any) -> Indexer:
-        """The three steps with the workshop's parts."""
+        """The three steps with its embedder and chunker."""
         chunker_of: Callable[[str, SourceType], Chunker] = lambda _name, _type: self.chunker  # noqa: E731
         plain: dict[str, Any] = {
             "database": self.database,

@@ -16,22 +16,22 @@ from pipeline.ledger import Item, Limits, Stage, due_work, search_indexes, work
 from pipeline.ledger.search_indexes import IndexedDocument, WantedIndex, activate, begin_index
 from pipeline.search.chunk_store import SearchIndex, active_index, indexes
 from tests.ledger import ago, of_connection
-from tests.pipeline.workshop import LEASE, Workshop
+from tests.pipeline.source_ledger import LEASE, SourceLedger
 
 OTHER = 16
 LIMITS = Limits(resend=60)
 
 
-class Shelf:
-    """A workshop with a second index beside the active one."""
+class SecondIndex:
+    """A source with a second index beside the active one."""
 
-    def __init__(self, shop: Workshop, strategy: str = "") -> None:
-        self.shop = shop
+    def __init__(self, notes: SourceLedger, strategy: str = "") -> None:
+        self.notes = notes
         self.embedder = HashingEmbedder(OTHER)
         wanted = WantedIndex(
             provider="hashing", model=f"hashing-{OTHER}", dimensions=OTHER, strategy=strategy
         )
-        with shop.database.control() as connection:
+        with notes.database.control() as connection:
             self.index = begin_index(connection, wanted, chunker="structure")
 
     def filler(self, index: SearchIndex | None = None, **changes: Any) -> Indexer:
@@ -43,13 +43,15 @@ class Shelf:
             "strategy": index.strategy,
             "embedder": lambda: HashingEmbedder(index.dimensions),
         }
-        return self.shop.indexer(**{**plain, **changes})
+        return self.notes.indexer(**{**plain, **changes})
 
     def claim(self, ids: Sequence[UUID], index: SearchIndex | None = None) -> work.Claim:
         """Take documents that the index lacks, as a worker does."""
         items, index = [Item(i, 1) for i in ids], index or self.index
-        with self.shop.database.tenant(self.shop.tenant) as connection:
-            return work.claim(connection, self.shop.tenant, Stage.FETCHED, items, lease=LEASE, index=index.id)
+        with self.notes.database.tenant(self.notes.tenant) as connection:
+            return work.claim(
+                connection, self.notes.tenant, Stage.FETCHED, items, lease=LEASE, index=index.id
+            )
 
     def finish(self, connection: Connection, claim: work.Claim, filled: Sequence[IndexedDocument]) -> None:
         """Note that documents are in the index now; the caller holds their rows."""
@@ -59,7 +61,7 @@ class Shelf:
 
     def due(self, index: SearchIndex | None = None) -> list[due_work.Batch]:
         """What a look of the pump would send."""
-        with self.shop.database.control() as connection:
+        with self.notes.database.control() as connection:
             of_connection(connection).indexed.set(enqueued_at=None)
             return due_work.choose_fills(connection, (index or self.index).id, LIMITS)
 
@@ -72,16 +74,16 @@ class Shelf:
 
     def kill(self, external_id: str) -> None:
         """Have three workers killed by a document, the last a moment ago."""
-        key = {"index_id": self.index.id, "document_id": self.shop.id(external_id)}
+        key = {"index_id": self.index.id, "document_id": self.notes.id(external_id)}
         lease = {"lease_token": uuid4(), "lease_until": ago(seconds=1)}
-        self.shop.indexed.set(key, crash_count=3, **lease)
+        self.notes.indexed.set(key, crash_count=3, **lease)
 
     def progress(self, index: SearchIndex | None = None) -> search_indexes.Progress:
-        with self.shop.database.control() as connection:
+        with self.notes.database.control() as connection:
             return search_indexes.progress(connection, (index or self.index).id)
 
     def switch(self) -> None:
-        with self.shop.database.control() as connection:
+        with self.notes.database.control() as connection:
             old = active_index(connection)
             assert old is not None
             new = next(i for i in indexes(connection) if i.id != old.id)
@@ -89,9 +91,9 @@ class Shelf:
 
     def contents(self, index: SearchIndex | None = None) -> dict[str, list[str]]:
         """Texts in an index by the document's name."""
-        rows = self.shop.chunks(index_id=(index or self.index).id)
+        rows = self.notes.chunks(index_id=(index or self.index).id)
         found: dict[str, list[str]] = {}
-        for key, name in self.shop.documents.values("id", "external_id"):
+        for key, name in self.notes.documents.values("id", "external_id"):
             if texts := [row["content"] for row in rows if row["document_id"] == key]:
                 found[name] = texts
         return found
@@ -112,8 +114,8 @@ class Counting(HashingEmbedder):
         return super().embed_documents(texts)
 
 
-def first(shelf: Shelf) -> SearchIndex:
-    with shelf.shop.database.control() as connection:
+def first(second_index: SecondIndex) -> SearchIndex:
+    with second_index.notes.database.control() as connection:
         found = active_index(connection)
     assert found is not None
     return found

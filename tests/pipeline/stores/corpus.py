@@ -45,7 +45,7 @@ class Counting(Database):
         return rows
 
 
-class Depot(Ledger):
+class Corpus(Ledger):
     """One tenant with documents whose chunks are given as they are."""
 
     def __init__(self, database: Database, tenant: UUID | None = None, *, exact_below: int = 0) -> None:
