@@ -334,6 +334,14 @@ class TestBounds:
         notes.set("a", enqueued_at=ago(seconds=61))
         assert len(pump_once(notes, resend=60).batches) == 1
 
+    def test_the_message_of_work_under_way_is_not_lost(self, notes: SourceLedger) -> None:
+        notes.admit(document("a"))
+        pump_once(notes, resend=60)
+        notes.claim("a")
+        notes.set("a", enqueued_at=ago(seconds=61))
+        assert pump_once(notes, resend=60).batches == ()
+        assert notes.row("a")["enqueued_at"] is not None, "or more than `in_flight` are under way"
+
     def test_what_is_being_worked_on_is_not_noted_as_unsent(self, notes: SourceLedger) -> None:
         notes.admit(document("a"))
         (batch,) = pump_once(notes).batches
