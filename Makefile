@@ -103,7 +103,7 @@ drill: $(VENV)/.dev   ## Break everything for a long while and count what is los
 	@LARDER_DRILL=10 $(BIN)/python -m pytest -q -s -m 'not drill' --timeout 3600 tests/end_to_end/test_drill.py
 
 soak: $(VENV)/.dev   ## Random faults for an hour (MINUTES=60), and what grows: memory, tables, Valkey
-	@LARDER_SOAK=$(MINUTES) $(BIN)/python -m pytest -q -s -m drill --timeout 0 tests/end_to_end/test_drill.py
+	@LARDER_SOAK=$(MINUTES) $(BIN)/python -m pytest -q -s -m drill -k grows --timeout 0 tests/end_to_end/test_drill.py
 
 drills: $(VENV)/.dev   ## Slow, gone, deaf and frozen parts by the real clocks: about half an hour
 	@LARDER_REAL_CLOCKS=1 $(BIN)/python -m pytest -q -s --timeout 3600 tests/end_to_end/test_degradation.py \

@@ -63,10 +63,7 @@ def planned(drill: Drill) -> list[str]:
     [
         pytest.param("", id="pgvector"),
         *(
-            pytest.param(
-                name,
-                marks=pytest.mark.skipif(name != "chroma" and not DRILL, reason="LARDER_DRILL is not set"),
-            )
+            pytest.param(name, marks=() if name == "chroma" or DRILL else pytest.mark.drill)
             for name in SERVERS
         ),
     ],
