@@ -342,6 +342,18 @@ class TestBounds:
         assert pump_once(notes, resend=60).batches == ()
         assert notes.row("a")["enqueued_at"] is not None, "or more than `in_flight` are under way"
 
+    def test_the_clock_of_a_lane_never_goes_back(self, notes: SourceLedger) -> None:
+        """Or those that come later would have their turn before all that waits."""
+        notes.admit(document("late"), document("early"), document("next"))
+        notes.indexer().chunk(notes.tenant, notes.items("late", "early"))
+        notes.set("late", turn=100)
+        notes.set("early", turn=50, due_at=ahead(minutes=1))
+        pump_once(notes)
+        notes.set("early", due_at=ago())
+        assert [names(notes, batch) for batch in pump_once(notes).batches] == [["early"]]
+        notes.admit(document("newest"))
+        assert notes.row("newest")["turn"] > 100
+
     def test_what_is_being_worked_on_is_not_noted_as_unsent(self, notes: SourceLedger) -> None:
         notes.admit(document("a"))
         (batch,) = pump_once(notes).batches
