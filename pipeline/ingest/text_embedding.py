@@ -59,8 +59,8 @@ class Texts:
 
     @property
     def late(self) -> set[bytes]:
-        """Hashes that still have no vector and were not refused."""
-        return self.missing - self.done - self.refused
+        """Hashes that still have no vector, refused ones included."""
+        return self.missing - self.done
 
     def documents_with(self, hashes: set[bytes], ids: Sequence[UUID]) -> list[UUID]:
         """Documents among `ids` that have at least one of these texts."""

@@ -421,6 +421,15 @@ class TestUsage:
         assert (row["tenant"], row["texts"], row["cost"]) == (str(notes.tenant), 2, 0.0)
 
 
+def test_a_refused_text_does_not_count_as_reused(notes: SourceLedger) -> None:
+    notes.embedder = Picky(refuses="rude")
+    run = notes.open_run()
+    notes.admit(document("a", f"{paragraphs(2)}\n\nThese rude words are refused."), run=run)
+    notes.index()
+    (item,) = notes.run_items()
+    assert (item["texts_embedded"], item["texts_reused"]) == (2, 0)
+
+
 class TestTooLongTexts:
     @pytest.mark.parametrize(("oversize", "told"), [("cut", (2, 2)), ("split", (0, 0))])
     def test_those_that_are_cut_are_counted_once_where_they_are_embedded(
