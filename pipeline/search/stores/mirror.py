@@ -273,8 +273,8 @@ class Mirror:
         for index, dimensions in self._indexes().items():
             if index in row.collections:
                 positions = self._positions(row, index, dimensions)
-                if found := _contradiction(row, positions, is_seen=seconds > MARK_SECONDS):
-                    return found
+                if contradiction := _contradiction(row, positions, is_seen=seconds > MARK_SECONDS):
+                    return contradiction
                 if greatest < max(positions, default=0):
                     return "the database was restored from an older state"
         return ""
