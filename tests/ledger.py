@@ -80,8 +80,66 @@ class Table:
         if key is None:
             return "", {}
         values = key if isinstance(key, dict) else {self._key: key}
-        each = (f"{c} {'like' if isinstance(v, str) else '='} %(of {c})s" for c, v in values.items())
+        each = (
+            f"{c} {'like' if isinstance(v, str) else 'is not distinct from'} %(of {c})s"
+            for c, v in values.items()
+        )
         return f"where {' and '.join(each)}", {f"of {c}": v for c, v in values.items()}
+
+
+WORK: Row = {"stage": "done", "attempts": 0, "waits": 0, "crash_count": 0} | dict.fromkeys(
+    ("lane", "turn", "due_at", "enqueued_at", "lease_token", "lease_until", "last_error")
+)
+"""Columns of a work item, with what they are of a document that has none."""
+
+
+class Documents(Table):
+    """Documents with their work item for the index that is read: the columns of both as if they were one row."""
+
+    def _read(self, columns: str, like: Row) -> list[Row]:
+        work = {
+            row["document_id"]: {column: row[column] for column in WORK}
+            for row in self._run("select * from index_work where index_id = 0", {})
+        }
+        wanted = columns if columns == "*" else ", ".join({"id"} | {*columns.split(", ")} - WORK.keys())
+        rows = self._run(f"select {wanted} from {self._name} order by {self._order}", {})
+        rows = [row | work.get(row["id"], WORK) for row in rows]
+        return [row for row in rows if all(row[column] == value for column, value in like.items())]
+
+    def set(self, key: Any = None, /, **values: Any) -> int:
+        of_document = {c: v for c, v in values.items() if c not in WORK}
+        changed = super().set(key, **of_document) if of_document else 0
+        self._match()
+        of_work = {c: v for c, v in values.items() if c in WORK and (c, v) != ("stage", "done")}
+        if of_work:
+            which, found_by = self._which(key)
+            changes = ", ".join(f"{column} = %({column})s" for column in of_work)
+            statement = f"""
+                update index_work set {changes}
+                where index_id = 0 and document_id in (select id from {self._name} {which}) returning 1"""
+            changed = len(self._run(statement, {**_given(of_work), **found_by}))
+        return changed
+
+    def add(self, **values: Any) -> Row:
+        added = super().add(
+            **{c: v for c, v in values.items() if c not in WORK}, due_at=datetime(9999, 1, 1, tzinfo=UTC)
+        )
+        self.set({"id": added["id"]}, **{c: v for c, v in values.items() if c in WORK})
+        return added
+
+    def _match(self) -> None:
+        """Have a work item for each document that is not done, in its version, and none for others."""
+        self._run(
+            "delete from index_work using document where id = document_id and state = 'done' and index_id = 0",
+            {},
+        )
+        self._run(
+            """
+            insert into index_work (tenant_id, document_id, source_id, version, dead)
+            select tenant_id, id, source_id, desired_version, state = 'dead' from document where state <> 'done'
+            on conflict (document_id, index_id) do update set version = excluded.version, dead = excluded.dead""",
+            {},
+        )
 
 
 def _place(source: Row) -> Row:
@@ -106,8 +164,10 @@ class Ledger:
         self.hints = table("source_hint", "external_id")
         self.events = table("source_event", "event_id")
         self.run_items = table("run_item", "run_id", "run_id, document_id")
-        self.documents = table("document", "external_id")
+        self.documents = Documents(run, "document", "external_id")
+        self.work_items = table("index_work", "index_id", "index_id, document_id")
         self.counts = table("document_count", "source_id")
+        self.work_counts = table("index_work_count", "index_id")
         self.bodies = table("document_body", "document_id", "document_id, version")
         self.staged_chunks = table("chunk_stage", "document_id", "document_id, ord")
         self.dead = table("dead_letter")
@@ -195,6 +255,7 @@ class Ledger:
             "chunks": 0,
         }
         self.counts.add(tenant_id=of["tenant_id"], source_id=of["id"], **counted)
+        self.work_counts.add(tenant_id=of["tenant_id"], index_id=0, stage="chunked", items=documents)
 
 
 def of_all(connect: Callable[[], AbstractContextManager[psycopg.Connection[Any]]]) -> Run:

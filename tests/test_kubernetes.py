@@ -259,16 +259,12 @@ def test_workers_are_scaled_by_what_the_ledger_says(
     ledger.sources.add(
         id=source, tenant_id=tenant, project_id=project_id(tenant, "app"), name="docs", kind="markdown"
     )
-    for number, (stage, documents) in enumerate(
-        {"fetched": 3, "chunked": 50, "embedded": 4, "done": 9}.items()
-    ):
-        state = "done" if stage == "done" else "pending"
-        counted = {"hidden": False, "indexed": True, "documents": documents, "chunks": number}
-        ledger.counts.add(tenant_id=tenant, source_id=source, state=state, stage=stage, **counted)
+    for index, stage, items in ((0, "fetched", 3), (0, "chunked", 50), (0, "embedded", 4), (7, "fetched", 9)):
+        ledger.work_counts.add(tenant_id=tenant, index_id=index, stage=stage, items=items)
     ledger.add_run("docs", state="discovering")
     for state in ("queued", "running", "done"):
         ledger.add_job("docs", state=state)
-    assert [asked(name) for name in sorted(scaled)] == [50, 2, 1007]
+    assert [asked(name) for name in sorted(scaled)] == [59, 2, 1007]
 
 
 def test_the_readme_names_what_there_is() -> None:

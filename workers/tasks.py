@@ -108,7 +108,7 @@ def fill(tenant: str, index: int, items: Sequence[Sequence[str | int]], **_later
         beside = next((one for one in indexes(connection) if one.id == index), None)
     if beside is not None:  # else it was dropped, and all that was noted about it with it
         steps.indexer(process, UUID(tenant), beside).fill(UUID(tenant), decode(items))
-        pumping.send_fills(process, index)
+        pumping.send_fills(process)
 
 
 @app.task(name="larder.mirror")  # type: ignore[untyped-decorator]

@@ -32,7 +32,7 @@ from pipeline.ingest import work_in_progress
 from pipeline.ingest.pipeline_version import record_chunkers
 from pipeline.ingest.text_embedding import TextEmbedder, Texts
 from pipeline.ingest.work_in_progress import Staged, attributed_error, cut, giving_back, write_each
-from pipeline.ledger import Item, Stage, embedding_use, search_indexes, work
+from pipeline.ledger import ACTIVE, Item, Stage, embedding_use, search_indexes, work
 from pipeline.search.chunk_store import ChunkStore, SearchIndex
 from pipeline.search.records import Replacement
 
@@ -95,8 +95,8 @@ class Indexer(TextEmbedder):
     """The chunker for documents of a source, by its name and type."""
     index: Callable[[Connection], SearchIndex]
     """The search index to write; its model is `model`, unless another one was made active meanwhile."""
-    beside: int | None = None
-    """Number of the search index, if it is filled beside the active one."""
+    target: int = ACTIVE
+    """Number of the search index as work items have it."""
     words_first: bool = True
     """Make new documents searchable by their words until they have vectors; not worth a write for a fast embedder."""
     strategy: str = ""
@@ -155,7 +155,7 @@ class Indexer(TextEmbedder):
 
     def _claim(self, connection: Connection, tenant: UUID, stage: Stage, items: Sequence[Item]) -> work.Claim:
         return work.claim(
-            connection, tenant, stage, items, lease=self.lease, crashes=self.crashes, index=self.beside
+            connection, tenant, stage, items, lease=self.lease, crashes=self.crashes, index=self.target
         )
 
     def _fault(self, claim: work.Claim, ids: Sequence[UUID], error: LarderError) -> None:
@@ -168,7 +168,10 @@ class Indexer(TextEmbedder):
         self, connection: Connection, claim: work.Claim, ids: Sequence[UUID], error: LarderError
     ) -> None:
         """Postpone or fail documents, as `decide` says for each number of attempts among them."""
-        error = attributed_error(connection, ids, error, index=self.beside)
+        error = attributed_error(connection, ids, error, index=self.target)
+        if not error.waits:
+            # Before any work item: some may be given up, after others are not.
+            work.lock_documents(connection, ids)
         tried = {i: d.waits if error.waits else d.attempts for i, d in claim.documents.items()}
         for count in sorted({tried[i] for i in ids}):
             same = [i for i in ids if tried[i] == count]
@@ -300,12 +303,12 @@ class Indexer(TextEmbedder):
             bad = todo.documents_with(todo.refused, claimed_ids)
             slow = todo.documents_with(late, [i for i in claimed_ids if i not in bad])
             fine = [i for i in claimed_ids if i not in bad and i not in slow]
-            saved = 0 if self.beside else self.count_texts(connection, todo, claimed_ids, slow)
+            saved = 0 if self.target else self.count_texts(connection, todo, claimed_ids, slow)
             if bad:
                 refusal = TextRejected("the embedding provider refuses one of its texts")
                 self._decided(connection, claim, bad, refusal)
             requeued = self._put_back(connection, todo, slow)
-            ready = [] if self.beside else work.advance(connection, claim, fine, Stage.EMBEDDED)
+            ready = [] if self.target else work.advance(connection, claim, fine, Stage.EMBEDDED)
             self.note_health(connection, todo)
             used = embedding_use.Used(cache_hits=saved)
             if self.terms.budget:  # with one, the calls were counted one by one, before they were made
@@ -385,7 +388,7 @@ class Indexer(TextEmbedder):
                 if i in claimed_ids
             ]
             store = ChunkStore(connection, index, claim.tenant_id)
-            replaced = store.replace(batch, newest=self.beside is None)
+            replaced = store.replace(batch, newest=self.target == ACTIVE)
             indexed = [
                 search_indexes.IndexedDocument(
                     document_id=r.document.id,

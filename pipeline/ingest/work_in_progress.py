@@ -27,7 +27,7 @@ from pipeline.errors import (
     StoreRejected,
     StoreUnavailable,
 )
-from pipeline.ledger import Item, dead
+from pipeline.ledger import ACTIVE, Item, dead
 from pipeline.ledger.work import Claim
 from pipeline.search.chunk_store import SearchIndex
 from pipeline.search.records import StoredDocument
@@ -145,11 +145,12 @@ def batches_by_size(connection: Connection, ids: Sequence[UUID]) -> list[list[UU
         select array_agg(document_id order by nr) from (
             select i.document_id, i.nr, (sum(size) over (order by i.nr) - size) / :most as part
             from unnest(cast(:ids as uuid[])) with ordinality as i(document_id, nr)
-            join document d on d.id = i.document_id and d.stage = 'fetched' and d.state = 'pending'
-            left join document_body b on b.document_id = d.id and b.version = d.desired_version
+            join index_work w on w.document_id = i.document_id and w.index_id = :active and w.stage = 'fetched'
+            left join document_body b on b.document_id = w.document_id and b.version = w.version
             cross join lateral coalesce(octet_length(b.body), 0) as size) sized
         group by part order by part""")
-    return list(connection.execute(statement, {"ids": list(ids), "most": BATCH_BYTES}).scalars())
+    values = {"ids": list(ids), "most": BATCH_BYTES, "active": ACTIVE}
+    return list(connection.execute(statement, values).scalars())
 
 
 def stage_chunks(
@@ -328,7 +329,7 @@ def write_each(
 
 
 def attributed_error(
-    connection: Connection, ids: Sequence[UUID], error: LarderError, *, index: int | None = None
+    connection: Connection, ids: Sequence[UUID], error: LarderError, *, index: int
 ) -> LarderError:
     """The error, or DocumentDamaged if the database itself fails on this single document and few others."""
     if (

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any, Final, Literal
 from uuid import UUID, uuid5
 
@@ -31,11 +31,28 @@ class Stage(StrEnum):
     DONE = "done"
 
 
+class Lane(IntEnum):
+    """Priority class of work items, and the priority of their messages: smaller numbers are sent first."""
+
+    CHANGED = 0
+    """Edits: documents that were indexed before and changed since, up to `due_work.SHORT_OF` of a source."""
+    FEW = 3
+    """Documents of a source with at most `due_work.SHORT_OF` to do, such as a small new one."""
+    BULK = 6
+    FILL = 9
+    """Documents for a search index beside the one that is read."""
+
+
+ACTIVE: Final = 0
+"""Stands, as the number of an index in work items, for the one that is read, whichever that is."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """Waiting times in seconds, and limits of counts, for work items."""
 
     resend: float = 240.0
+    resend_fills: float = 240.0
     in_flight: int = 2000
     at_once: int = 500
     """Documents that a tick of the pump sends at most, so that none takes long."""

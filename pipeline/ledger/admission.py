@@ -13,10 +13,9 @@ from sqlalchemy import Connection, Row, text
 from pipeline.database.encryption import Keyring
 from pipeline.database.engine import Transfer, transfer
 from pipeline.documents import Document, Listing, Page, Problem
-from pipeline.ledger import document_id, due_work, runs, search_indexes, storable
-from pipeline.ledger.leases import RESTARTED
+from pipeline.ledger import document_id, due_work, runs, storable, work
 from pipeline.ledger.runs import Counts
-from pipeline.ledger.work import resolve_letters
+from pipeline.ledger.work import LEFT_ALONE, resolve_letters
 
 LONGEST_ID = 1000
 """The most bytes of an external id, so that it fits into an index row with the rest of the key."""
@@ -47,21 +46,21 @@ _STORED = """
 
 _FIELDS = (
     "project_id, source_type, kind, title, url, tags, metadata, security_level, created_at, updated_at, fingerprint,"
-    " desired_hash, pipeline_version, desired_version, lane, turn"
+    " desired_hash, pipeline_version, desired_version, due_at"
 )
 
 _UPSERT = text(f"""
     insert into document (id, tenant_id, source_id, external_id, {_FIELDS})
     select id, :tenant, :source, external_id, (select project_id from source where id = :source), source_type, kind,
            title, url, tags, metadata, security_level, created_at, updated_at, fingerprint, hash, :pipeline, version,
-           lane, turn
+           {LEFT_ALONE}
     from jsonb_to_recordset(cast(:rows as jsonb)) as r(
         id uuid, external_id text, source_type text, kind text, title text, url text, tags text[], metadata jsonb,
         security_level text, created_at timestamptz, updated_at timestamptz, fingerprint text, hash text,
-        version integer, lane smallint, turn bigint)
+        version integer)
     order by id
     on conflict (id) do update set {", ".join(f"{name} = excluded.{name}" for name in _FIELDS.split(", "))},
-        state = 'pending', stage = 'fetched', hidden = false, deleted = false, last_error = null, {RESTARTED},
+        state = 'pending', stage = 'fetched', hidden = false, deleted = false, lease_token = null, lease_until = null,
         chunk_count = case when document.indexed_version is not null then document.chunk_count else 0 end,
         -- The searchable text keeps its security level and ACL until the new one replaces it.
         served_level = case when document.indexed_version is not null
@@ -242,10 +241,12 @@ def _write(
     if not changed:
         return []
     rows = [_row(target, document, version, ids_by_external_id) for document, version in changed]
-    due_work.tag(connection, target.source_id, rows, edits=searchable)
+    tags = due_work.tags(connection, target.source_id, [row["external_id"] for row in rows], edits=searchable)
     values = {"tenant": target.tenant_id, "source": target.source_id, "pipeline": target.pipeline_version}
     connection.execute(_UPSERT, {**values, "rows": json.dumps(rows, default=str)})
     ids = [row["id"] for row in rows]
+    lanes, turns = zip(*(tags[row["external_id"]] for row in rows), strict=True)
+    work.enqueue(connection, ids, lanes=lanes, turns=turns)
     # Chunks that were found by their words alone have the security level and ACL of the replaced text.
     if replaced := [row["id"] for row in rows if row["version"] > 1]:
         connection.execute(_WORDS_GO, {"ids": replaced})
@@ -295,11 +296,11 @@ def remove(connection: Connection, ids: Sequence[UUID]) -> int:
         update document set deleted = true, hidden = true, state = 'done', stage = 'done', chunk_count = 0,
                indexed_version = null, indexed_hash = null, indexed_pipeline = null,
                served_level = null, served_acl = null,
-               lease_token = null, lease_until = null, last_error = null
+               lease_token = null, lease_until = null
         where id in (select id from document where id = any(:ids) and not deleted order by id for no key update)
         returning id""")
     removed = [row.id for row in connection.execute(statement, {"ids": list(ids)})]
-    search_indexes.forget(connection, removed)
+    work.forget(connection, removed)
     connection.execute(text("delete from chunk where document_id = any(:ids)"), {"ids": removed})
     _delete_texts(connection, removed)
     runs.settle_items(connection, removed, "superseded")
@@ -327,8 +328,7 @@ def outdate(connection: Connection, target: Admission) -> int:
     statement = text(f"""
         with made as (
             update document d set desired_version = desired_version + 1, pipeline_version = :pipeline,
-                   state = 'pending', stage = 'fetched', {RESTARTED}, lane = :lane,
-                   turn = :first + number % :most / {due_work.BLOCK} * {due_work.BLOCK} * :step
+                   state = 'pending', stage = 'fetched', due_at = {LEFT_ALONE}
             where d.id in (select id from document where state in ('done', 'dead') and id in (
                 select s.id from document s
                 where s.source_id = :source and not s.deleted and s.state in ('done', 'dead')
@@ -339,8 +339,14 @@ def outdate(connection: Connection, target: Admission) -> int:
         update document_body b set version = made.desired_version from made where b.document_id = made.id
         returning b.document_id, b.version""")
     values = {"source": target.source_id, "pipeline": target.pipeline_version, "most": OUTDATED}
-    load, _ = due_work.next_turns(connection, target.source_id, edited=OUTDATED, new=0)
-    rows = connection.execute(statement, values | vars(load))
+    turns, _ = due_work.next_turns(connection, target.source_id, edited=OUTDATED, new=0)
+    rows = connection.execute(statement, values).all()
+    work.enqueue(
+        connection,
+        [row.document_id for row in rows],
+        lanes=[turns.lane] * len(rows),
+        turns=[turns.at(place) for place in range(len(rows))],
+    )
     return note_items(connection, target, [(str(row.document_id), row.version) for row in rows])
 
 

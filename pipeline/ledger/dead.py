@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from pipeline.documents import Json
-from pipeline.ledger.due_work import REQUEUED
+from pipeline.ledger import ACTIVE, Lane
 from pipeline.ledger.leases import RESTARTED
 from pipeline.ledger.work import resolve_letters
 
@@ -61,8 +61,8 @@ _FROM = """
 # A letter about a version that was replaced meanwhile is not open: the new version is on its way.
 _OPEN = """l.resolved_at is null and (
     (l.index_id is null and d.state = 'dead' and l.version = d.desired_version)
-    or exists (select from index_document x where x.tenant_id = l.tenant_id and x.index_id = l.index_id
-               and x.document_id = l.document_id and x.dead_version = l.version and d.indexed_version = l.version))"""
+    or exists (select from index_work w where w.document_id = l.document_id and w.index_id = l.index_id
+               and w.dead and w.version = l.version and d.indexed_version = l.version))"""
 
 
 def listed(
@@ -109,14 +109,12 @@ MOST_DAMAGED = 10
 """Documents with an error of the database itself from which on the database is at fault, and not single documents."""
 
 
-def damaged_alone(connection: Connection, document: UUID, *, index: int | None = None) -> bool:
-    """True if few documents besides this one have an error of the database itself, in their row or that of an index."""
-    other_documents = "document where state in ('pending', 'dead') and id <> :id"
-    if index is not None:
-        other_documents = "index_document where index_id = :index and document_id <> :id"
-    statement = text(rf"""
+def damaged_alone(connection: Connection, document: UUID, *, index: int) -> bool:
+    """True if few documents besides this one have an error of the database itself on their way into the index."""
+    statement = text(r"""
         select count(*) < :most
-        from (select from {other_documents} and last_error ~ '[(]XX...[)]' limit :most) others""")
+        from (select from index_work where index_id = :index and document_id <> :id
+              and last_error ~ '[(]XX...[)]' limit :most) others""")
     values = {"id": document, "index": index, "most": MOST_DAMAGED}
     return bool(connection.execute(statement, values).scalar_one())
 
@@ -137,20 +135,20 @@ def replay(connection: Connection, document_ids: Sequence[UUID]) -> list[UUID]:
     closed. The document is due at once; the pump sends it on its next tick.
     """
     values = {"ids": list(document_ids)}
+    statement = text("""
+        update document set state = 'pending'
+        where id in (select id from document where id = any(:ids) and not deleted order by id for no key update)
+          and state = 'dead'""")
+    connection.execute(statement, values)
     statement = text(f"""
-        update document set state = 'pending', stage = 'fetched', last_error = null, {REQUEUED}
-        where id in (select id from document where id = any(:ids) and state = 'dead' and not deleted
-                     order by id for update)
-        returning id""")
-    replayed = set(connection.execute(statement, values).scalars())
-    statement = text(f"""
-        update index_document set dead_version = null, {RESTARTED}
-        where (tenant_id, index_id, document_id) in (
-            select tenant_id, index_id, document_id from index_document
-            where document_id = any(:ids) and dead_version is not null
-            order by tenant_id, index_id, document_id for update)
+        update index_work set dead = false, stage = 'fetched', turn = null, last_error = null, {RESTARTED},
+               lane = case when index_id = {ACTIVE} then {Lane.BULK} else lane end
+        where (document_id, index_id) in (
+            select document_id, index_id from index_work w where document_id = any(:ids) and dead
+              and exists (select from document d where d.id = w.document_id and not d.deleted)
+            order by document_id, index_id for update)
         returning document_id""")
-    replayed |= set(connection.execute(statement, values).scalars())
+    replayed = set(connection.execute(statement, values).scalars())
     resolve_letters(connection, sorted(replayed), "replayed")
     return sorted(replayed)
 

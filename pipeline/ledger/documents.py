@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, text
 from pipeline.documents import Json
 from pipeline.embedding import Vectors
 from pipeline.errors import ConfigurationError
-from pipeline.ledger import Item, search_indexes
+from pipeline.ledger import Item, work
 
 PAGE = 500
 """Documents of a corpus read at a time."""
@@ -22,14 +22,16 @@ PAGE = 500
 
 _FACTS = """
     select d.id, d.external_id, s.name as source, d.source_type, d.kind, d.title, d.url, d.tags, d.metadata,
-           d.state, d.stage, d.hidden, d.deleted, d.desired_version, d.indexed_version, d.pipeline_version,
-           d.indexed_pipeline, d.attempts, d.crash_count, d.last_error, d.chunk_count, d.created_at, d.updated_at,
-           d.last_indexed, d.due_at, d.lease_until, d.security_level, d.served_level, d.acl, d.served_acl, d.project_id,
+           d.state, coalesce(w.stage, 'done') as stage, d.hidden, d.deleted, d.desired_version, d.indexed_version,
+           d.pipeline_version, d.indexed_pipeline, coalesce(w.attempts, 0) as attempts,
+           coalesce(w.crash_count, 0) as crash_count, w.last_error, d.chunk_count, d.created_at, d.updated_at,
+           d.last_indexed, w.due_at, w.lease_until, d.security_level, d.served_level, d.acl, d.served_acl, d.project_id,
            p.name as project,
            (select to_jsonb(l) from (select x.stage, x.code, x.reason, x.attempts, x.version, x.created_at
             from dead_letter x where x.document_id = d.id and x.resolved_at is null
             order by x.id desc limit 1) l) as dead_letter
-    from document d join source s on s.id = d.source_id left join project p on p.id = d.project_id"""
+    from document d join source s on s.id = d.source_id left join project p on p.id = d.project_id
+    left join index_work w on w.document_id = d.id and w.index_id = 0"""
 
 # Ways to name a document, the most exact first; the first one with a match decides.
 _NAMES = (
@@ -151,18 +153,18 @@ def similarities(connection: Connection, index: int, vector: Vectors, ids: Seque
 def restart_pending(connection: Connection) -> list[Item]:
     """Restart pending documents at the first step, since their worker may have stopped between two; returns them."""
     statement = text("""
-        update document set stage = 'fetched', lease_token = null, lease_until = null, due_at = now()
-        where state = 'pending'""")
-    connection.execute(statement)
-    statement = text("select id, desired_version from document where state = 'pending' order by number")
-    return [Item(row.id, row.desired_version) for row in connection.execute(statement)]
+        with restarted as (
+            update index_work set stage = 'fetched', lease_token = null, lease_until = null, due_at = now()
+            where index_id = 0 and not dead returning document_id, version)
+        select document_id, r.version from restarted r join document d on d.id = document_id order by d.number""")
+    return [Item(row.document_id, row.version) for row in connection.execute(statement)]
 
 
 def seconds_put_off(connection: Connection) -> float | None:
     """Seconds until all postponed documents are due; None if none is postponed."""
     statement = text("""
-        select cast(extract(epoch from max(due_at) - now()) as double precision) from document
-        where state = 'pending' and waits > 0""")
+        select cast(extract(epoch from max(due_at) - now()) as double precision) from index_work
+        where index_id = 0 and not dead and waits > 0""")
     seconds: float | None = connection.execute(statement).scalar()
     return seconds
 
@@ -170,8 +172,8 @@ def seconds_put_off(connection: Connection) -> float | None:
 def never_indexed(connection: Connection) -> tuple[int, str | None]:
     """The number of documents that are in no index, and the last error of one of them."""
     statement = text("""
-        select count(*) filter (where indexed_version is null) as failed, max(last_error) as reason
-        from document where not deleted""")
+        select count(*) filter (where indexed_version is null) as failed, max(w.last_error) as reason
+        from document left join index_work w on document_id = id and index_id = 0 where not deleted""")
     row = connection.execute(statement).one()
     return row.failed, row.reason
 
@@ -231,6 +233,13 @@ def move(connection: Connection, old: UUID, new: UUID) -> tuple[int, int]:
             where source_id = :old returning not deleted as living"""),
         both,
     ).all()
+    connection.execute(
+        text("""
+            update index_work set source_id = :new where (document_id, index_id) in (
+                select document_id, index_id from index_work where source_id = :old
+                order by document_id, index_id for no key update)"""),
+        both,
+    )
     connection.execute(text("update dead_letter set source_id = :new where source_id = :old"), both)
     connection.execute(text("delete from source where id = :old"), both)
     return sum(row.living for row in moved), sum(row.living for row in twins)
@@ -275,7 +284,7 @@ def clear(connection: Connection, source: UUID | None) -> tuple[int, int]:
 def _delete(connection: Connection, ids: Sequence[UUID]) -> int:
     """Delete documents, which are locked, with their rows in all tables; returns the number of their chunks."""
     values = {"ids": list(ids)}
-    search_indexes.forget(connection, ids)
+    work.forget(connection, ids)
     # Chunks have no foreign key; rows of all other tables go with their document.
     chunks = connection.execute(
         text("delete from chunk where document_id = any(cast(:ids as uuid[]))"), values

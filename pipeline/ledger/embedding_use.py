@@ -161,16 +161,10 @@ def release_other_holds(connection: Connection, name: str) -> None:
 def resume_waiting(connection: Connection) -> None:
     """Make all postponed work due now, since the provider or model it waited for may be another one."""
     statement = text("""
-        update document set due_at = now()
-        where id in (select id from document where state = 'pending' and waits > 0
-                     and due_at > now() and lease_token is null order by id for update)""")
-    connection.execute(statement)
-    statement = text("""
-        update index_document set due_at = now() where (tenant_id, index_id, document_id) in (
-            select tenant_id, index_id, document_id from index_document
-            where wanted > version and dead_version is distinct from wanted and waits > 0
-              and due_at > now() and lease_token is null
-            order by tenant_id, index_id, document_id for update)""")
+        update index_work set due_at = now() where (document_id, index_id) in (
+            select document_id, index_id from index_work
+            where not dead and waits > 0 and due_at > now() and lease_token is null
+            order by document_id, index_id for update)""")
     connection.execute(statement)
 
 

@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, text
 
 from pipeline.documents import Json
-from pipeline.ledger import Stage, dead, runs
+from pipeline.ledger import ACTIVE, Stage, dead, runs
 from pipeline.ledger.sources import UPLOADED
 
 DEAD_SHOWN = 20
@@ -20,13 +20,14 @@ DEAD_SHOWN = 20
 TURN_SECONDS = 30
 """Seconds in which a worker that embeds takes at least one message; one that waits longer shows that none embeds."""
 NOBODY_EMBEDS = f"""
-    not exists (select from document where state = 'pending' and enqueued_at is not null and stage = 'chunked'
+    not exists (select from index_work where enqueued_at is not null and stage = 'chunked'
         and (lease_until > now() or enqueued_at > now() - make_interval(secs => {TURN_SECONDS})))"""
 """True if no worker embeds. Otherwise cut documents wait for their turn and are not overdue."""
+_ON_ITS_WAY = f"index_id = {ACTIVE} and not dead"
 SHOWN_SECONDS = 2.0
 """Seconds below which a wait is not shown, as part of ordinary work."""
 WAITING_COUNTED = 1000
-"""The most waiting documents that are counted of a source and stage; its own figures have the rest."""
+"""The most postponed documents that are counted of a stage; the figures of sources have the rest."""
 WORKERS_SECONDS = 300
 """Seconds without a sign of life after which a worker is no longer listed."""
 
@@ -162,17 +163,16 @@ def backlog(connection: Connection, *, resend: float) -> Json:
     """
     statement = text(f"""
         select cast(extract(epoch from now() - min(due_at)) as double precision) as oldest_due_seconds,
-               (select count(*) from document where state = 'pending'
-                and enqueued_at >= now() - make_interval(secs => :resend)) as in_flight
-        from (select w.due_at, q.stage from source s cross join unnest(cast(:stages as text[])) as q(stage)
-              cross join lateral (select due_at from document
-                  where source_id = s.id and stage = q.stage and state = 'pending' and enqueued_at is null
-                  order by due_at limit 1) w
-              union all select due_at, stage from document where state = 'pending' and enqueued_at is not null) d
+               (select count(*) from index_work
+                where {_ON_ITS_WAY} and enqueued_at >= now() - make_interval(secs => :resend)) as in_flight
+        from (select w.due_at, q.stage from unnest(cast(:stages as text[])) as q(stage)
+              cross join lateral (select due_at from index_work
+                  where {_ON_ITS_WAY} and stage = q.stage and enqueued_at is null order by due_at limit 1) w
+              union all select due_at, stage from index_work where {_ON_ITS_WAY} and enqueued_at is not null) d
         where due_at <= now() and (stage <> 'chunked' or {NOBODY_EMBEDS})""")
     row = connection.execute(statement, {"resend": resend, "stages": list(Stage)}).mappings()
     statement = text(
-        "select stage, sum(documents) from document_count where state = 'pending' group by stage"
+        f"select stage, sum(items) from index_work_count where index_id = {ACTIVE} group by stage"
     )
     counted = {str(stage): int(n) for stage, n in connection.execute(statement)}
     by_stage = {str(s): counted.get(s, 0) for s in Stage if s is not Stage.DONE}
@@ -188,15 +188,15 @@ def backlog(connection: Connection, *, resend: float) -> Json:
 def waiting(connection: Connection) -> Row[Any] | None:
     """Postponed documents over all tenants, which wait for the embedder or the database; None if there are none.
 
-    documents: their number, at most WAITING_COUNTED of a source and stage; until: the time at which the first of them
+    documents: their number, at most WAITING_COUNTED of a stage; until: the time at which the first of them
     is due; reason: the error of that one.
     """
-    statement = text("""
+    statement = text(f"""
         select count(*) as documents, min(due_at) as until,
                (array_agg(d.last_error order by due_at))[1] as reason
-        from source s cross join unnest(cast(:stages as text[])) as q(stage) cross join lateral (
-            select due_at, last_error from document
-            where source_id = s.id and stage = q.stage and state = 'pending' and enqueued_at is null and waits > 0
+        from unnest(cast(:stages as text[])) as q(stage) cross join lateral (
+            select due_at, last_error from index_work
+            where {_ON_ITS_WAY} and stage = q.stage and enqueued_at is null and waits > 0
               and last_error is not null and due_at > now() + make_interval(secs => :shown)
             order by due_at limit :most) d having count(*) > 0""")
     values = {"stages": list(Stage), "shown": SHOWN_SECONDS, "most": WAITING_COUNTED}

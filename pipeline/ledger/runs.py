@@ -446,6 +446,7 @@ _FIGURES: tuple[tuple[str, Sequence[str], Mapping[str, str], str], ...] = (
         {"documents": "sum(documents)", "chunks": "sum(chunks)", "at": "max(at)"},
         "sum(documents) <> 0 or state = 'done'",  # keeps the time of the last change
     ),
+    ("index_work_count", ("tenant_id", "index_id", "stage"), {"items": "sum(items)"}, "sum(items) <> 0"),
     (
         "run_count",
         ("run_id", "tenant_id", "outcome"),

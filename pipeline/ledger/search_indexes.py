@@ -12,6 +12,7 @@ from sqlalchemy import Connection, text
 
 from pipeline.database.engine import Transfer, lift_statement_timeout, transfer
 from pipeline.errors import StoreRejected
+from pipeline.ledger import ACTIVE
 from pipeline.ledger.leases import Leased
 from pipeline.search.chunk_store import SearchIndex, indexes
 
@@ -42,7 +43,7 @@ def begin_index(connection: Connection, wanted_index: WantedIndex, *, chunker: s
     """Begin an empty index beside the active one, or return the one that is being filled already; on the control role.
 
     The caller checks whether the returned one is as wanted. Writes to the active index that are under way are waited
-    for: later ones see this index, and write its work items.
+    for: later ones see this index, and queue documents for it.
     """
     _lock_indexes(connection)
     cut = wanted_index.strategy or chunker
@@ -75,10 +76,12 @@ def activate(connection: Connection, new: SearchIndex, old: SearchIndex) -> None
     _lock_indexes(connection)
     connection.execute(text("select activate_search_index(:i)"), {"i": new.id})
     if new.strategy != old.strategy:
-        statement = text("""
-            update document set stage = 'fetched', lease_token = null, lease_until = null, enqueued_at = null
-            where id in (select id from document where state = 'pending' and stage <> 'fetched'
-                         order by id for update)""")
+        statement = text(f"""
+            update index_work set stage = 'fetched', crash_count = 0, lease_token = null, lease_until = null,
+                   enqueued_at = null
+            where (document_id, index_id) in (
+                select document_id, index_id from index_work
+                where index_id = {ACTIVE} and stage <> 'fetched' and not dead order by document_id for update)""")
         connection.execute(statement)
 
 
@@ -91,6 +94,11 @@ def drop_index(connection: Connection, index: SearchIndex) -> None:
     """
     if index.status == "active":
         raise StoreRejected(f"search index {index.id} is the active one", fix="switch to another one first")
+    # Before the row of the index, which whoever fills it refers to while it holds its work items.
+    statement = text("""
+        delete from index_work where (document_id, index_id) in (
+            select document_id, index_id from index_work where beside = :i order by document_id for update)""")
+    connection.execute(statement, {"i": index.id})
     connection.execute(text("select drop_search_index(:i)"), {"i": index.id})
 
 
@@ -109,7 +117,7 @@ def delete_statistics(connection: Connection, index: int) -> None:
         connection.execute(text(f"delete from {table} where index_id = :i"), {"i": index})
 
 
-# The one condition for a document that an index lacks; the column `wanted` is a quick way to find such documents.
+# The one condition for a document that an index lacks; work items are a quick way to find such documents.
 _BEHIND = """
     from document d left join index_document x
         on x.tenant_id = d.tenant_id and x.index_id = :index and x.document_id = d.id
@@ -141,9 +149,7 @@ _NOTE = Transfer(
     insert into index_document as x (tenant_id, index_id, document_id, version, chunk_count, centroid)
     select * from {incoming} order by document_id
     on conflict (tenant_id, index_id, document_id) do update set
-        version = excluded.version, chunk_count = excluded.chunk_count, centroid = excluded.centroid,
-        dead_version = null, last_error = null, attempts = 0, waits = 0, crash_count = 0, enqueued_at = null,
-        lease_token = null, lease_until = null
+        version = excluded.version, chunk_count = excluded.chunk_count, centroid = excluded.centroid
     where x.version <= excluded.version""",
 )
 
@@ -181,13 +187,14 @@ def progress(connection: Connection, index: int) -> Progress:
                count(*) filter (where coalesce(x.version, 0) < d.indexed_version) as missing,
                count(*) filter (where x.version between 1 and d.indexed_version - 1) as stale,
                count(*) filter (where coalesce(x.version, 0) < d.indexed_version
-                                  and x.dead_version = d.indexed_version) as dead,
+                                  and w.dead and w.version = d.indexed_version) as dead,
                cast(coalesce(sum(x.chunk_count), 0) as bigint) as chunks,
                cast(extract(epoch from now() - min(d.last_indexed)
                     filter (where coalesce(x.version, 0) < d.indexed_version)) as double precision) as lag_seconds,
-               max(x.last_error) filter (where coalesce(x.version, 0) < d.indexed_version) as last_error
+               max(w.last_error) as last_error
         from document d left join index_document x
             on x.tenant_id = d.tenant_id and x.index_id = :index and x.document_id = d.id
+        left join index_work w on w.document_id = d.id and w.index_id = :index
         where not d.deleted and d.indexed_version is not null""")
     return Progress(**connection.execute(statement, {"index": index}).mappings().one())
 
@@ -195,74 +202,6 @@ def progress(connection: Connection, index: int) -> Progress:
 def is_behind(connection: Connection, index: int) -> bool:
     """True if the index lacks a document; on the control role."""
     return bool(connection.execute(text(f"select exists (select {_BEHIND})"), {"index": index}).scalar_one())
-
-
-_WANT = """
-    on conflict (tenant_id, index_id, document_id) do update set wanted = excluded.wanted
-    where x.wanted < excluded.wanted"""
-_WANT_OF = text(f"""
-    insert into index_document as x (tenant_id, index_id, document_id, wanted)
-    select d.tenant_id, i.id, d.id, d.indexed_version from document d cross join search_index i
-    left join index_document h on h.tenant_id = d.tenant_id and h.index_id = i.id and h.document_id = d.id
-    where d.id = any(:ids) and coalesce(h.version, 0) < d.indexed_version
-    order by 1, 2, 3 {_WANT}""")
-
-
-def forget(connection: Connection, ids: Sequence[UUID]) -> None:
-    """Delete the rows of documents for all indexes; before their chunks, which are written under a lock on these rows.
-
-    Locked in the order of their keys, as the steps lock them that fill an index.
-    """
-    statement = text("""
-        delete from index_document where (tenant_id, index_id, document_id) in (
-            select tenant_id, index_id, document_id from index_document where document_id = any(:ids)
-            order by tenant_id, index_id, document_id for update)""")
-    connection.execute(statement, {"ids": list(ids)})
-
-
-def enqueue_lacking(connection: Connection, ids: Sequence[UUID]) -> None:
-    """Write a work item of these documents, which became searchable, for each index that lacks them."""
-    connection.execute(_WANT_OF, {"ids": list(ids)})
-
-
-SLICE = 5_000
-"""Documents that are checked for an index in one transaction, about 20 ms where it lacks few of them."""
-CHECKED_HOURS = 1.0
-"""Hours after which all documents are checked again, for work items that workers of another release did not write."""
-
-_ENQUEUE = text(f"""
-    with slice as materialized (
-        select tenant_id, id, indexed_version from document
-        where not deleted and indexed_version is not null and (tenant_id, id) > (:tenant, :document)
-        order by tenant_id, id limit {SLICE}
-    ), lacking as (
-        insert into index_document as x (tenant_id, index_id, document_id, wanted)
-        select tenant_id, :index, id, indexed_version from slice d
-        -- Looked up one by one: a join would read all rows of the index.
-        where coalesce((select greatest(h.version, h.wanted) from index_document h where h.tenant_id = d.tenant_id
-                        and h.index_id = :index and h.document_id = d.id), 0) < d.indexed_version
-        order by tenant_id, id {_WANT} returning 1)
-    update search_index set walk_tenant = last.tenant_id, walk_document = last.id,
-           walked_at = case when last.id is null then now() end
-    from (select 1) as always left join lateral (
-        select tenant_id, id from slice where (select count(*) from slice) = {SLICE}
-        order by tenant_id desc, id desc limit 1) last on true
-    where search_index.id = :index
-    returning (select count(*) from lacking)""")
-
-
-def enqueue_existing(connection: Connection, index: int) -> int:
-    """Write work items of an index for the next documents that are searchable elsewhere; returns how many.
-
-    Does nothing if all documents were checked lately: one that becomes searchable later gets its work items then. On
-    the control role.
-    """
-    statement = text("""
-        select coalesce(walk_tenant, :first) as tenant, coalesce(walk_document, :first) as document from search_index
-        where id = :index and (walked_at is null or walked_at < now() - make_interval(secs => :seconds))""")
-    values = {"index": index, "first": UUID(int=0), "seconds": CHECKED_HOURS * 3600}
-    place = connection.execute(statement, values).mappings().one_or_none()
-    return int(connection.execute(_ENQUEUE, {**place, "index": index}).scalar_one()) if place else 0
 
 
 def restart_check(connection: Connection, index: int) -> None:
@@ -289,8 +228,9 @@ def of_document(connection: Connection, document_id: UUID) -> list[dict[str, Any
     """Version and number of chunks of one document in each index, the active one first."""
     statement = text("""
         select i.id as index, i.model, i.status, coalesce(x.version, 0) as version,
-               coalesce(x.chunk_count, 0) as chunk_count, x.last_error
+               coalesce(x.chunk_count, 0) as chunk_count, w.last_error
         from search_index i left join index_document x on x.index_id = i.id and x.document_id = :id
+        left join index_work w on w.index_id = i.id and w.document_id = :id
         order by i.status = 'active' desc, i.id desc""")
     return [dict(row) for row in connection.execute(statement, {"id": document_id}).mappings()]
 

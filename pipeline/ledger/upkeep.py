@@ -6,7 +6,7 @@ Functions about one tenant's rows take its connection, those over all tenants th
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -15,8 +15,7 @@ from sqlalchemy import Connection, Row, text
 from pipeline.database.engine import driver_of, lift_statement_timeout
 from pipeline.database.migrations import owner_engine
 from pipeline.documents import Json
-from pipeline.ledger import runs, storable
-from pipeline.ledger.due_work import REQUEUED
+from pipeline.ledger import ACTIVE, runs, storable, work
 from pipeline.ledger.overview import NOBODY_EMBEDS
 
 USAGE_DAYS = 400
@@ -249,12 +248,13 @@ def requeue_damaged(connection: Connection) -> None:
     ids = [row.id for row in damaged(connection) if row.has_body]
     # Above every stored version, or the store would treat the new chunks as old ones.
     statement = text(f"""
-        update document d set state = 'pending', stage = 'fetched', {REQUEUED},
+        update document d set state = 'pending', due_at = {work.LEFT_ALONE},
                desired_version = 1 + greatest(d.desired_version, d.indexed_version, coalesce(
                    (select max(c.version) from chunk c where c.document_id = d.id), 0))
         where d.id in (select id from document where id = any(:ids) and state = 'done' and not deleted
-                       order by id for update)""")
-    connection.execute(statement, {"ids": ids})
+                       order by id for update)
+        returning id""")
+    work.enqueue(connection, list(connection.execute(statement, {"ids": ids}).scalars()))
     statement = text("""
         update document_body b set version = d.desired_version from document d
         where d.id = b.document_id and d.id = any(:ids) and d.state = 'pending'
@@ -273,22 +273,22 @@ DAMAGED_BESIDE = """
 
 def refill_damaged_beside(connection: Connection) -> None:
     """Delete the chunks of DAMAGED_BESIDE and queue the documents anew: chunks of an unknown version would stay."""
-    statement = text(f"select x.index_id, x.document_id from {DAMAGED_BESIDE} order by 1, 2 for update of x")
-    rows = connection.execute(statement).all()
+    damaged_rows = text(f"select x.index_id, x.document_id from {DAMAGED_BESIDE} order by 1, 2")
+    work.lock_documents(connection, {row.document_id for row in connection.execute(damaged_rows)})
+    rows = connection.execute(damaged_rows).all()
     values = {"indexes": [row.index_id for row in rows], "ids": [row.document_id for row in rows]}
     pairs = "unnest(cast(:indexes as integer[]), cast(:ids as uuid[])) as k(index, id)"
     statement = text(f"delete from chunk c using {pairs} where c.index_id = k.index and c.document_id = k.id")
     connection.execute(statement, values)
     statement = text(f"""
-        update index_document x set wanted = greatest(x.wanted, x.version), version = 0, chunk_count = 0,
-               centroid = null, enqueued_at = null, due_at = now(), lease_token = null, lease_until = null
+        update index_document x set version = 0, chunk_count = 0, centroid = null
         from {pairs} where x.index_id = k.index and x.document_id = k.id""")
     connection.execute(statement, values)
+    work.enqueue_lacking(connection, values["ids"])
 
 
 LEASES = {
-    "document": "lease_until",
-    "index_document": "lease_until",
+    "index_work": "lease_until",
     "enrichment_job": "lease_until",
     "embedding_claim": "until",
     "source": "sync_lease_until",
@@ -327,11 +327,11 @@ def count_forgotten(
     no document that waits for the embedder does.
     """
     statement = text(f"""
-        select count(*) filter (where due_at < now() - make_interval(secs => :due)
+        select count(*) filter (where index_id = {ACTIVE} and due_at < now() - make_interval(secs => :due)
                    and lease_token is null and (stage <> 'chunked' or (:embedding and {NOBODY_EMBEDS}))
                    and (enqueued_at is null or enqueued_at < now() - make_interval(secs => :resend))) as unsent,
                count(*) filter (where lease_until < now() - make_interval(secs => :lease)) as expired
-        from document where state = 'pending' and not deleted""")
+        from index_work where not dead""")
     row = connection.execute(
         statement, {"due": due, "lease": lease, "resend": resend, "embedding": embedding}
     ).one()
@@ -344,34 +344,56 @@ def holds_chunks(connection: Connection) -> bool:
     return bool(result.scalar_one())
 
 
-_KEY = "tenant_id, source_id, state, stage, hidden, indexed"
-_DRIFT = f"""
-    with there as (select {_KEY}, count(*) as documents, coalesce(sum(chunk_count), 0) as chunks
-                   from (select tenant_id, source_id, state, stage, hidden, chunk_count,
-                                indexed_version is not null as indexed from document where not deleted) d
-                   group by {_KEY}),
-    told as (select {_KEY}, sum(documents) as documents, sum(chunks) as chunks from document_count group by {_KEY}),
-    drift as (
-        select {_KEY}, coalesce(h.documents, 0) - coalesce(t.documents, 0) as documents,
-               coalesce(h.chunks, 0) - coalesce(t.chunks, 0) as chunks
-        from there h full join told t using ({_KEY})
-        where coalesce(h.documents, 0) <> coalesce(t.documents, 0) or coalesce(h.chunks, 0) <> coalesce(t.chunks, 0))"""
+_COUNTED = (
+    (
+        "document_count",
+        "tenant_id, source_id, state, stage, hidden, indexed",
+        {"documents": "count(*)", "chunks": "coalesce(sum(chunk_count), 0)"},
+        """(select tenant_id, source_id, state, stage, hidden, chunk_count, indexed_version is not null as indexed
+            from document where not deleted) d""",
+    ),
+    ("index_work_count", "tenant_id, index_id, stage", {"items": "count(*)"}, "index_work where not dead"),
+)
+"""Tables of figures: their keys, their sums, and the rows that are counted."""
+
+
+def _drifts() -> Iterator[tuple[str, str, Sequence[str], str]]:
+    """Name, keys and sums of each table of figures, and a `with` clause for its `drift` from a count of the rows."""
+    for table, key, sums, rows in _COUNTED:
+        counts = ", ".join(f"{value} as {name}" for name, value in sums.items())
+        stored = ", ".join(f"sum({name}) as {name}" for name in sums)
+        differences = ", ".join(f"coalesce(h.{n}, 0) - coalesce(t.{n}, 0) as {n}" for n in sums)
+        differ = " or ".join(f"coalesce(h.{n}, 0) <> coalesce(t.{n}, 0)" for n in sums)
+        yield (
+            table,
+            key,
+            list(sums),
+            f"""
+            with there as (select {key}, {counts} from {rows} group by {key}),
+            told as (select {key}, {stored} from {table} group by {key}),
+            drift as (select {key}, {differences} from there h full join told t using ({key}) where {differ})""",
+        )
 
 
 def count_drift(connection: Connection) -> int:
-    """Number of documents by which the stored figures differ from a count of the rows; on the control role."""
+    """Number of documents and work items by which the stored figures differ from a count of the rows.
+
+    On the control role.
+    """
     lift_statement_timeout(connection)
-    statement = text(f"{_DRIFT} select coalesce(sum(greatest(abs(documents), 1)), 0) from drift")
-    return int(connection.execute(statement).scalar_one())
+    total = 0
+    for _, _, sums, drift in _drifts():
+        statement = text(f"{drift} select coalesce(sum(greatest(abs({sums[0]}), 1)), 0) from drift")
+        total += int(connection.execute(statement).scalar_one())
+    return total
 
 
 def correct_figures(connection: Connection) -> None:
     """Add the differences to the stored figures, in rows like those of any change; on the control role."""
     lift_statement_timeout(connection)
-    added = (
-        f"insert into document_count ({_KEY}, documents, chunks) select {_KEY}, documents, chunks from drift"
-    )
-    connection.execute(text(f"{_DRIFT} {added}"))
+    for table, key, sums, drift in _drifts():
+        columns = f"{key}, {', '.join(sums)}"
+        connection.execute(text(f"{drift} insert into {table} ({columns}) select {columns} from drift"))
 
 
 LEAST_BYTES = 64_000_000

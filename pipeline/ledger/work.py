@@ -1,13 +1,13 @@
 """Work items: documents on their way into a search index, claimed for a stage, finished, put back or given up on.
 
-The row of a `document` is its work item for the search index that is read, a row of `index_document` that for another
-index. Both have the same columns for leases, attempts and errors, and the same statements.
+A row of `index_work` is what one search index lacks of one document. The index that is read gets new versions as they
+are admitted; each other index gets those that are searchable there. Both are claimed, and end, by the same statements.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
@@ -16,18 +16,21 @@ from pydantic import TypeAdapter
 from sqlalchemy import Connection, text
 
 from pipeline.errors import LarderError
-from pipeline.ledger import Item, Lease, Stage, runs, search_indexes
-from pipeline.ledger.leases import UNCOUNTED, Leased
+from pipeline.ledger import ACTIVE, Item, Lane, Lease, Stage, runs
+from pipeline.ledger.leases import RESTARTED, UNCOUNTED, Leased
 from pipeline.ledger.search_indexes import IndexedDocument
 from pipeline.search.records import StoredDocument
 
 MOST_CRASHES = 3
 """Crashes of one document before it is given up on, unless the configuration says otherwise."""
 
-STORED = """document.id, document.title, document.source_type, document.kind, document.url, document.tags,
+_STORED = """document.id, document.title, document.source_type, document.kind, document.url, document.tags,
     document.metadata, document.project_id, document.created_at, document.updated_at,
     (select s.name from source s where s.id = document.source_id) as source"""
-"""Columns of `document` that a store needs beside the `version`."""
+_CURRENT = f"""
+    not document.deleted and w.version is not distinct from
+        case when w.index_id = {ACTIVE} then document.desired_version else document.indexed_version end"""
+"""True if a work item is about the version that its index is to have; others are left over from older workers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +46,8 @@ class Claim(Lease):
     """Documents under a lease of this worker, for one stage."""
 
     documents: Mapping[UUID, WaitingDocument]
-    index: int | None = None
-    """The search index whose own rows are claimed; None: the documents' rows, for the index that is read."""
+    index: int = ACTIVE
+    """The search index to write."""
 
     @property
     def ids(self) -> list[UUID]:
@@ -60,95 +63,30 @@ class Claim(Lease):
         return [Item(i, self.documents[i].version) for i in ids]
 
 
-class WorkRows:
-    """The statements about work items of one table, in which `document` is the column with the document's id.
-
-    `claimable` is the condition for rows that may be worked on, `later` a further assignment to postponed rows, `dead`
-    the one that marks a row as given up if `:dead` is true; `failed` selects the columns of dead letters of such rows.
-    """
-
-    def __init__(
-        self,
-        leased: Leased,
-        *,
-        document: str,
-        claimable: str,
-        returning: str,
-        later: str = "",
-        dead: str,
-        failed: str,
-    ) -> None:
-        waiting = f"""{UNCOUNTED}, due_at = now() + make_interval(secs => :delay), enqueued_at = null,
-            last_error = :reason{later}"""
-        self.leased, self.document = leased, document
-        self.claim = leased.claim(
-            # A doubled message must not cut a wait short, nor a late one claim a row that the pump is to give up, nor
-            # claim together what crashed together: one of them kills the worker, and all of them would be given up.
-            f"{claimable} and due_at <= now() and crash_count < :crashes and (crash_count = 0 or :single)",
-            also="enqueued_at = coalesce(enqueued_at, now())",  # a row with a lease always counts as sent
-            returning=returning,
-        )
-        self.renew, self.lock, self.mark_unsent = leased.renew(), leased.lock(), leased.mark_unsent()
-        self.put_back = leased.give_back(f"{UNCOUNTED}, enqueued_at = null", returning=document)
-        self.postpone = leased.give_back(f"waits = waits + 1, {waiting}")
-        self.fail = leased.give_back(f"attempts = attempts + 1, {waiting}, {dead}", returning=document)
-        self.write_letters = text(f"""
-            with failed as ({failed}),
-            replaced as (
-                update dead_letter l set resolved_at = now(), resolution = 'replaced' from failed f
-                where l.document_id = f.id and l.resolved_at is null and l.version < f.version
-                  and l.index_id is not distinct from cast(:index as integer))
-            insert into dead_letter (tenant_id, source_id, document_id, version, stage, attempts, crash_count,
-                                     code, reason, index_id)
-            select f.*, :code, :reason, cast(:index as integer) from failed f
-            where not exists (select from dead_letter l
-                              where l.document_id = f.id and l.resolved_at is null and l.version = f.version
-                                and l.index_id is not distinct from cast(:index as integer))""")
-
-
-ACTIVE = WorkRows(
-    Leased(table="document"),
-    document="id",
-    claimable="""(id, desired_version) in (
-        select * from unnest(cast(:ids as uuid[]), cast(:versions as integer[])))
-        and stage = :stage and state = 'pending'""",
-    returning=f"{STORED}, desired_version as version, attempts, waits",
-    later=", turn = null",  # the pump gives one when it is due
-    dead="state = case when :dead then 'dead' else state end",
-    failed="""
-        select tenant_id, source_id, id, desired_version as version, stage, attempts, crash_count
-        from document where id = any(:ids)""",
+LEASED = Leased(
+    table="index_work",
+    rows="index_id = :index and document_id = any(cast(:ids as uuid[]))",
+    key="document_id, index_id",
 )
-"""Work for the search index that is read."""
-BESIDE = WorkRows(
-    Leased(
-        table="index_document",
-        rows="index_id = :index and document_id = any(:ids)",
-        key="tenant_id, index_id, document_id",
-    ),
-    document="document_id",
-    claimable="""exists (
-        select from document d where d.id = document_id and index_document.version < d.indexed_version
-          and not d.deleted and dead_version is distinct from d.indexed_version)""",
-    returning="document_id",
-    dead="""dead_version = case when :dead then cast(cast(:versions as jsonb) ->> cast(document_id as text) as integer)
-        else dead_version end""",
-    failed="""
-        select d.tenant_id, d.source_id, d.id, x.dead_version as version, 'fill' as stage, x.attempts, x.crash_count
-        from document d join index_document x on x.document_id = d.id and x.index_id = :index
-        where d.id = any(:ids)""",
+# A doubled message must not cut a wait short, nor a late one claim a row that the pump is to give up, nor claim
+# together what crashed together: one of them kills the worker, and all of them would be given up.
+_TAKE = LEASED.claim(
+    """(document_id, version) in (select * from unnest(cast(:ids as uuid[]), cast(:versions as integer[])))
+        and stage = :stage and not dead and due_at <= now() and crash_count < :crashes
+        and (crash_count = 0 or :single)""",
+    also="enqueued_at = coalesce(enqueued_at, now())",  # a row with a lease always counts as sent
+    returning="document_id, index_id, version, attempts, waits",
 )
-"""Work for each other search index."""
-_SEARCHABLE = text(f"""
-    select {STORED}, indexed_version as version, x.attempts, x.waits
-    from document join index_document x on x.index_id = :index and x.document_id = document.id
-    where document.id = any(:ids) and indexed_version is not null and not deleted""")
+_CLAIM = text(f"""
+    with w as ({_TAKE.text})
+    select {_STORED}, w.version, w.attempts, w.waits from w join document on document.id = w.document_id
+    where {_CURRENT}""")
+_RENEW, _MARK_UNSENT = LEASED.renew(), LEASED.mark_unsent()
+_DROP_OUTDATED = text(f"""
+    delete from index_work w using document
+    where w.index_id = :index and w.document_id = any(:ids) and document.id = w.document_id
+      and w.lease_token = :token and not ({_CURRENT})""")
 _WAITING = TypeAdapter(WaitingDocument)
-
-
-def rows_of(index: int | None) -> WorkRows:
-    """The statements about work for a search index; None is the one that is read."""
-    return ACTIVE if index is None else BESIDE
 
 
 def claim(
@@ -159,75 +97,185 @@ def claim(
     *,
     lease: float,
     crashes: int = MOST_CRASHES,
-    index: int | None = None,
+    index: int = ACTIVE,
 ) -> Claim:
     """Claim those of `items` that wait for this stage in this version; the others are claimed already, or outdated.
 
-    A document that crashed a worker is claimed only if it comes alone. For an `index` beside the one that is read: the
-    documents that it lacks, in the version that is searchable.
+    A document that crashed a worker is claimed only if it comes alone.
     """
     token, ids = uuid4(), [item.document_id for item in items]
     values = {"ids": ids, "versions": [item.version for item in items], "stage": stage, "index": index}
     values |= {"lease": lease, "crashes": crashes, "token": token, "single": len(items) == 1}
-    result = connection.execute(rows_of(index).claim, values)
-    if index is not None:
-        result = connection.execute(_SEARCHABLE, {"ids": list(result.scalars()), "index": index})
-    documents = {row["id"]: _WAITING.validate_python(dict(row)) for row in result.mappings()}
+    rows = connection.execute(_CLAIM, values).mappings().all()
+    documents = {row["id"]: _WAITING.validate_python(dict(row)) for row in rows}
+    if len(documents) < len(items):
+        connection.execute(_DROP_OUTDATED, values)
     return Claim(tenant_id=tenant_id, token=token, documents=documents, index=index)
 
 
 def renew(connection: Connection, claimed: Claim, *, lease: float) -> None:
     """Extend the lease; rows whose lease is lost stay untouched."""
-    connection.execute(rows_of(claimed.index).renew, claimed.parameters(claimed.ids, lease=lease))
+    connection.execute(_RENEW, claimed.parameters(claimed.ids, lease=lease))
 
 
-def lock_documents(connection: Connection, ids: Sequence[UUID]) -> None:
-    """Lock documents before their rows of other indexes, in the order that every writer of both keeps."""
+def lock_documents(connection: Connection, ids: Collection[UUID]) -> None:
+    """Lock documents before their work items, in the order that every writer of both keeps."""
     statement = text("select from document where id = any(:ids) order by id for no key update")
     connection.execute(statement, {"ids": list(ids)})
+
+
+_OURS = text(f"""
+    select w.document_id from index_work w join document on document.id = w.document_id
+    where w.index_id = :index and w.document_id = any(:ids) and w.lease_token = :token and {_CURRENT}
+    order by w.document_id for no key update of w""")
 
 
 def still_ours(connection: Connection, claimed: Claim) -> list[UUID]:
     """Lock the claimed documents that still have our token; returns their ids, and only these may be written.
 
     A document that another worker claimed after the lease ran out, or that changed meanwhile, has another token. A
-    deletion removes a document's rows of all indexes before its chunks, so that no chunk is written after it.
+    deletion removes a document's work items before its chunks, so that no chunk is written after it.
     """
-    if claimed.index is not None:
-        lock_documents(connection, claimed.ids)
-    rows = rows_of(claimed.index)
-    return [
-        getattr(row, rows.document) for row in connection.execute(rows.lock, claimed.parameters(claimed.ids))
-    ]
+    lock_documents(connection, claimed.ids)
+    return list(connection.execute(_OURS, claimed.parameters(claimed.ids)).scalars())
 
 
-def mark_unsent(connection: Connection, items: Sequence[Item], *, index: int | None = None) -> None:
+def mark_unsent(connection: Connection, items: Sequence[Item], *, index: int = ACTIVE) -> None:
     """Note that messages about these items could not be published; the pump sends them on its next tick."""
-    values = {"ids": [item.document_id for item in items], "index": index}
-    connection.execute(rows_of(index).mark_unsent, values)
+    connection.execute(_MARK_UNSENT, {"ids": [item.document_id for item in items], "index": index})
+
+
+# Beginnings ---------------------------------------------------------------------------------------
+
+LEFT_ALONE = "timestamptz '9999-01-01 00:00+00'"
+"""`due_at` of a document that has a work item: workers of the release before leave it alone."""
+
+_ANEW = f"""
+    on conflict (document_id, index_id) do update set version = excluded.version, stage = 'fetched', dead = false,
+        lane = excluded.lane, turn = excluded.turn, last_error = null, {RESTARTED}"""
+_ENQUEUE = text(f"""
+    insert into index_work (tenant_id, document_id, source_id, version, lane, turn)
+    select d.tenant_id, d.id, d.source_id, d.desired_version, r.lane, r.turn
+    from unnest(cast(:ids as uuid[]), cast(:lanes as smallint[]), cast(:turns as bigint[])) as r(id, lane, turn)
+    join document d on d.id = r.id order by d.id {_ANEW}""")
+
+
+def enqueue(
+    connection: Connection,
+    ids: Sequence[UUID],
+    *,
+    lanes: Sequence[int] | None = None,
+    turns: Sequence[int | None] | None = None,
+) -> None:
+    """Queue documents, which are locked, for the index that is read, in their newest version and from the first stage.
+
+    Due at once with a clean record, by default as part of a load; the pump gives turns that are None. Work under way
+    loses its token, and with it the right to write.
+    """
+    values = {"lanes": [*(lanes or [Lane.BULK] * len(ids))], "turns": [*(turns or [None] * len(ids))]}
+    connection.execute(_ENQUEUE, {"ids": list(ids), **values})
+
+
+_BESIDE = "insert into index_work as w (tenant_id, document_id, index_id, source_id, version, lane)"
+_NEWER = f"{_ANEW} where w.version < excluded.version"
+_ENQUEUE_LACKING = text(f"""
+    {_BESIDE}
+    select d.tenant_id, d.id, i.id, d.source_id, d.indexed_version, {Lane.FILL}
+    from document d cross join search_index i
+    left join index_document h on h.tenant_id = d.tenant_id and h.index_id = i.id and h.document_id = d.id
+    where d.id = any(:ids) and coalesce(h.version, 0) < d.indexed_version
+    order by d.id, i.id {_NEWER}""")
+
+
+def enqueue_lacking(connection: Connection, ids: Sequence[UUID]) -> None:
+    """Queue documents, which became searchable, for each index that lacks them."""
+    connection.execute(_ENQUEUE_LACKING, {"ids": list(ids)})
+
+
+SLICE = 5_000
+"""Documents that are checked for an index in one transaction, about 20 ms where it lacks few of them."""
+CHECKED_HOURS = 1.0
+"""Hours after which all documents are checked again, for work items that workers of another release did not write."""
+
+_ENQUEUE_SLICE = text(f"""
+    with slice as materialized (
+        select tenant_id, id, indexed_version from document
+        where not deleted and indexed_version is not null and (tenant_id, id) > (:tenant, :document)
+        order by tenant_id, id limit {SLICE}
+    ), lacking as (
+        {_BESIDE}
+        select d.tenant_id, id, :index, o.source_id, d.indexed_version, {Lane.FILL}
+        from slice d join document o using (id)
+        -- Looked up one by one: joins would read all rows of the index.
+        where coalesce((select h.version from index_document h where h.tenant_id = d.tenant_id and h.index_id = :index
+                        and h.document_id = d.id), 0) < d.indexed_version
+          and coalesce((select w.version from index_work w where w.document_id = d.id and w.index_id = :index), 0)
+              < d.indexed_version
+        order by id for key share of o skip locked  -- whoever is deleting or moving it must not wait for us
+        {_NEWER} returning 1)
+    update search_index set walk_tenant = last.tenant_id, walk_document = last.id,
+           walked_at = case when last.id is null then now() end
+    from (select 1) as always left join lateral (
+        select tenant_id, id from slice where (select count(*) from slice) = {SLICE}
+        order by tenant_id desc, id desc limit 1) last on true
+    where search_index.id = :index
+    returning (select count(*) from lacking)""")
+
+
+def enqueue_existing(connection: Connection) -> int:
+    """Queue the next documents that are searchable for each index that lacks them; returns how many.
+
+    Does nothing for an index for which all were checked lately: a document that becomes searchable later is queued
+    then. On the control role.
+    """
+    statement = text("""
+        select id as index, coalesce(walk_tenant, :first) as tenant, coalesce(walk_document, :first) as document
+        from search_index where (select count(*) > 1 from search_index)
+          and (walked_at is null or walked_at < now() - make_interval(secs => :seconds)) order by id""")
+    places = connection.execute(statement, {"first": UUID(int=0), "seconds": CHECKED_HOURS * 3600}).mappings()
+    return sum(int(connection.execute(_ENQUEUE_SLICE, dict(place)).scalar_one()) for place in places.all())
+
+
+def forget(connection: Connection, ids: Sequence[UUID]) -> None:
+    """Delete the work items of documents, which are locked, and their rows of all indexes; before their chunks."""
+    for table, key in (
+        ("index_work", "document_id, index_id"),
+        ("index_document", "tenant_id, index_id, document_id"),
+    ):
+        statement = text(f"""
+            delete from {table} where ({key}) in (
+                select {key} from {table} where document_id = any(cast(:ids as uuid[])) order by {key} for update)""")
+        connection.execute(statement, {"ids": list(ids)})
 
 
 # Ends of a claim ----------------------------------------------------------------------------------
 
-# A document that waited for its turn to be embedded is due anew, or a load that goes well would count as overdue.
-_NEXT_STAGE = """stage = :stage, crash_count = 0, last_error = null, waits = 0,
-    enqueued_at = case when :stage <> 'chunked' then now() end"""  # the pump chooses what is embedded next
-_ADVANCE = ACTIVE.leased.give_back(
-    f"{_NEXT_STAGE}, due_at = case when :stage = 'embedded' then now() else due_at end"
+_ADVANCE = LEASED.give_back(
+    # A document that waited for its turn to be embedded is due anew, or a load that goes well would count as overdue.
+    """stage = :stage, crash_count = 0, last_error = null, waits = 0,
+       enqueued_at = case when :stage <> 'chunked' then now() end,
+       due_at = case when :stage = 'embedded' then now() else due_at end""",  # the pump chooses what is embedded next
+    returning="document_id",
 )
-_CUT = ACTIVE.leased.give_back(
-    f"""{_NEXT_STAGE},
-        chunk_count = coalesce(cast(cast(:chunks as jsonb) ->> cast(id as text) as integer), chunk_count)"""
+_PUT_BACK = LEASED.give_back(
+    f"stage = coalesce(:stage, stage), {UNCOUNTED}, enqueued_at = null", returning="document_id"
 )
-_BACK_TO_STAGE = ACTIVE.leased.give_back(f"stage = :stage, {UNCOUNTED}, enqueued_at = null")
-_FINISH = ACTIVE.leased.give_back(
-    """indexed_version = desired_version, indexed_hash = desired_hash, indexed_pipeline = pipeline_version,
-       generation = generation + 1, stage = 'done', state = 'done', last_indexed = now(), crash_count = 0,
-       attempts = 0, enqueued_at = null, last_error = null, served_level = null, served_acl = null,
-       chunk_count = (select chunks from jsonb_to_recordset(cast(:rows as jsonb)) as r(document_id uuid, chunks integer)
-                      where r.document_id = document.id)""",
-    condition="(indexed_version is null or indexed_version < desired_version)",
-)
+_WAITS = f"""{UNCOUNTED}, due_at = now() + make_interval(secs => :delay), enqueued_at = null, turn = null,
+    last_error = :reason"""  # the pump gives a turn when it is due
+_POSTPONE = LEASED.give_back(f"waits = waits + 1, {_WAITS}")
+_FAIL = LEASED.give_back(f"attempts = attempts + 1, {_WAITS}, dead = :dead", returning="document_id")
+_DONE = text("""
+    delete from index_work where index_id = :index and document_id = any(:ids) and lease_token = :token
+    returning document_id""")
+_COUNT_CHUNKS = text("""
+    update document set chunk_count = cast(cast(:chunks as jsonb) ->> cast(id as text) as integer)
+    where id = any(:ids)""")
+_SEARCHABLE = text("""
+    update document set indexed_version = desired_version, indexed_hash = desired_hash,
+           indexed_pipeline = pipeline_version, generation = generation + 1, stage = 'done', state = 'done',
+           last_indexed = now(), served_level = null, served_acl = null, chunk_count = r.chunks
+    from jsonb_to_recordset(cast(:rows as jsonb)) as r(document_id uuid, chunks integer)
+    where document.id = r.document_id""")
 # If the index is the one that is read by now, the number of chunks no longer holds.
 _FILLED = text("""
     update document d
@@ -260,22 +308,25 @@ def advance(
 
     `chunks` has the number of chunks of documents that are found by their words from now on.
     """
-    values = claimed.parameters(ids, stage=stage)
     if chunks:
-        values["chunks"] = json.dumps({str(i): n for i, n in chunks.items()})
+        values = {"ids": sorted(chunks), "chunks": json.dumps({str(i): n for i, n in chunks.items()})}
+        connection.execute(_COUNT_CHUNKS, values)
         invalidate_answers(connection, claimed.tenant_id)
-    return claimed.items(list(connection.execute(_CUT if chunks else _ADVANCE, values).scalars()))
+    values = claimed.parameters(ids, stage=stage)
+    return claimed.items(list(connection.execute(_ADVANCE, values).scalars()))
 
 
 def put_back(
     connection: Connection, claimed: Claim, ids: Sequence[UUID], stage: Stage | None = None
 ) -> list[Item]:
-    """End the lease without counting an error, at the same stage or an earlier one; the pump chooses them again."""
+    """End the lease without counting an error, at the same stage or an earlier one; the pump chooses them again.
+
+    Work for an index beside the one that is read has one stage only, and stays in it.
+    """
     if not ids:  # the triggers of the table take their time for nothing, too
         return []
-    earlier = stage is not None and claimed.index is None
-    statement = _BACK_TO_STAGE if earlier else rows_of(claimed.index).put_back
-    return claimed.items(list(connection.execute(statement, claimed.parameters(ids, stage=stage)).scalars()))
+    stage = stage if claimed.index == ACTIVE else None
+    return claimed.items(list(connection.execute(_PUT_BACK, claimed.parameters(ids, stage=stage)).scalars()))
 
 
 def postpone(
@@ -283,37 +334,36 @@ def postpone(
 ) -> None:
     """End the lease and retry after `delay` seconds, since a service is not available; no attempt is counted."""
     if ids:
-        connection.execute(
-            rows_of(claimed.index).postpone, claimed.parameters(ids, delay=delay, reason=reason)
-        )
+        connection.execute(_POSTPONE, claimed.parameters(ids, delay=delay, reason=reason))
 
 
 def finish(connection: Connection, claimed: Claim, results: Sequence[IndexedDocument]) -> int:
-    """Mark documents as searchable in their version, and settle them in their runs; returns how many.
+    """End the work on documents whose lease is valid; returns on how many. The caller has recorded them in the index.
 
-    Documents whose lease is lost, or that are searchable in this version already, are left as they are. The caller has
-    recorded the results in the index, which for an index beside the one that is read ends the lease.
+    In the index that is read they are searchable in their version from now on, and settled in their runs.
     """
-    ids = [result.document_id for result in results]
-    if claimed.index is not None:
+    values = claimed.parameters([result.document_id for result in results])
+    done = set(connection.execute(_DONE, values).scalars())
+    ids = sorted(done)
+    if claimed.index != ACTIVE:
         resolve_letters(connection, ids, "indexed", index=claimed.index)
         if connection.execute(_FILLED, {"ids": ids, "index": claimed.index}).rowcount:
             invalidate_answers(connection, claimed.tenant_id)
         return len(ids)
     names = ("document_id", "version", "chunks", "written", "unchanged")
-    rows = {r.document_id: {name: getattr(r, name) for name in names} for r in results}
-    values = claimed.parameters(ids, rows=json.dumps(list(rows.values()), default=str))
-    done = list(connection.execute(_FINISH, values).scalars())
+    rows = [{name: getattr(r, name) for name in names} for r in results if r.document_id in done]
+    values = {"rows": json.dumps(rows, default=str)}
+    connection.execute(_SEARCHABLE, values)
     statement = text("""
         update run_item i set outcome = 'done', chunks = r.chunks, chunks_written = r.written, chunks_kept = r.unchanged
         from jsonb_to_recordset(cast(:rows as jsonb)) as r(
             document_id uuid, version integer, chunks integer, written integer, unchanged integer)
         where i.document_id = r.document_id and i.version = r.version and i.outcome is null""")
-    connection.execute(statement, {"rows": json.dumps([rows[i] for i in done], default=str)})
-    connection.execute(text("delete from chunk_stage where document_id = any(:ids)"), {"ids": done})
-    search_indexes.enqueue_lacking(connection, done)  # before the letters: the lock order of filling an index
-    resolve_letters(connection, done, "indexed")
-    return len(done)
+    connection.execute(statement, values)
+    connection.execute(text("delete from chunk_stage where document_id = any(:ids)"), {"ids": ids})
+    enqueue_lacking(connection, ids)
+    resolve_letters(connection, ids, "indexed")
+    return len(ids)
 
 
 def fail(
@@ -327,25 +377,51 @@ def fail(
 ) -> None:
     """Count an error of these documents: retry after `delay` seconds, or give them up as dead letters.
 
-    An index beside the one that is read then lacks them; every other index keeps the version it has.
+    The index then lacks them, or keeps the version it has; every other index is left as it is.
     """
-    if claimed.index is not None:
+    if dead:
         lock_documents(connection, ids)
-    versions = json.dumps({str(i): claimed.documents[i].version for i in ids})
-    values = claimed.parameters(ids, delay=delay, reason=str(error), dead=dead, versions=versions)
-    failed = list(connection.execute(rows_of(claimed.index).fail, values).scalars())
+    values = claimed.parameters(ids, delay=delay, reason=str(error), dead=dead)
+    failed = list(connection.execute(_FAIL, values).scalars())
     if dead and failed:
         write_letters(connection, failed, code=error.code, reason=str(error), index=claimed.index)
 
 
+_WRITE_LETTERS = text("""
+    with failed as (
+        select w.tenant_id, d.source_id, w.document_id, w.version,
+               case when w.beside is null then w.stage else 'fill' end as stage, w.attempts, w.crash_count, w.beside
+        from index_work w join document d on d.id = w.document_id
+        where w.index_id = :index and w.document_id = any(:ids)),
+    replaced as (
+        update dead_letter l set resolved_at = now(), resolution = 'replaced' from failed f
+        where l.document_id = f.document_id and l.resolved_at is null and l.version < f.version
+          and l.index_id is not distinct from f.beside)
+    insert into dead_letter (tenant_id, source_id, document_id, version, stage, attempts, crash_count, index_id, code,
+                             reason)
+    select f.*, :code, :reason from failed f
+    where not exists (select from dead_letter l
+                      where l.document_id = f.document_id and l.resolved_at is null and l.version = f.version
+                        and l.index_id is not distinct from f.beside)""")
+
+_DIES = text(f"""
+    update document set state = 'dead' from index_work w
+    where document.id = any(:ids) and w.document_id = document.id and w.index_id = {ACTIVE} and {_CURRENT}
+    returning document.id""")
+"""A worker of before may have admitted another version, which is on its way, or deleted the document."""
+
+
 def write_letters(
-    connection: Connection, ids: Sequence[UUID], *, code: str, reason: str, index: int | None = None
+    connection: Connection, ids: Sequence[UUID], *, code: str, reason: str, index: int = ACTIVE
 ) -> None:
-    """Write dead letters for documents that were given up; settle them in their runs, and resolve older letters."""
+    """Write dead letters for documents, which are locked, that were given up, and resolve older letters.
+
+    In the index that is read they are dead from now on, and settled in their runs.
+    """
     values = {"ids": list(ids), "code": code, "reason": reason, "index": index}
-    connection.execute(rows_of(index).write_letters, values)
-    if index is None:
-        runs.settle_items(connection, ids, "dead")
+    connection.execute(_WRITE_LETTERS, values)
+    if index == ACTIVE:
+        runs.settle_items(connection, connection.execute(_DIES, values).scalars().all(), "dead")
 
 
 def resolve_letters(

@@ -147,8 +147,8 @@ def _fill(site: Site, state: dict[str, Any], waiting: int) -> int:
         time.sleep(0.5)
     with site.connect() as connection:
         rows = connection.execute(
-            "select tenant_id, case stage when 'fetched' then 'larder.chunk' else 'larder.embed' end, id, desired_version"
-            " from document where state = 'pending' and stage in ('fetched', 'chunked') order by due_at desc limit %s",
+            "select tenant_id, case stage when 'fetched' then 'larder.chunk' else 'larder.embed' end, document_id, version"
+            " from index_work where not dead and stage in ('fetched', 'chunked') order by due_at desc limit %s",
             (waiting,),
         ).fetchall()
     documents = [[task, str(document), version] for _, task, document, version in rows]

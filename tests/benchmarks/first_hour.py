@@ -36,7 +36,7 @@ NEW_AFTER = 2
 """Edits, before a new source is added."""
 WORDS = """
     select count(*) > 0 and not exists (select from sync_run where state = 'discovering')
-           and count(*) filter (where state = 'pending' and stage = 'fetched') = 0 from document"""
+           and not exists (select from index_work where stage = 'fetched' and not dead) from document"""
 LOADED = "select count(*) > 0 and count(*) filter (where state = 'pending') = 0 from document"
 HELD = "select array_agg(external_id) from document where indexed_version is not null and starts_with(external_id, 'docs/')"
 VERSION = "select coalesce(max(indexed_version), 0) from document where external_id = %s"

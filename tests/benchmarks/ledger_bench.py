@@ -35,15 +35,17 @@ ROWS = """
     select open_search_index('hashing', 'a', 3, 'structure', 'p');
     select begin_search_index('hashing', 'b', 3, 'structure', 'p', '');
     insert into document (id, tenant_id, source_id, project_id, external_id, source_type, kind, title, metadata,
-                          desired_hash, pipeline_version, state, stage, due_at, indexed_version, last_indexed,
-                          chunk_count, turn)
+                          desired_hash, pipeline_version, state, due_at, indexed_version, last_indexed, chunk_count)
         select gen_random_uuid(), s.tenant_id, s.id, s.project_id, 'page ' || n, 'text', 'reference', 'A title ' || n,
                '{"a": "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"}', md5(n::text), 'p',
                case when %(done)s then 'done' else 'pending' end,
-               case when %(done)s then 'done' when n %% 2 = 0 then 'chunked' else 'fetched' end,
-               now() - interval '1 hour' - n * interval '1 millisecond', case when %(done)s then 1 end,
-               case when %(done)s then now() end, case when %(done)s then 5 else 0 end, n / 8 * 8
+               timestamptz '9999-01-01 00:00+00', case when %(done)s then 1 end,
+               case when %(done)s then now() end, case when %(done)s then 5 else 0 end
         from source s, generate_series(1, %(each)s) n;
+    insert into index_work (tenant_id, document_id, source_id, version, stage, due_at, turn)
+        select tenant_id, id, source_id, 1, case when n %% 2 = 0 then 'chunked' else 'fetched' end,
+               now() - interval '1 hour' - n * interval '1 millisecond', n / 8 * 8
+        from (select *, row_number() over (partition by source_id) as n from document where state = 'pending') d;
     insert into run_item (run_id, tenant_id, document_id, version, outcome)
         select r.id, d.tenant_id, d.id, 1, case when %(done)s then 'done' end
         from document d join sync_run r on r.source_id = d.source_id;
@@ -80,7 +82,7 @@ LOOKED: dict[str, Callable[[Connection], object]] = {
     "pump": _limited(None),
     "pump, embedder held": _limited(0),
     "settled runs": runs.list_settled,
-    "what an index lacks": lambda c: due_work.choose_fills(c, 2, Limits()),
+    "what an index lacks": lambda c: due_work.choose_fills(c, Limits()),
     "words to count?": upkeep.tenants_to_count,
     "indexes to build?": _build,
     "status: sources": overview.sources,

@@ -179,14 +179,14 @@ def work(job: Job) -> None:
     """Until nothing waits to be embedded."""
     step, tenant = job.step(), UUID(job.tenant)
     due = """
-        select id, desired_version from document
-        where state = 'pending' and stage = 'chunked' and due_at <= now()
+        select document_id, version from index_work
+        where not dead and stage = 'chunked' and due_at <= now()
           and (lease_until is null or lease_until < now()) order by random() limit 10"""
     while True:
         with step.database.tenant(tenant) as connection:
             items = [Item(*row) for row in connection.exec_driver_sql(due)]
             left = connection.exec_driver_sql(
-                "select count(*) from document where stage = 'chunked'"
+                "select count(*) from index_work where stage = 'chunked'"
             ).scalar_one()
         if not left:
             return
@@ -230,7 +230,7 @@ class Bench:
 
     def left(self, job: Job) -> int:
         with self.database.tenant(UUID(job.tenant)) as connection:
-            waiting = f"select count(*) from document where stage = '{Stage.CHUNKED}'"
+            waiting = f"select count(*) from index_work where stage = '{Stage.CHUNKED}'"
             return int(connection.exec_driver_sql(waiting).scalar_one())
 
 

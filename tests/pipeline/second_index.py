@@ -38,7 +38,7 @@ class SecondIndex:
         index = index or self.index
         plain: dict[str, Any] = {
             "index": lambda _connection: index,
-            "beside": index.id,
+            "target": index.id,
             "model": index.model,
             "strategy": index.strategy,
             "embedder": lambda: HashingEmbedder(index.dimensions),
@@ -55,15 +55,14 @@ class SecondIndex:
 
     def finish(self, connection: Connection, claim: work.Claim, filled: Sequence[IndexedDocument]) -> None:
         """Note that documents are in the index now; the caller holds their rows."""
-        assert claim.index is not None
         search_indexes.record_indexed(connection, claim.tenant_id, claim.index, filled)
         work.finish(connection, claim, filled)
 
     def due(self, index: SearchIndex | None = None) -> list[due_work.Batch]:
         """What a look of the pump would send."""
         with self.notes.database.control() as connection:
-            of_connection(connection).indexed.set(enqueued_at=None)
-            return due_work.choose_fills(connection, (index or self.index).id, LIMITS)
+            of_connection(connection).work_items.set({"lease_token": None}, enqueued_at=None)
+            return due_fills(connection, index or self.index)
 
     def fill(self, index: SearchIndex | None = None, **changes: Any) -> list[Item]:
         """Fill all that is due; returns what is to be looked at once more."""
@@ -76,7 +75,7 @@ class SecondIndex:
         """Have three workers killed by a document, the last a moment ago."""
         key = {"index_id": self.index.id, "document_id": self.notes.id(external_id)}
         lease = {"lease_token": uuid4(), "lease_until": ago(seconds=1)}
-        self.notes.indexed.set(key, crash_count=3, **lease)
+        self.notes.work_items.set(key, crash_count=3, enqueued_at=ago(seconds=2), **lease)
 
     def progress(self, index: SearchIndex | None = None) -> search_indexes.Progress:
         with self.notes.database.control() as connection:
@@ -97,6 +96,12 @@ class SecondIndex:
             if texts := [row["content"] for row in rows if row["document_id"] == key]:
                 found[name] = texts
         return found
+
+
+def due_fills(connection: Connection, index: SearchIndex, limits: Limits = LIMITS) -> list[due_work.Batch]:
+    """Messages for an index in a tick of the pump."""
+    assert due_work.pump_once(connection, limits)
+    return [batch for batch in due_work.choose_fills(connection, limits) if batch.index == index.id]
 
 
 class Counting(HashingEmbedder):

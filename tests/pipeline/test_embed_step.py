@@ -170,7 +170,7 @@ class TestSharedTexts:
         left: list[bool] = []
 
         def look() -> None:
-            same = "select bool_and(c.until >= d.lease_until) as same from embedding_claim c, document d"
+            same = "select bool_and(c.until >= w.lease_until) as same from embedding_claim c, index_work w"
             left.append(bool(notes.sql(same)[0]["same"]))
 
         notes.embedder = Picky(meanwhile=look)

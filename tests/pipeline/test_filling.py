@@ -19,10 +19,10 @@ from pipeline.errors import DocumentDamaged, EmbedderRefused, EmbedderUnavailabl
 from pipeline.ingest import work_in_progress
 from pipeline.ingest.steps import Decision
 from pipeline.ingest.text_embedding import EmbeddingTerms
-from pipeline.ledger import Lease, dead, due_work, embedding_use, upkeep
+from pipeline.ledger import Lease, Stage, dead, due_work, embedding_use, search_indexes, upkeep, work
 from pipeline.ledger.search_indexes import WantedIndex, begin_index, drop_index
-from tests.ledger import ago
-from tests.pipeline.second_index import LIMITS, OTHER, Counting, SecondIndex, first
+from tests.ledger import ago, ahead
+from tests.pipeline.second_index import LIMITS, OTHER, Counting, SecondIndex, due_fills, first
 from tests.pipeline.source_ledger import SourceLedger, document, paragraphs
 from tests.pipeline.test_embed_step import CallBudget
 
@@ -30,13 +30,13 @@ from tests.pipeline.test_embed_step import CallBudget
 def test_what_was_sent_is_not_sent_again_until_its_message_counts_as_lost(second_index: SecondIndex) -> None:
     def sent(resend: float = LIMITS.resend) -> list[set[UUID]]:
         with second_index.notes.database.control() as connection:
-            due = due_work.choose_fills(connection, second_index.index.id, replace(LIMITS, resend=resend))
+            due = due_fills(connection, second_index.index, replace(LIMITS, resend_fills=resend))
         return [{item.document_id for item in one.items} for one in due]
 
     both = {second_index.notes.id("a"), second_index.notes.id("b")}
     assert sent() == [both]
     assert sent() == []
-    second_index.notes.indexed.set(enqueued_at=ago(seconds=10))
+    second_index.notes.work_items.set(enqueued_at=ago(seconds=10))
     assert sent(resend=60) == []
     assert sent(resend=5) == [both]
 
@@ -49,15 +49,15 @@ def test_a_killed_worker_costs_a_lease_and_nothing_else(second_index: SecondInde
     with pytest.raises(SystemExit):
         second_index.fill(embedder=lambda: Killed(OTHER))
     assert second_index.due() == [], "it is leased"
-    second_index.notes.indexed.set(lease_until=ago(seconds=1))
+    second_index.notes.work_items.set(lease_until=ago(seconds=1))
     due = second_index.due()
     assert sorted(len(one.items) for one in due) == [1, 1], "those that crashed travel alone"
     second_index.fill()
     assert second_index.progress().missing == 0
-    assert set(second_index.notes.indexed.values("crash_count")) == {0}
+    assert second_index.notes.work_items() == []
 
 
-@pytest.mark.parametrize("moment", ["version", "enqueued_at"])
+@pytest.mark.parametrize("moment", ["before delete", "before update of enqueued_at"])
 def test_a_database_short_of_memory_costs_a_wait_and_no_crash(
     second_index: SecondIndex,
     omniscient: psycopg.Connection[Any],
@@ -70,19 +70,19 @@ def test_a_database_short_of_memory_costs_a_wait_and_no_crash(
     omniscient.execute(f"""
         create sequence tries; grant usage on sequence tries to public;
         create function short_of_memory() returns trigger language plpgsql as $$ begin
-            if nextval('tries') < 4 then raise exception 'out of memory' using errcode = '53200'; end if;
-            return new; end $$;
-        create trigger short_of_memory before update of {moment} on index_document for each row
-            when (new.lease_token is null) execute function short_of_memory()""")
+            if (tg_op = 'DELETE' or new.lease_token is null) and nextval('tries') < 4 then
+                raise exception 'out of memory' using errcode = '53200'; end if;
+            return coalesce(new, old); end $$;
+        create trigger short_of_memory {moment} on index_work for each row execute function short_of_memory()""")
     for one in due:
         slow: dict[str, Any] = {
             "embedder": lambda: HashingEmbedder(OTHER, batch_size=1),
             "slice_seconds": -1.0,
         }
-        second_index.filler(**(slow if moment == "enqueued_at" else {})).fill(one.tenant_id, one.items)
-    rows = second_index.notes.indexed.values("lease_token", "crash_count", index_id=second_index.index.id)
+        second_index.filler(**({} if moment == "before delete" else slow)).fill(one.tenant_id, one.items)
+    rows = second_index.notes.work_items.values("lease_token", "crash_count")
     assert rows == [(None, 0)] * 2
-    second_index.notes.indexed.set(due_at=ago())
+    second_index.notes.work_items.set(due_at=ago())
     second_index.fill()
     assert second_index.progress().missing == 0
 
@@ -138,15 +138,15 @@ def test_a_failure_that_may_pass_is_tried_again_and_then_given_up_on(alone: Sour
     second_index = SecondIndex(alone, strategy="fixed")
     for attempts, letters in ((1, 0), (2, 1)):
         second_index.fill(chunker_of=lambda _name, _type: Failing())
-        tried = alone.indexed.one(index_id=second_index.index.id)["attempts"]
+        tried = alone.work_items.one()["attempts"]
         assert (tried, len(alone.dead_letters())) == (attempts, letters)
-        alone.indexed.set(due_at=ago())
+        alone.work_items.set(due_at=ago())
     assert second_index.due() == []
 
 
 def test_a_late_message_about_one_that_was_given_up_on_fills_nothing(second_index: SecondIndex) -> None:
     (due,) = second_index.due()
-    second_index.notes.indexed.set(second_index.index.id, dead_version=1)
+    second_index.notes.work_items.set(second_index.index.id, dead=True)
     assert second_index.filler().fill(due.tenant_id, due.items).requeued == []
     assert second_index.contents() == {}
 
@@ -157,6 +157,8 @@ def test_filling_the_index_that_is_read_ends_the_answers_that_were_kept(second_i
 
     second_index.fill()
     second_index.notes.indexed.set(second_index.index.id, version=0)
+    with second_index.notes.database.control() as connection:
+        search_indexes.restart_check(connection, second_index.index.id)
     second_index.switch()
     before = stamps()
     second_index.fill()
@@ -178,7 +180,7 @@ def test_filling_the_index_that_is_read_tells_how_many_chunks_there_are_now(alon
 def test_a_newer_version_of_one_that_was_given_up_on_is_tried_again(second_index: SecondIndex) -> None:
     notes = second_index.notes
     second_index.due()
-    notes.indexed.set(second_index.index.id, dead_version=1)
+    notes.work_items.set(second_index.index.id, dead=True)
     notes.admit(document("a", "A better text."))
     notes.index()
     second_index.fill()
@@ -201,11 +203,9 @@ def test_trouble_of_the_provider_never_makes_a_dead_letter(
     assert second_index.notes.dead_letters() == []
     assert second_index.progress().last_error is not None
     assert second_index.due() == [], "it waits"
-    assert set(second_index.notes.indexed.values("attempts", "waits", index_id=second_index.index.id)) == {
-        (0, 1)
-    }
+    assert second_index.notes.work_items.values("attempts", "waits") == [(0, 1)] * 2
     assert second_index.notes.holds() == [], "it holds up no other index"
-    second_index.notes.indexed.set(due_at=ago())
+    second_index.notes.work_items.set(due_at=ago())
     second_index.fill()
     assert (second_index.progress().missing, second_index.progress().last_error) == (0, None)
 
@@ -238,7 +238,7 @@ def test_a_text_that_another_worker_is_embedding_is_waited_for(second_index: Sec
     assert second_index.progress().missing == 1
     with second_index.notes.database.tenant(second_index.notes.tenant) as connection:
         embedding_use.release_texts(connection, other)
-    second_index.notes.indexed.set(due_at=ago())
+    second_index.notes.work_items.set(due_at=ago())
     second_index.fill(terms=paid, embedder=lambda: counting)
     assert second_index.progress().missing == 0
     assert len(counting.seen) == len(set(counting.seen)) == len(texts)
@@ -269,14 +269,39 @@ def test_vectors_come_from_an_index_of_the_same_model_if_the_cache_was_trimmed(a
     assert second_index.progress(same).missing == 0
 
 
+def test_one_whose_vectors_were_trimmed_before_it_was_written_is_filled_later(
+    second_index: SecondIndex,
+) -> None:
+    (due,) = second_index.due()
+    claim = second_index.claim([item.document_id for item in due.items])
+    with second_index.notes.database.tenant(second_index.notes.tenant) as connection:
+        assert len(work.put_back(connection, claim, claim.ids, Stage.CHUNKED)) == 2
+    second_index.fill()
+    assert second_index.progress().missing == 0
+
+
+def test_an_index_whose_provider_refuses_everything_holds_up_no_other(
+    second_index: SecondIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(due_work, "FILLS_IN_FLIGHT", 2)
+    notes = second_index.notes
+    assert second_index.due()
+    notes.work_items.set(due_at=ahead(hours=1), waits=1, enqueued_at=None, turn=None)
+    second_index.switch()
+    with notes.database.control() as connection:
+        wanted = WantedIndex(provider="hashing", model="hashing-8", dimensions=8)
+        new = begin_index(connection, wanted, chunker="structure")
+    assert second_index.due(new)
+
+
 def test_tenants_take_turns(second_index: SecondIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     other = SourceLedger(second_index.notes.database, uuid4(), uuid4())
     for notes, most in ((second_index.notes, 12), (other, 3)):
         notes.admit(*(document(f"d{n}") for n in range(most)))
         notes.index()
-    second_index.notes.indexed.set(due_at=ago(hours=1))
-    monkeypatch.setattr(due_work, "FILLS_IN_FLIGHT", 8)
+    second_index.notes.work_items.set(due_at=ago(hours=1))
+    monkeypatch.setattr(due_work, "FILLS_IN_FLIGHT", due_work.BLOCK + 3)
     assert {one.tenant_id: len(one.items) for one in second_index.due()} == {
-        second_index.notes.tenant: 5,
+        second_index.notes.tenant: due_work.BLOCK,
         other.tenant: 3,
     }

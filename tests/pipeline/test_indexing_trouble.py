@@ -320,7 +320,7 @@ class TestAHinderedDatabase:
             create function short_of_memory() returns trigger language plpgsql as $$ begin
                 if nextval('tries') < 4 then raise exception 'out of memory' using errcode = '53200'; end if;
                 return new; end $$;
-            create trigger short_of_memory before update on document for each row
+            create trigger short_of_memory before update on index_work for each row
                 when (old.lease_token is not null and new.lease_token is null) execute function short_of_memory()""")
         assert alone.indexer().embed(alone.tenant, alone.items()).ready == []
         row = alone.row("a")

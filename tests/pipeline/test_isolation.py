@@ -48,6 +48,7 @@ UNIQUE_WITHOUT_TENANT = {
     "walk_piece_pkey": "begins with the run's number",
     "document_body_pkey": "begins with the document's id",
     "chunk_stage_pkey": "begins with the document's id",
+    "index_work_pkey": "begins with the document's id",
     "chunk_pkey": "an index of all tenants, then the document's id",
 }
 """Unique keys that do not begin with tenant_id: a row of another tenant can never collide with one of these."""
@@ -209,7 +210,7 @@ def visible(database: Database, tenant: UUID | None, table: str) -> set[UUID]:
 VIEWS = (("searchable_document", "document", "id"), ("searchable_chunk", "chunk", "document_id"))
 AUDIT = ("audit", "audit_head")
 """Only functions of the owner write these."""
-FIGURES = ("document_count", "run_count")
+FIGURES = ("document_count", "index_work_count", "run_count")
 """Tenants only add to these."""
 CALLED = """
     select p.proname, array(select format_type(t, null) from unnest(p.proargtypes) t) from pg_proc p

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.database import migrations
 from pipeline.database.engine import Database
-from pipeline.errors import ConfigurationError
+from pipeline.errors import ConfigurationError, DocumentRejected
 from pipeline.ledger import Item, Limits, Stage, audit, due_work, work
 from tests.conftest import Addresses, with_database
 from workers.local import embedded
@@ -191,21 +191,20 @@ def test_work_on_another_index_goes_on_beside_a_worker_of_before(
         connection.execute(claim, (token,))
         assert migrations.upgrade(empty) == migrations.NEWEST
         rows = connection.execute("""
-            select external_id, x.attempts, x.waits, x.lease_token from index_document x join document d on d.id = document_id
+            select external_id, w.attempts, w.waits, w.dead from index_work w join document d on d.id = document_id
             order by 1""").fetchall()
-        assert rows == [("dead", 7, 0, None), ("held", 0, 0, token), ("waits", 0, 0, None)]
+        assert rows == [("dead", 7, 0, True), ("held", 0, 0, False), ("waits", 0, 0, False)]
         name = "empty_for_migrations"
         database = Database(
             with_database(servers.database_url, name), with_database(servers.control_url, name)
         )
         with database.control() as one:
-            (batch,) = due_work.choose_fills(one, 2, Limits())
+            (batch,) = (b for b in due_work.choose_fills(one, Limits()) if b.index == 2)
         items = [Item(row[0], 1) for row in connection.execute("select id from document").fetchall()]
         with database.tenant(tenant) as one:
             claimed = work.claim(one, tenant, Stage.FETCHED, items, lease=60, index=2)
-        assert claimed.ids == [item.document_id for item in batch.items], (
-            "neither the dead one nor the old worker's"
-        )
+        assert claimed.ids == sorted(item.document_id for item in batch.items)
+        assert len(claimed.ids) == 2, "not the dead one; the old worker's is filled twice with the same"
         given_back = connection.execute(
             """update index_document set lease_token = null, lease_until = null, enqueued_at = null, due_at = now(),
                crash_count = greatest(crash_count - 1, 0), attempts = attempts + 1 where lease_token = %s""",
@@ -213,7 +212,7 @@ def test_work_on_another_index_goes_on_beside_a_worker_of_before(
         )
         assert given_back.rowcount == 1
         with database.control() as one:
-            assert [len(again.items) for again in due_work.choose_fills(one, 2, Limits())] == [1]
+            assert due_work.choose_fills(one, Limits()) == []
         database.close()
 
 
@@ -261,9 +260,150 @@ def test_what_waits_is_sent_by_turns_after_an_upgrade_beside_a_worker_of_before(
                 due_at = now() + interval '1 hour' where lease_token is not null"""
         assert connection.execute(postpone).rowcount == 1
         assert sent() == []
-        connection.execute("update document set due_at = now() where due_at > now()")
+        connection.execute("update index_work set due_at = now() where due_at > now()")
         assert sent() == [("fetched", 2)], "each once"
         database.close()
+
+
+ADMITTED_BEFORE = """
+    insert into document as d (id, tenant_id, source_id, project_id, external_id, source_type, kind, title, desired_hash,
+        pipeline_version, lane, turn)
+        select %(id)s, tenant_id, id, project_id, %(id)s, 'text', 'reference', 't', 'h', 'p', 0, 0 from source
+    on conflict (id) do update set desired_version = d.desired_version + 1, state = 'pending', stage = 'fetched',
+        lane = 0, turn = 0, due_at = now(), enqueued_at = null, lease_token = null, lease_until = null"""
+"""How a worker before revision 047 admits a document or a newer version of one."""
+CLAIMED_BEFORE = """
+    update document set lease_token = %(token)s, lease_until = now() + interval '1 min', enqueued_at = now(),
+        crash_count = crash_count + 1
+    where id = %(id)s and state = 'pending' and due_at <= now() and (lease_until is null or lease_until < now())"""
+FINISHED_BEFORE = """
+    update document set indexed_version = desired_version, stage = 'done', state = 'done', lease_token = null,
+        lease_until = null, enqueued_at = null where lease_token = %(token)s"""
+REMOVED_BEFORE = """
+    update document set deleted = true, hidden = true, state = 'done', stage = 'done', lease_token = null,
+        lease_until = null where id = %(id)s"""
+
+
+class TestWorkersBeforeTheTableOfWork:
+    """They keep their work in the columns of `document`, and know nothing of the table (revision 047)."""
+
+    @pytest.fixture
+    def old(
+        self, empty: str, superuser: Callable[[str], psycopg.Connection[Any]]
+    ) -> Iterator[psycopg.Connection[Any]]:
+        migrations.upgrade(empty, to="046")
+        with superuser("empty_for_migrations") as connection:
+            connection.execute("""
+                insert into tenant (id, name) values ('00000000-0000-0000-0000-000000000001', 'a');
+                insert into source (id, tenant_id, project_id, name, kind)
+                    select gen_random_uuid(), id, id, 'docs', 'text' from tenant""")
+            yield connection
+
+    @pytest.fixture
+    def database(self, servers: embedded.Servers) -> Iterator[Database]:
+        name = "empty_for_migrations"
+        database = Database(
+            with_database(servers.database_url, name), with_database(servers.control_url, name)
+        )
+        yield database
+        database.close()
+
+    def sent(self, database: Database) -> list[Item]:
+        with database.control() as one:
+            pumped = due_work.pump_once(one, Limits())
+        assert pumped is not None
+        return [item for batch in pumped.batches for item in batch.items]
+
+    def claim(self, database: Database, items: Sequence[Item]) -> work.Claim:
+        with database.tenant(UUID(int=1)) as one:
+            return work.claim(one, UUID(int=1), Stage.FETCHED, items, lease=60)
+
+    def test_what_one_works_on_stays_its_own_and_what_it_leaves_is_taken_over(
+        self, old: psycopg.Connection[Any], empty: str, database: Database
+    ) -> None:
+        finished, left = (
+            {"id": UUID(int=2), "token": UUID(int=22)},
+            {"id": UUID(int=3), "token": UUID(int=33)},
+        )
+        for one in (finished, left):
+            old.execute(ADMITTED_BEFORE, one)
+            assert old.execute(CLAIMED_BEFORE, one).rowcount == 1
+        migrations.upgrade(empty)
+        assert self.sent(database) == []
+        assert old.execute(FINISHED_BEFORE, finished).rowcount == 1
+        old.execute("update document set lease_until = now() - interval '1 s' where lease_token is not null")
+        assert self.sent(database) == [Item(left["id"], 1)]
+        assert old.execute(CLAIMED_BEFORE, left).rowcount == 0, "nobody takes it twice"
+        assert old.execute(FINISHED_BEFORE, left).rowcount == 0, "it is no longer its own"
+        assert self.claim(database, [Item(left["id"], 1), Item(finished["id"], 1)]).ids == [left["id"]]
+
+    def test_what_one_admits_anew_is_worked_on_in_the_new_version_only(
+        self, old: psycopg.Connection[Any], empty: str, database: Database
+    ) -> None:
+        migrations.upgrade(empty)
+        one = {"id": UUID(int=2), "token": UUID(int=22)}
+        old.execute(ADMITTED_BEFORE, one)
+        (item,) = self.sent(database)
+        claim = self.claim(database, [item])
+        old.execute(ADMITTED_BEFORE, one)
+        with database.tenant(UUID(int=1)) as connection:
+            assert work.still_ours(connection, claim) == [], "the text has changed"
+        assert self.sent(database) == [Item(one["id"], 2)]
+        assert self.claim(database, [item]).ids == []
+        assert self.claim(database, [Item(one["id"], 2)]).ids == [one["id"]]
+
+    def test_what_one_admits_anew_is_not_given_up_with_the_version_before(
+        self, old: psycopg.Connection[Any], empty: str, database: Database
+    ) -> None:
+        migrations.upgrade(empty)
+        one = {"id": UUID(int=2), "token": UUID(int=22)}
+        old.execute(ADMITTED_BEFORE, one)
+        claim = self.claim(database, self.sent(database))
+        old.execute(ADMITTED_BEFORE, one)
+        with database.tenant(UUID(int=1)) as connection:
+            work.fail(connection, claim, claim.ids, DocumentRejected("no"), delay=0, dead=True)
+        assert old.execute("select state from document").fetchone() == ("pending",)
+        assert self.sent(database) == [Item(one["id"], 2)]
+
+    def test_what_one_makes_due_for_another_provider_is_left_alone(
+        self, old: psycopg.Connection[Any], empty: str, database: Database
+    ) -> None:
+        one = {"id": UUID(int=2), "token": UUID(int=22)}
+        old.execute(ADMITTED_BEFORE, one)
+        old.execute("update document set waits = 3")
+        migrations.upgrade(empty)
+        claim = self.claim(database, self.sent(database))
+        assert next(iter(claim.documents.values())).waits == 3
+        old.execute("""
+            update document set due_at = now()
+            where state = 'pending' and waits > 0 and due_at > now() and lease_token is null""")
+        assert self.sent(database) == []
+        with database.tenant(UUID(int=1)) as connection:
+            assert work.still_ours(connection, claim) == claim.ids
+
+    def test_what_one_removes_is_forgotten_by_whoever_claims_it(
+        self, old: psycopg.Connection[Any], empty: str, database: Database
+    ) -> None:
+        migrations.upgrade(empty)
+        one = {"id": UUID(int=2)}
+        old.execute(ADMITTED_BEFORE, one)
+        items = self.sent(database)
+        old.execute(REMOVED_BEFORE, one)
+        assert self.claim(database, items).ids == []
+        assert old.execute("select count(*) from index_work").fetchone() == (0,)
+
+    def test_one_goes_on_after_the_way_back(
+        self, old: psycopg.Connection[Any], empty: str, database: Database
+    ) -> None:
+        migrations.upgrade(empty)
+        one = {"id": UUID(int=2), "token": UUID(int=22)}
+        old.execute(ADMITTED_BEFORE, one)
+        claim = self.claim(database, self.sent(database))
+        with database.tenant(UUID(int=1)) as connection:
+            work.advance(connection, claim, claim.ids, Stage.CHUNKED)
+        migrations.downgrade(empty, to="046")
+        assert old.execute("select stage, state from document").fetchall() == [("chunked", "pending")]
+        assert old.execute(CLAIMED_BEFORE, one).rowcount == 1
 
 
 def test_a_database_of_a_newer_larder_is_left_alone(

@@ -15,7 +15,7 @@ from pipeline.documents import Page
 from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.ingest import work_in_progress
-from pipeline.ledger import search_indexes
+from pipeline.ledger import Stage, search_indexes
 from pipeline.ledger.search_indexes import drop_index
 from pipeline.search.chunk_store import active_index
 from tests.ledger import ago
@@ -261,7 +261,7 @@ def test_an_index_that_is_being_built_is_written_later(second_index: SecondIndex
     assert build is not None
     with second_index.notes.database.control() as connection:
         search_indexes.finish_build(connection, build)
-    second_index.notes.indexed.set(due_at=ago())
+    second_index.notes.work_items.set(due_at=ago())
     second_index.fill()
     assert second_index.progress().missing == 0
 
@@ -295,3 +295,16 @@ def test_an_index_that_is_dropped_meanwhile_takes_all_that_was_noted_with_it(
         assert second_index.filler().fill(one.tenant_id, one.items).requeued == []
     assert len(second_index.notes.indexed(index_id=second_index.index.id)) == 0
     assert second_index.notes.dead_letters() == []
+
+
+def test_what_a_switch_takes_from_a_worker_counts_as_no_crash(alone: SourceLedger) -> None:
+    alone.admit(document("a"))
+    alone.index()
+    second_index = SecondIndex(alone, strategy="fixed")
+    second_index.fill()
+    alone.admit(document("a", "Other words."))
+    alone.indexer().chunk(alone.tenant, alone.items())
+    alone.set("a", crash_count=2)
+    assert alone.claim("a", stage=Stage.CHUNKED).ids
+    second_index.switch()
+    assert alone.claim("a").ids, "or nobody would ever claim it, nor give it up"

@@ -13,8 +13,8 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.ledger import Item, Stage
-from pipeline.ledger.due_work import Lane, even_batches
+from pipeline.ledger import Item, Lane, Stage
+from pipeline.ledger.due_work import even_batches
 from workers.processes.run import embedders
 from workers.queue import dispatch
 from workers.queue.app import configure

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from pipeline.errors import StoreHindered
-from pipeline.ledger import due_work
+from pipeline.ledger import Lane
 from tests.workers.indexed import Build, index, write_pages
 from workers.app import reindex
 from workers.app.ingestion import pump, sync
@@ -21,7 +21,7 @@ from workers.queue import dispatch
 from workers.queue.app import app
 from workers.runtime import Runtime
 
-CUTS = broker_of.lists_of("ingest")[broker_of.PRIORITIES.index(due_work.Lane.FEW)]
+CUTS = broker_of.lists_of("ingest")[broker_of.PRIORITIES.index(Lane.FEW)]
 """Where the message waits by which a few documents are cut."""
 
 
@@ -50,7 +50,7 @@ def sent(build: Build, tmp_path: Path, broker: redis.Redis) -> Runtime:
 
 
 def later(omniscient: psycopg.Connection[Any], seconds: float) -> None:
-    for table in ("document", "sync_run"):
+    for table in ("index_work", "sync_run"):
         omniscient.execute(f"update {table} set enqueued_at = enqueued_at - make_interval(secs => {seconds})")
 
 
@@ -81,7 +81,9 @@ def test_trouble_with_another_index_keeps_no_document_waiting(
     assert run is not None
     assert sync.sync(runtime, one.tenant_id, one.id, run)
     broker.delete("ingest")
-    omniscient.execute("revoke update on index_document from larder_control")
+    omniscient.execute(
+        "revoke update (walk_tenant, walk_document, walked_at) on search_index from larder_control"
+    )
     with pytest.raises(StoreHindered):
         pump.pump_once(runtime)
     assert broker.llen(CUTS) == 1, "it is noted as under way, and nobody was told"
@@ -96,9 +98,7 @@ def test_a_walk_whose_message_was_lost_goes_on(
     broker.delete("ingest")
     later(omniscient, pump.LOST_SECONDS)
     pump.pump_once(runtime)
-    (message,) = broker.lrange(
-        broker_of.lists_of("ingest")[broker_of.PRIORITIES.index(due_work.Lane.BULK)], 0, -1
-    )
+    (message,) = broker.lrange(broker_of.lists_of("ingest")[broker_of.PRIORITIES.index(Lane.BULK)], 0, -1)
     assert b'"larder.sync"' in message
 
 
@@ -121,5 +121,5 @@ def test_what_waits_behind_slow_work_is_not_sent_twice(
 @pytest.mark.parametrize("task", dispatch.LISTS)
 def test_messages_are_looked_for_where_they_wait(build: Build, broker: redis.Redis, task: str) -> None:
     build()
-    dispatch.send(task, priority=due_work.Lane.FILL if task == "larder.fill" else None)
+    dispatch.send(task, priority=Lane.FILL if task == "larder.fill" else None)
     assert broker.exists(*dispatch.LISTS[task]) == 1

@@ -48,13 +48,13 @@ def runtime(build: Build, tmp_path: Path) -> Runtime:
 def fill(runtime: Runtime) -> None:
     """What the pump and the embed worker do, until nothing is due in any index."""
     with runtime.database.control() as connection:
-        of_connection(connection).indexed.set(enqueued_at=None)
+        of_connection(connection).work_items.set({"lease_token": None}, enqueued_at=None)
         found = indexes(connection)
-    for one in found:
-        with runtime.database.control() as connection:
-            due = due_work.choose_fills(connection, one.id, steps.limits(runtime.rag))
-        for part in due:
-            assert steps.indexer(runtime, part.tenant_id, one).fill(part.tenant_id, part.items).requeued == []
+    with runtime.database.control() as connection:
+        due = due_work.choose_fills(connection, steps.limits(runtime.rag))
+    for part in due:
+        (one,) = (index for index in found if index.id == part.index)
+        assert steps.indexer(runtime, part.tenant_id, one).fill(part.tenant_id, part.items).requeued == []
 
 
 def find(runtime: Runtime, question: str) -> tuple[str, list[str]]:
@@ -277,7 +277,7 @@ def test_clear_waits_for_whoever_fills_and_leaves_nothing_behind(
     reindex.begin(runtime)
     with runtime.database.control() as connection:
         new = indexes(connection)[-1]
-        (due,) = due_work.choose_fills(connection, new.id, steps.limits(runtime.rag))
+        (due,) = due_work.choose_fills(connection, steps.limits(runtime.rag))
     clearer = threading.Thread(target=operations.clear, args=(runtime, due.tenant_id, "docs"))
     with runtime.database.tenant(due.tenant_id) as connection:
         claim = work.claim(connection, due.tenant_id, Stage.FETCHED, due.items, lease=60, index=new.id)

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from pipeline.database.engine import Database
 from pipeline.ingest.steps import Step
-from pipeline.ledger import Stage, jobs, runs, work
-from pipeline.ledger.due_work import Batch, Lane, even_batches
+from pipeline.ledger import ACTIVE, Lane, Stage, jobs, runs, work
+from pipeline.ledger.due_work import Batch, even_batches
 from workers.monitoring import metrics
 from workers.queue import broker
 from workers.queue.celeryconfig import ROUTES
@@ -81,7 +81,7 @@ def wake_pump(*, seldom: bool = False) -> None:
 def send_batch(database: Database, batch: Batch) -> None:
     """Ask for the next step of these documents; what the broker does not take is sent by the pump later."""
     items = [item.to_json() for item in batch.items]
-    if batch.index is None:
+    if batch.index == ACTIVE:
         sent = send(TASK_OF[batch.stage], str(batch.tenant_id), items, priority=batch.lane)
     else:
         sent = send("larder.fill", str(batch.tenant_id), batch.index, items, priority=batch.lane)

@@ -32,7 +32,7 @@ class Took:
 @contextmanager
 def measured(backend: int) -> Iterator[Took]:
     """What this process and the connection of the server's process `backend` do meanwhile."""
-    took, pids = Took(), (os.getpid(), backend)
+    took, pids = Took(), {os.getpid(), backend}
     before, begun = sum(map(ran, pids)), time.perf_counter()
     yield took
     took.seconds = time.perf_counter() - begun

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -41,11 +42,16 @@ insert into sync_run (tenant_id, source_id, trigger, state) select tenant_id, id
 _MORE = (
     """
     insert into document (id, tenant_id, source_id, project_id, external_id, source_type, kind, title, metadata,
-                          desired_hash, pipeline_version, state, stage, due_at, chunk_count, turn)
+                          desired_hash, pipeline_version, due_at, chunk_count)
         select gen_random_uuid(), s.tenant_id, s.id, s.project_id, 'page ' || n, 'text', 'reference', 'A title ' || n,
-               jsonb_build_object('source_path', 'docs/' || n || '.md'), md5(n::text), 'p', 'pending',
-               case when n %% 2 = 0 then 'chunked' else 'fetched' end, now() - interval '1 hour' - n * interval '1 ms', 1, n / 8 * 8
+               jsonb_build_object('source_path', 'docs/' || n || '.md'), md5(n::text), 'p',
+               timestamptz '9999-01-01 00:00+00', 1
         from source s, generate_series(cast(%(first)s as int), cast(%(last)s as int)) n where s.name <> 'notes'""",
+    """
+    insert into index_work (tenant_id, document_id, source_id, version, stage, due_at, turn)
+        select tenant_id, id, source_id, 1, case when n %% 2 = 0 then 'chunked' else 'fetched' end,
+               now() - interval '1 hour' - n * interval '1 ms', n / 8 * 8
+        from (select *, cast(split_part(external_id, ' ', 2) as int) as n from document where number > %(before)s) d""",
     """
     insert into run_item (run_id, tenant_id, document_id, version)
         select r.id, d.tenant_id, d.id, 1 from document d join sync_run r on r.source_id = d.source_id
@@ -65,10 +71,14 @@ _SPLIT = (
         select id, id, id, 'only', 'text' from tenant where name like 'many %%'""",
     """
     insert into document (id, tenant_id, source_id, project_id, external_id, source_type, kind, title, desired_hash,
-                          pipeline_version, state, stage, due_at, turn)
+                          pipeline_version, due_at)
         select gen_random_uuid(), tenant_id, id, project_id, 'page ' || n, 'text', 'reference', 'A title', 'h', 'p',
-               'pending', 'fetched', now() - interval '1 day', 0
+               timestamptz '9999-01-01 00:00+00'
         from source, generate_series(1, 4) n where name = 'only'""",
+    """
+    insert into index_work (tenant_id, document_id, source_id, version, due_at, turn)
+        select d.tenant_id, d.id, s.id, 1, now() - interval '1 day', 0
+        from source s join document d on d.source_id = s.id where s.name = 'only'""",
 )
 
 
@@ -139,11 +149,12 @@ class Backlog:
             return each(backend, LOOKS, lambda: LOOKED["pump"](connection))
 
     def status(self) -> list[Took]:
-        """The whole of `larder status --json`, its looks at the broker too."""
+        """The whole of `larder status --json`, its looks at the broker too; `cpu` is that of this process alone.
+
+        It takes several connections, and closes those that it opened.
+        """
         status(self.parts)
-        with self.parts.database.control() as connection:
-            backend = connection.execute(text("select pg_backend_pid()")).scalar_one()
-        return each(backend, LOOKS, lambda: status(self.parts))
+        return each(os.getpid(), LOOKS, lambda: status(self.parts))
 
     def messages(self) -> int:
         """How many messages the ticks send until no more are under way than may be; nothing is kept."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import Connection, text
 
 from pipeline.documents import Listing
+from pipeline.errors import DocumentDamaged
 from pipeline.ingest import work_in_progress
 from pipeline.ledger import (
     Item,
@@ -16,11 +17,10 @@ from pipeline.ledger import (
     dead,
     documents,
     runs,
-    search_indexes,
     sources,
     work,
 )
-from pipeline.ledger.search_indexes import IndexedDocument
+from pipeline.ledger.search_indexes import IndexedDocument, drop_index
 from tests.ledger import ago
 from tests.pipeline.ledger.conftest import Others
 from tests.pipeline.second_index import SecondIndex
@@ -56,7 +56,7 @@ def written_last_first(
 ) -> None:
     """Update what is noted of three documents for an index, so that they lie in another order than that of their ids."""
     for one in (ids[2], ids[0], ids[1]):
-        alone.indexed.set({"index_id": second_index.index.id, "document_id": one}, **change)
+        alone.work_items.set({"index_id": second_index.index.id, "document_id": one}, **change)
 
 
 @pytest.mark.parametrize("how", ["removed", "cleared"])
@@ -80,7 +80,7 @@ def test_removing_documents_beside_a_worker_that_fills_them_is_no_deadlock(
                 documents.clear(connection, alone.source)
 
     with alone.database.tenant(alone.tenant) as connection:
-        held = text(f"select from index_document {OF_INDEX} for update")
+        held = text(f"select from index_work {OF_INDEX} for update")
         connection.execute(held, {"i": second_index.index.id, "id": ids[1]})
         filled = others.begin(fill)
         removed = others.begin(remove, waiting=2)
@@ -93,11 +93,11 @@ def test_replaying_what_was_given_up_on_for_an_index_beside_a_worker_is_no_deadl
     alone: SourceLedger, others: Others
 ) -> None:
     second_index, ids = shelved(alone)
-    written_last_first(alone, second_index, ids, dead_version=1)
+    written_last_first(alone, second_index, ids, dead=True)
 
     def index_anew() -> None:
         with alone.database.tenant(alone.tenant) as connection:
-            search_indexes.enqueue_lacking(connection, ids)
+            work.enqueue_lacking(connection, ids)
 
     def replay() -> list[UUID]:
         with alone.database.tenant(alone.tenant) as connection:
@@ -106,12 +106,96 @@ def test_replaying_what_was_given_up_on_for_an_index_beside_a_worker_is_no_deadl
 
     alone.documents.set(indexed_version=2)
     with alone.database.tenant(alone.tenant) as connection:
-        held = text(f"select from index_document {OF_INDEX} for update")
+        held = text(f"select from index_work {OF_INDEX} for update")
         connection.execute(held, {"i": second_index.index.id, "id": ids[1]})
         indexed = others.begin(index_anew)
         replayed = others.begin(replay, waiting=2)
     indexed.result(30)
-    assert replayed.result(30) == ids
+    assert replayed.result(30) == [], "they wait in a newer version"
+
+
+def test_giving_back_some_and_giving_up_on_others_beside_a_page_is_no_deadlock(
+    alone: SourceLedger, others: Others
+) -> None:
+    alone.admit(document("a"), document("b"))
+    alone.set("b", attempts=1)
+    claim, run = alone.claim("a", "b"), alone.open_run()
+
+    def fault() -> None:
+        alone.indexer()._fault(claim, claim.ids, DocumentDamaged("not now"))
+
+    def store() -> None:
+        alone.admit(document("a", "Other words."), document("b", "Other words."), run=run)
+
+    a = alone.id("a")
+    others.gate(
+        f"before update on index_work for each row when (new.document_id = '{a}' and new.attempts = 1)"
+    )
+    given_back = others.begin(fault)
+    stored = others.begin(store, waiting=2)
+    others.open()
+    given_back.result(30)
+    stored.result(30)
+    assert alone.documents.values("state", "desired_version") == [("pending", 2)] * 2
+
+
+def test_moving_documents_beside_a_worker_that_renews_its_lease_is_no_deadlock(
+    alone: SourceLedger, others: Others
+) -> None:
+    second_index, ids = shelved(alone)
+    claim = second_index.claim(ids)
+    written_last_first(alone, second_index, ids, attempts=0)
+    new = uuid4()
+    with alone.database.tenant(alone.tenant) as connection:
+        sources.register(connection, [alone.registration("others", id=new)])
+
+    def renew() -> None:
+        with alone.database.tenant(alone.tenant) as connection:
+            work.renew(connection, claim, lease=60)
+
+    def move() -> tuple[int, int]:
+        with alone.database.tenant(alone.tenant) as connection:
+            as_they_lie(connection)
+            return documents.move(connection, alone.source, new)
+
+    with alone.database.tenant(alone.tenant) as connection:
+        held = text(f"select from index_work {OF_INDEX} for update")
+        connection.execute(held, {"i": second_index.index.id, "id": ids[1]})
+        renewed = others.begin(renew)
+        moved = others.begin(move, waiting=2)
+    renewed.result(30)
+    assert moved.result(30) == (3, 0)
+    assert set(alone.work_items.values("source_id")) == {new}
+
+
+def test_dropping_an_index_beside_a_worker_that_fills_it_is_no_deadlock(
+    alone: SourceLedger, others: Others
+) -> None:
+    alone.admit(document("a"))
+    alone.index()
+    second_index = SecondIndex(alone)
+    (due,) = second_index.due()
+
+    def drop() -> None:
+        with alone.database.control() as connection:
+            drop_index(connection, second_index.index)
+
+    others.gate("before insert on index_document for each row")
+    filled = others.begin(lambda: second_index.filler().fill(due.tenant_id, due.items))
+    dropped = others.begin(drop, waiting=2)
+    others.open()
+    assert filled.result(30).indexed == 1
+    dropped.result(30)
+    assert alone.work_items() == []
+
+
+def test_the_pump_waits_for_nobody_who_clears(alone: SourceLedger, others: Others) -> None:
+    alone.admit(document("a"), document("b"))
+    alone.index()
+    second_index = SecondIndex(alone)
+    with alone.database.tenant(alone.tenant) as connection:
+        documents.clear(connection, None)
+        assert others.begin(second_index.due).result(30) == []
 
 
 def test_taking_back_that_messages_were_sent_beside_a_worker_is_no_deadlock(
@@ -296,7 +380,6 @@ def test_a_letter_about_a_fill_is_settled_by_two_without_a_deadlock(
     alone.admit(document("a", "New words."))
     claim = second_index.claim([alone.id("a")])
     others.gate("before update on dead_letter for each row")
-    indexed = others.begin(alone.index)
 
     def fill() -> None:
         with alone.database.tenant(alone.tenant) as connection:
@@ -305,7 +388,8 @@ def test_a_letter_about_a_fill_is_settled_by_two_without_a_deadlock(
                 connection, claim, [IndexedDocument(document_id=claim.ids[0], version=1, chunks=0)]
             )
 
-    filled = others.begin(fill, waiting=2)
+    filled = others.begin(fill)
+    indexed = others.begin(alone.index, waiting=2)
     others.open()
     filled.result(30)
     indexed.result(30)

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from pipeline.database.engine import Database
 from pipeline.documents import Page
-from pipeline.ledger import Item, Limits, Stage, due_work, work
+from pipeline.ledger import Item, Lane, Limits, Stage, due_work, work
 from tests.ledger import ago, ahead, of_connection
 from tests.pipeline.source_ledger import SourceLedger, document, paragraphs
 
@@ -265,14 +265,14 @@ class TestLanes:
             first, *rest = self.chosen(load)
         else:
             first, *rest = pump_once(load).batches
-        assert (names(load, first), first.lane) == (["edited"], due_work.Lane.CHANGED)
-        assert {batch.lane for batch in rest} == {due_work.Lane.BULK}
+        assert (names(load, first), first.lane) == (["edited"], Lane.CHANGED)
+        assert {batch.lane for batch in rest} == {Lane.BULK}
 
     def test_a_small_new_source_goes_before_a_load(self, load: SourceLedger) -> None:
         small = SourceLedger(load.database, load.tenant, load.project, "small")
         small.admit(document("note"))
         lanes = [(batch.lane, len(batch.items)) for batch in pump_once(load).batches[:2]]
-        assert lanes == [(due_work.Lane.CHANGED, 1), (due_work.Lane.FEW, 1)]
+        assert lanes == [(Lane.CHANGED, 1), (Lane.FEW, 1)]
 
     def test_everything_edited_at_once_is_a_load(self, notes: SourceLedger) -> None:
         many = [f"d{n:03}" for n in range(due_work.SHORT_OF + 1)]
@@ -280,11 +280,11 @@ class TestLanes:
             notes.admit(*(document(name, body) for name in many))
             if body.startswith("Old"):
                 notes.index()
-        assert {batch.lane for batch in pump_once(notes).batches} == {due_work.Lane.BULK}
+        assert {batch.lane for batch in pump_once(notes).batches} == {Lane.BULK}
 
     def test_few_messages_wait_and_each_is_short(self, load: SourceLedger) -> None:
         load.indexer().chunk(load.tenant, load.items())
-        found = [batch for batch in self.chosen(load) if batch.lane is due_work.Lane.BULK]
+        found = [batch for batch in self.chosen(load) if batch.lane is Lane.BULK]
         assert [len(batch.items) for batch in found] == [2] * due_work.AHEAD, "of two chunks each"
         assert self.chosen(load, {6: due_work.AHEAD}) == []
         assert len(self.chosen(load, {6: due_work.AHEAD - 1})) == 1

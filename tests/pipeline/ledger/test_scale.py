@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, Engine, event, text
 
 from pipeline.database.engine import Database
 from pipeline.documents import Page
 from pipeline.errors import DocumentRejected
-from pipeline.ledger import Limits, admission, due_work, overview, runs, search_indexes, upkeep, work
+from pipeline.ledger import (
+    Item,
+    Limits,
+    Stage,
+    admission,
+    due_work,
+    overview,
+    runs,
+    search_indexes,
+    upkeep,
+    work,
+)
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import indexes
 from tests.ledger import Ledger, ago, of_connection
@@ -21,7 +34,7 @@ from tests.pipeline.second_index import LIMITS, SecondIndex
 from tests.pipeline.source_ledger import SourceLedger, document, problem
 
 MANY = 3000
-WIDE = ("document", "run_item", "index_document")
+WIDE = ("document", "run_item", "index_document", "index_work")
 """Tables with a row per document."""
 
 
@@ -40,15 +53,18 @@ def crowded(notes: SourceLedger, omniscient: psycopg.Connection[Any]) -> SourceL
     omniscient.execute(
         """
         insert into document (id, tenant_id, source_id, project_id, external_id, source_type, kind, title, metadata,
-                              desired_hash, pipeline_version, state, stage, indexed_version, chunk_count, turn)
+                              desired_hash, pipeline_version, state, indexed_version, chunk_count, due_at)
             select gen_random_uuid(), tenant_id, id, project_id, 'page ' || n, 'text', 'reference', 'A title',
                    jsonb_build_object('words', repeat('b', 300)), 'h', 'p',
                    case when n %% 2 = 0 then 'pending' else 'done' end,
-                   case when n %% 4 = 0 then 'chunked' when n %% 2 = 0 then 'fetched' else 'done' end,
-                   case when n %% 2 = 1 then 1 end, 2, n / 8 * 8
+                   case when n %% 2 = 1 then 1 end, 2, timestamptz '9999-01-01 00:00+00'
             from source, generate_series(1, %s) n""",
         (MANY,),
     )
+    omniscient.execute("""
+        insert into index_work (tenant_id, document_id, source_id, version, stage, turn)
+            select tenant_id, id, source_id, 1, case when number % 4 = 0 then 'chunked' else 'fetched' end, number / 8 * 8
+            from document where state = 'pending'""")
     omniscient.execute(
         "insert into run_item (run_id, tenant_id, document_id, version) select %s, tenant_id, id, 1 from document"
         " on conflict do nothing",
@@ -76,7 +92,7 @@ LOOKS: dict[str, Callable[[Connection], object]] = {
         c, Limits(in_flight=20), due_work.EmbedRoom()
     ),
     "runs that are settled": runs.list_settled,
-    "what an index lacks": lambda c: due_work.choose_fills(c, 2, LIMITS),
+    "what an index lacks": lambda c: due_work.choose_fills(c, LIMITS),
     "tenants whose words are to be counted": upkeep.tenants_to_count,
     "indexes to be built": build_due,
     "sources on the screen": overview.sources,
@@ -89,23 +105,53 @@ LOOKS: dict[str, Callable[[Connection], object]] = {
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_a_look_reads_no_table_of_documents_whole(crowded: SourceLedger, look: str) -> None:
+    with crowded.database.control() as connection:
+        due_work.choose_fills(connection, LIMITS)  # all were compared
+    assert_few_are_read(crowded.database.control, crowded.database.controller, LOOKS[look])
+
+
+@pytest.mark.parametrize("look", ["work on the screen", "what waits for the embedder"])
+def test_what_waits_for_other_indexes_is_not_read_for_the_screen(
+    crowded: SourceLedger, omniscient: psycopg.Connection[Any], look: str
+) -> None:
+    omniscient.execute("update index_work set stage = 'chunked'")
+    omniscient.execute("""
+        insert into index_work (tenant_id, document_id, index_id, source_id, version, lane, turn, due_at, last_error, waits)
+            select tenant_id, id, 2, source_id, 1, 9, 0, now() - interval '1 day', 'held', 1
+            from document where state = 'done'""")
+    omniscient.execute("vacuum analyze index_work")
+    assert_few_are_read(crowded.database.control, crowded.database.controller, LOOKS[look])
+
+
+def test_a_message_that_comes_twice_costs_no_look_at_all_work(crowded: SourceLedger) -> None:
+    item, database = Item(uuid4(), 1), crowded.database
+    assert_few_are_read(
+        partial(database.tenant, crowded.tenant),
+        database.app,
+        lambda c: work.claim(c, crowded.tenant, Stage.FETCHED, [item], lease=60),
+    )
+
+
+def assert_few_are_read(
+    connect: Callable[[], AbstractContextManager[Connection]],
+    engine: Engine,
+    look: Callable[[Connection], object],
+) -> None:
     asked: list[tuple[str, Any]] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, values: Any, *_: Any) -> None:
         asked.append((statement, values))
 
-    engine = crowded.database.controller
-    with crowded.database.control() as connection:
-        due_work.choose_fills(connection, 2, LIMITS)  # all were compared
-    event.listen(engine, "before_cursor_execute", note)
-    try:
-        with crowded.database.control() as connection:
-            LOOKS[look](connection)
-    finally:
-        event.remove(engine, "before_cursor_execute", note)
+    with connect() as connection:
+        connection.execute(text("select"))  # a transaction begins with its first statement
+        event.listen(engine, "before_cursor_execute", note)
+        try:
+            look(connection)
+        finally:
+            event.remove(engine, "before_cursor_execute", note)
     assert asked
     for statement, values in asked:
-        with crowded.database.control() as connection:
+        with connect() as connection:
             explained = f"explain (analyze, format json) {statement}"
             ((plans,),) = connection.exec_driver_sql(explained, values or None)
             connection.rollback()
@@ -128,10 +174,10 @@ def test_what_follows_a_first_page_is_planned_by_what_came(
 ) -> None:
     omniscient.execute("alter table document set (autovacuum_enabled = off)")
     notes.admit(*(document(f"page {n}", "The text.") for n in range(600)), run=notes.open_run())
-    held = text(f"explain {work.ACTIVE.lock}")
+    held = text("explain select from document where id = any(:ids) order by id for no key update")
 
     def plan() -> str:
-        values = {"ids": [notes.id(f"page {n}") for n in range(32)], "token": uuid4()}
+        values = {"ids": [notes.id(f"page {n}") for n in range(32)]}
         with notes.database.tenant(notes.tenant) as connection:
             return "\n".join(connection.execute(held, values).scalars())
 
@@ -141,24 +187,30 @@ def test_what_follows_a_first_page_is_planned_by_what_came(
     assert "document_pkey" in plan()
 
 
-def true_figures(sql: psycopg.Connection[Any]) -> tuple[list[Any], list[Any]]:
+def true_figures(sql: psycopg.Connection[Any]) -> tuple[list[Any], ...]:
     documents = sql.execute("""
         select source_id, state, stage, hidden, count(*), sum(chunk_count) from document where not deleted
         group by 1, 2, 3, 4 order by 1, 2, 3, 4""")
     items = sql.execute(
         "select run_id, outcome, count(*), sum(chunks) from run_item group by 1, 2 order by 1, 2"
     )
-    return documents.fetchall(), items.fetchall()
+    work = sql.execute(
+        "select index_id, stage, count(*) from index_work where not dead group by 1, 2 order by 1, 2"
+    )
+    return documents.fetchall(), items.fetchall(), work.fetchall()
 
 
-def kept_figures(sql: psycopg.Connection[Any]) -> tuple[list[Any], list[Any]]:
+def kept_figures(sql: psycopg.Connection[Any]) -> tuple[list[Any], ...]:
     documents = sql.execute("""
         select source_id, state, stage, hidden, sum(documents), sum(chunks) from document_count
         group by 1, 2, 3, 4 having sum(documents) <> 0 order by 1, 2, 3, 4""")
     items = sql.execute("""
         select run_id, outcome, sum(items), sum(chunks) from run_count
         group by 1, 2 having sum(items) <> 0 order by 1, 2""")
-    return documents.fetchall(), items.fetchall()
+    work = sql.execute("""
+        select index_id, stage, sum(items) from index_work_count
+        group by 1, 2 having sum(items) <> 0 order by 1, 2""")
+    return documents.fetchall(), items.fetchall(), work.fetchall()
 
 
 def test_figures_are_those_of_the_rows_whatever_happens_to_them(
@@ -209,7 +261,7 @@ def test_what_nobody_noted_is_found_when_all_are_checked(notes: SourceLedger, le
     second_index = SecondIndex(notes)
     second_index.fill()
     second_index.due()
-    ledger.indexed.set(second_index.index.id, version=0, wanted=0)
+    ledger.indexed.set(second_index.index.id, version=0)
     assert second_index.due() == []
     with notes.database.control() as connection:
         search_indexes.restart_check(connection, second_index.index.id)
@@ -222,7 +274,7 @@ def test_documents_are_noted_for_a_new_index_some_at_a_time(
     notes.admit(*(document(name, f"The text of {name}.") for name in "abcde"))
     notes.index()
     second_index = SecondIndex(notes)
-    monkeypatch.setattr(search_indexes, "_ENQUEUE", text(str(search_indexes._ENQUEUE).replace("5000", "2")))
+    monkeypatch.setattr(work, "_ENQUEUE_SLICE", text(str(work._ENQUEUE_SLICE).replace("5000", "2")))
     found: list[int] = []
     for _ in range(4):
         due = second_index.due()

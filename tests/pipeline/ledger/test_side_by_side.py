@@ -32,7 +32,7 @@ from pipeline.search.chunk_store import active_index
 from tests.ledger import ago
 from tests.pipeline.ledger.conftest import Others
 from tests.pipeline.picky import through
-from tests.pipeline.second_index import LIMITS, SecondIndex, first
+from tests.pipeline.second_index import SecondIndex, due_fills, first
 from tests.pipeline.source_ledger import LEASE, SourceLedger, document, paragraphs
 from tests.pipeline.walked import fake_source, go_on
 
@@ -45,7 +45,7 @@ def clear(notes: SourceLedger) -> None:
 @pytest.mark.parametrize(
     ("step", "moment"),
     [
-        ("chunk", "before update on document for each row when (new.stage = 'chunked')"),
+        ("chunk", "before update on index_work for each row when (new.stage = 'chunked')"),
         ("upsert", "before insert on index_document for each row"),
     ],
 )
@@ -147,7 +147,7 @@ def through_all(notes: SourceLedger) -> None:
 def look(second_index: SecondIndex) -> list[due_work.Batch]:
     """What the pump does for the second index."""
     with second_index.notes.database.control() as connection:
-        return due_work.choose_fills(connection, second_index.index.id, LIMITS)
+        return due_fills(connection, second_index.index)
 
 
 def test_a_letter_about_a_fill_waits_for_nobody_who_writes_the_document(
@@ -159,11 +159,12 @@ def test_a_letter_about_a_fill_waits_for_nobody_who_writes_the_document(
     others.gate("before insert on chunk for each row")
     indexed = others.begin(lambda: through_all(notes))
     looked = others.begin(lambda: look(second_index), waiting=2)
+    assert looked.done()
     others.open()
-    looked.result(30)
     indexed.result(30)
     assert [(r["state"], r["waits"], r["attempts"]) for r in notes.documents()] == [("done", 0, 0)] * 2
-    assert [letter["stage"] for letter in notes.dead()] == ["fill"]
+    assert notes.dead() == [], "a newer version is to be filled by now"
+    assert notes.work_items.values("version", "crash_count") == [(2, 0)] * 2
 
 
 def test_the_pump_waits_for_no_fill_that_somebody_notes_while_it_holds_another(
@@ -171,11 +172,11 @@ def test_the_pump_waits_for_no_fill_that_somebody_notes_while_it_holds_another(
 ) -> None:
     notes = second_index.notes
     assert second_index.due()
-    notes.indexed.set(enqueued_at=None)
+    notes.work_items.set(enqueued_at=None)
     ids = sorted([notes.id("a"), notes.id("b")])
-    notes.indexed.set({"document_id": ids[1]}, due_at=ago(minutes=1))
-    moment = f"when (new.document_id = '{ids[0]}' and new.wanted > old.wanted)"
-    others.gate(f"before update on index_document for each row {moment}")
+    notes.work_items.set({"document_id": ids[1]}, due_at=ago(minutes=1))
+    moment = f"when (new.document_id = '{ids[0]}' and new.version > old.version)"
+    others.gate(f"before update on index_work for each row {moment}")
     indexed = others.begin(lambda: through_all(notes))
     looked = others.begin(lambda: look(second_index), waiting=2)
     others.open()
@@ -316,7 +317,7 @@ def test_giving_up_on_a_document_beside_its_deletion_is_no_deadlock(
         with alone.database.tenant(alone.tenant) as connection:
             admission.remove(connection, [alone.id("a")])
 
-    others.gate("before update on index_document for each row when (new.dead_version is not null)")
+    others.gate("before update on index_work for each row when (new.dead)")
     given_up = others.begin(lambda: second_index.filler(chunker_of=refusing).fill(due.tenant_id, due.items))
     deleted = others.begin(delete, waiting=2)
     others.open()
@@ -377,15 +378,15 @@ def test_a_job_that_is_put_back_at_this_moment_waits_for_its_time(
     assert pumped.result(30) == set(asked) - free
 
 
-@pytest.mark.parametrize("how", ["postponed", "filled"])
-def test_a_document_that_somebody_fills_at_this_moment_is_not_sent_to_be_filled(
-    second_index: SecondIndex, others: Others, how: str
+def test_nobody_takes_what_the_pump_is_sending_at_this_moment(
+    second_index: SecondIndex, others: Others
 ) -> None:
+    """Noted as sent after it was put back, it would wait until the message counts as lost."""
     notes, ids = second_index.notes, {second_index.notes.id(name) for name in "ab"}
     assert second_index.due()
-    notes.indexed.set(enqueued_at=None)
+    notes.work_items.set(enqueued_at=None)
     others.gate(
-        """before update of enqueued_at on index_document for each row
+        """before update of enqueued_at on index_work for each row
            when (new.enqueued_at is not null and new.lease_token is null)"""
     )
     looked = others.begin(lambda: look(second_index))
@@ -394,14 +395,9 @@ def test_a_document_that_somebody_fills_at_this_moment_is_not_sent_to_be_filled(
         claim = work.claim(
             connection, notes.tenant, Stage.FETCHED, items, lease=LEASE, index=second_index.index.id
         )
-        if how == "postponed":
-            work.postpone(connection, claim, claim.ids, reason="late", delay=60)
-        else:
-            there = [IndexedDocument(document_id=i, version=1, chunks=0) for i in claim.ids]
-            second_index.finish(connection, claim, there)
     others.open()
-    assert claim.ids
-    assert {i.document_id for due in looked.result(30) for i in due.items} == ids - set(claim.ids)
+    assert claim.ids == []
+    assert {i.document_id for due in looked.result(30) for i in due.items} == ids
 
 
 # Configured anew while a page comes in ------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 from pipeline.chunking.strategies import Chunker
 from pipeline.documents import Chunk, Document, Page
 from pipeline.errors import DocumentRejected, EmbedderUnavailable, LarderError
-from pipeline.ledger import Item, Stage, admission, runs, sources, work
+from pipeline.ledger import Item, Stage, admission, documents, runs, sources, work
 from pipeline.ledger.search_indexes import IndexedDocument
 from tests.ledger import ago
 from tests.pipeline.source_ledger import LEASE, SourceLedger, document, paragraphs
@@ -214,9 +214,9 @@ class TestMovingOn:
     def test_a_version_that_is_searchable_already_is_not_finished_again(self, notes: SourceLedger) -> None:
         notes.admit(document("a"))
         claimed = notes.claim("a")
-        notes.set("a", indexed_version=1)
+        assert finish(notes, claimed) == 1
         assert finish(notes, claimed) == 0
-        assert notes.row("a")["generation"] == 0
+        assert notes.row("a")["generation"] == 1
 
 
 class TestLateFinishers:
@@ -375,6 +375,16 @@ def storm(notes: SourceLedger) -> list[LarderError]:
             break
         notes.index()
     return faults
+
+
+def test_what_no_index_has_is_counted_with_its_error(alone: SourceLedger) -> None:
+    alone.admit(document("a"), document("b"))
+    alone.index(alone.items("a"))
+    alone.set("b", last_error="it is too long", waits=1)
+    with alone.database.tenant(alone.tenant) as connection:
+        assert documents.never_indexed(connection) == (1, "it is too long")
+        assert documents.seconds_put_off(connection) is not None
+        assert documents.restart_pending(connection) == alone.items("b")
 
 
 @pytest.mark.req("002-011")

@@ -148,7 +148,7 @@ def test_a_waiting_document_tells_its_next_try(corpus: Corpus, run: Run) -> None
         (["--query", "otters"], {"deleted": True}, "deleted", "its source no longer has it"),
         (
             ["--query", "otters"],
-            {"indexed_version": None, "stage": "fetched", "chunk_count": 0},
+            {"indexed_version": None, "state": "pending", "stage": "fetched", "chunk_count": 0},
             "not_indexed",
             "stage fetched",
         ),

@@ -13,7 +13,6 @@ from pipeline.documents import Json
 from pipeline.errors import LarderError, StoreError
 from pipeline.ingest.hints import HOOK
 from pipeline.ledger import Stage, due_work, jobs, runs, sources, upkeep
-from pipeline.search.chunk_store import indexes
 from workers.app import stores
 from workers.app.ingestion import steps
 from workers.app.ingestion.sync import Configured, as_indexing_error, open_source, source_of_row, start_run
@@ -38,7 +37,11 @@ def pump_once(runtime: Runtime, sent: float | None = None) -> None:
     for one in due:
         dispatch.send_job(runtime.database, one)
     unheard = broker.without_message(runtime.addresses.broker, dispatch.LISTS)
-    limits = replace(steps.limits(runtime.rag), resend=_resend(runtime, unheard, *dispatch.TASK_OF.values()))
+    limits = replace(
+        steps.limits(runtime.rag),
+        resend=_resend(runtime, unheard, *dispatch.TASK_OF.values()),
+        resend_fills=_resend(runtime, unheard, "larder.fill"),
+    )
     with runtime.database.control() as connection:
         chosen = due_work.pump_once(
             connection,
@@ -54,11 +57,8 @@ def pump_once(runtime: Runtime, sent: float | None = None) -> None:
     _open_due(runtime, sent)
     close_settled(runtime)
     stores.send_mirrors(runtime)
-    with runtime.database.control() as connection:
-        lacking = indexes(connection)
-    if chosen and len(lacking) > 1:
-        for index in lacking:
-            send_fills(runtime, index.id, resend=_resend(runtime, unheard, "larder.fill"))
+    if chosen:
+        send_fills(runtime)
 
 
 def send_embeds(runtime: Runtime) -> None:
@@ -152,10 +152,9 @@ def close_settled(runtime: Runtime) -> set[int]:
     return {int(one["run"]) for one in closed}
 
 
-def send_fills(runtime: Runtime, index: int, *, resend: float | None = None) -> None:
-    """Send messages for what a search index lacks; once more after `resend` seconds, if not after the usual ones."""
+def send_fills(runtime: Runtime) -> None:
+    """Send messages for what search indexes lack."""
     limits, chunks = steps.limits(runtime.rag), steps.weights(runtime.rag)[Stage.CHUNKED]
     with runtime.database.control() as connection:
-        limits = replace(limits, resend=resend or limits.resend)
-        batches = due_work.choose_fills(connection, index, limits, chunks=chunks)
+        batches = due_work.choose_fills(connection, limits, chunks=chunks)
     _send(runtime, batches)

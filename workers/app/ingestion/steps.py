@@ -17,7 +17,7 @@ from pipeline.errors import LarderError, pause_after
 from pipeline.ingest.pipeline_version import PipelineVersion
 from pipeline.ingest.steps import Decision, Indexer
 from pipeline.ingest.sync import Syncer
-from pipeline.ledger import Item, Limits, Stage, admission, jobs, runs
+from pipeline.ledger import ACTIVE, Item, Limits, Stage, admission, jobs, runs
 from pipeline.search.chunk_store import SearchIndex, active_index, open_index
 from workers.monitoring import metrics, tracing
 from workers.queue import dispatch
@@ -46,7 +46,7 @@ def indexer(runtime: Runtime, tenant: UUID, beside: SearchIndex | None = None) -
         embedder=lambda: runtime.embedder_of(index),
         model=index.model,
         index=lambda connection: beside or target_index(runtime, connection),
-        beside=beside.id if beside else None,
+        target=beside.id if beside else ACTIVE,
         words_first=index.provider not in INSTANT,
         strategy=index.strategy,
         decide=partial(decide, q),
