@@ -112,7 +112,7 @@ def test_nested_tags_take_time_by_their_number_and_hide_nothing(name: str, close
         assert "behind" in rendered.text
         assert not rendered.capped
 
-    assert_linear(lambda depth: _nested(name, depth, close=close), 10_000, convert)
+    assert_linear(lambda depth: _nested(name, depth, close=close), 5_000, convert)
 
 
 @pytest.mark.parametrize("depth", [50, 100, 1000])
