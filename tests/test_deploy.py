@@ -22,7 +22,9 @@ from workers.queue.celeryconfig import MIRROR
 from workers.settings.loading import load
 
 ROOT = Path(__file__).resolve().parents[1]
-COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+COMPOSE: dict[str, Any] = yaml.load(
+    (ROOT / "docker-compose.yml").read_text(encoding="utf-8"), yaml.CSafeLoader
+)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = {n: s for n, s in SERVICES.items() if s["image"].startswith("larder:")}
 WORKERS = {n: s for n, s in OURS.items() if n.startswith("worker-")}

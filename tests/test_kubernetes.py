@@ -27,7 +27,7 @@ Manifest = dict[str, Any]
 
 
 def read(name: str) -> list[Manifest]:
-    return list(yaml.safe_load_all((FOLDER / name).read_text(encoding="utf-8")))
+    return list(yaml.load_all((FOLDER / name).read_text(encoding="utf-8"), yaml.CSafeLoader))
 
 
 BASE, SCALING = read("base/kustomization.yaml")[0], read("scaling/kustomization.yaml")[0]

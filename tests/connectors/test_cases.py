@@ -56,7 +56,7 @@ class Case:
 def listed_cases() -> list[Case]:
     cases = []
     for table in sorted(FOLDER.glob("*/cases.yaml")):
-        entries = yaml.safe_load(table.read_text(encoding="utf-8"))
+        entries = yaml.load(table.read_text(encoding="utf-8"), yaml.CSafeLoader)
         cases += [
             Case(folder=table.parent.name, name=name, expected=line or {}) for name, line in entries.items()
         ]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -21,8 +20,6 @@ from tests.contracts.embedders import (
     vectors_of,
 )
 from tests.forked import FORKS
-
-T = TypeVar("T")
 
 TEXTS = (
     "The login page answers with error 500 after the update.",
@@ -233,24 +230,27 @@ def test_a_batch_of_any_size_keeps_its_order(embedder: Embedder) -> None:
         assert int(np.argmax(vectors @ embedder.embed_query(many[n]))) == n
 
 
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[ProcessPoolExecutor]:
+    """Another process, which loads the clients of all embedders once."""
+    with ProcessPoolExecutor(1, mp_context=FORKS) as pool:
+        yield pool
+
+
 def test_another_process_gives_the_same_vectors(
-    setting: Running, embedder: Embedder, texts: list[str], same: float
+    setting: Running, embedder: Embedder, texts: list[str], same: float, elsewhere: ProcessPoolExecutor
 ) -> None:
     """Python's own `hash` differs per process; nothing of it may be in a vector that is stored."""
-    there = in_another_process(vectors_of, setting.options, texts)
+    there = elsewhere.submit(vectors_of, setting.options, texts).result()
     assert far(there, embedder.embed_documents(texts)) <= same
 
 
 def test_an_embedder_that_was_used_can_be_used_after_a_fork(setting: Running) -> None:
     """Parent and child must not talk over one connection."""
-    status, difference = in_another_process(used_before_and_after_a_fork, setting.options)
+    with ProcessPoolExecutor(1, mp_context=FORKS) as pool:
+        status, difference = pool.submit(used_before_and_after_a_fork, setting.options).result()
     assert status == 0
     assert difference < 1e-4
-
-
-def in_another_process(function: Callable[..., T], *given: object) -> T:
-    with ProcessPoolExecutor(1, mp_context=FORKS) as pool:
-        return pool.submit(function, *given).result()
 
 
 def test_what_is_paid_for_is_not_lost_with_a_refused_text(embedder: Embedder, texts: Sequence[str]) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from connectors import SOURCES, open_source
+from connectors.azure_devops import source as azure_devops
+from connectors.files import source as files
 from connectors.files import walk
 from pipeline.documents import Document, Kind, Page, Source, SourceType
 from pipeline.errors import LarderError
@@ -23,8 +25,8 @@ from tests.connectors.folders import file_options
 from tests.connectors.rest.world import github_world, jira_world, tickets_world
 from tests.connectors.worlds import Clock, SourceStore
 
-FILES_A_PAGE, ITEMS_A_PAGE = 100, 50
-"""What sources of files and of services bring at once."""
+AT_ONCE = 20
+"""Documents of a page and rows of a service's answer in these worlds, so that a few items come in several."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +52,14 @@ Made = Callable[[Path, int, ExitStack], World]
 """Makes a world below a folder whose walk has so many pages."""
 
 
-def _some(pages: int, at_once: int) -> int:
+def _some(pages: int) -> int:
     """So many that they come in this number of pages, the last of them a short one."""
-    return (pages - 1) * at_once + 10
+    return (pages - 1) * AT_ONCE + 10
 
 
 def _file_world(root: Path, pages: int, kind: str, suffix: str, content: Callable[[int, str], str]) -> World:
     """A folder with one item per file."""
-    names = [f"area-{n % 7}/item-{n:03d}{suffix}" for n in range(_some(pages, FILES_A_PAGE))]
+    names = [f"area-{n % 7}/item-{n:03d}{suffix}" for n in range(_some(pages))]
     for n, name in enumerate(names):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(content(n, "first"))
@@ -92,7 +94,7 @@ def _file_world(root: Path, pages: int, kind: str, suffix: str, content: Callabl
 
 def _pbi_world(root: Path, pages: int) -> World:
     """Runs with ten PBIs per file."""
-    items = _some(pages, FILES_A_PAGE)
+    items = _some(pages)
 
     def pbi(n: int, word: str) -> dict[str, object]:
         return {"id": f"PBI-{n:03d}", "title": f"Story {n}", "description": f"Text {word} of {n}"}
@@ -152,7 +154,7 @@ def _served(made: Callable[[int], AbstractContextManager[Any]]) -> Made:
     """The world of a service, as its own tests populate it; its server lives as long as the stack."""
 
     def enter(_root: Path, pages: int, stack: ExitStack) -> World:
-        theirs = stack.enter_context(made(_some(pages, ITEMS_A_PAGE)))
+        theirs = stack.enter_context(made(_some(pages)))
         return World(**{f.name: getattr(theirs, f.name) for f in fields(World)})
 
     return enter
@@ -163,27 +165,33 @@ WORLDS: dict[str, Made] = {
     "text": lambda root, pages, _: _file_world(root, pages, "text", ".txt", _text),
     "json": lambda root, pages, _: _file_world(root, pages, "json", ".json", _json),
     "pbi_json": lambda root, pages, _: _pbi_world(root, pages),
-    "confluence, cloud": _served(lambda items: confluence_world("cloud", items=items)),
-    "confluence, server below a path": _served(lambda items: confluence_world("server-context", items=items)),
+    "confluence, cloud": _served(
+        lambda items: confluence_world("cloud", items=items, most_rows=AT_ONCE, page_size=AT_ONCE)
+    ),
+    "confluence, server below a path": _served(
+        lambda items: confluence_world("server-context", items=items, most_rows=AT_ONCE, page_size=AT_ONCE)
+    ),
     "azure_devops, services": _served(lambda items: azure_world(items=items)),
     "azure_devops, server": _served(lambda items: azure_world("DefaultCollection", items=items)),
-    "rest, cursor": _served(lambda items: tickets_world("cursor", items=items)),
-    "rest, page number": _served(lambda items: tickets_world("number", items=items)),
-    "rest, offset": _served(lambda items: tickets_world("offset", items=items)),
-    "rest, header Link": _served(lambda items: tickets_world("link", items=items)),
-    "rest, address in the body": _served(lambda items: tickets_world("url", items=items)),
-    "rest, jira": _served(lambda items: jira_world(cloud=True, items=items)),
-    "rest, jira_datacenter": _served(lambda items: jira_world(cloud=False, items=items)),
-    "rest, github": _served(lambda items: github_world(items=items)),
+    "rest, cursor": _served(lambda items: tickets_world("cursor", items=items, most=AT_ONCE)),
+    "rest, page number": _served(lambda items: tickets_world("number", items=items, most=AT_ONCE)),
+    "rest, offset": _served(lambda items: tickets_world("offset", items=items, most=AT_ONCE)),
+    "rest, header Link": _served(lambda items: tickets_world("link", items=items, most=AT_ONCE)),
+    "rest, address in the body": _served(lambda items: tickets_world("url", items=items, most=AT_ONCE)),
+    "rest, jira": _served(lambda items: jira_world(cloud=True, items=items, most=AT_ONCE)),
+    "rest, jira_datacenter": _served(lambda items: jira_world(cloud=False, items=items, most=AT_ONCE)),
+    "rest, github": _served(lambda items: github_world(items=items, most=AT_ONCE)),
 }
 """The type, and which mode of it."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def settled() -> Iterator[None]:
-    """Files of these worlds were written a moment ago, and count as settled all the same."""
+    """Files of these worlds were written a moment ago, and count as settled all the same; pages are short."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(walk, "ROUGH_SECONDS", 0.0)
+        patch.setattr(files, "PAGE_ENTRIES", AT_ONCE)
+        patch.setattr(azure_devops, "PAGE_ITEMS", AT_ONCE)
         yield
 
 
@@ -256,7 +264,7 @@ def test_pages_are_bounded_and_each_has_a_cursor(still: World, walked: list[Page
     source, pages = still.source(), walked
 
     assert len(pages) >= 3
-    assert all(len(page.documents) <= 100 for page in pages)
+    assert all(len(page.documents) <= AT_ONCE for page in pages)
     assert all(json.loads(json.dumps(page.cursor)) == page.cursor for page in pages)
     assert all(page.cursor for page in pages[:-1])
     # A source that walks all starts over; any other goes on from where it stopped.
@@ -298,7 +306,7 @@ def test_the_end_of_a_quiet_sync_is_its_beginning(still: World, walked: list[Pag
 
 def test_read_brings_items_as_they_are_now(world: World) -> None:
     source = world.source()
-    wanted = sorted(_documents(source))[5:58]
+    wanted = sorted(_documents(source))[5:28]
     edited = world.edit("by name")
     removed = world.remove()
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -32,6 +34,8 @@ TYPES = (
     "pinecone",
     "weaviate",
 )
+FEWER = dict.fromkeys(("qdrant", "qdrant-server", "weaviate", "chroma-server"), 2_600)
+"""Points, some batches of them, for those that compare with each in Python, and for Chroma's engine once more."""
 
 Open = Callable[[], VectorStore]
 
@@ -95,45 +99,45 @@ def test_the_nearest_come_first_with_their_cosine(store: VectorStore) -> None:
 
 
 @pytest.mark.req("001-008")
-def test_ten_thousand_points_are_found_as_numpy_finds_them(
-    store: VectorStore, monkeypatch: pytest.MonkeyPatch
+def test_thousands_of_points_are_found_as_numpy_finds_them(
+    opened: Open, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    store, points = opened(), FEWER.get(request.node.callspec.params["opened"], 10_000)
     # Servers of ours compare so many in Python; that searches end in time is tested with servers that do not answer.
     monkeypatch.setattr(deadline, "SEARCH_SECONDS", 60.0)
     rng = np.random.default_rng(4)
     # Around centres, as texts lie around topics: nothing is near anything among vectors without order.
     centres = rng.standard_normal((200, DIMENSIONS))
-    matrix = (centres[rng.integers(0, 200, 10_000)] + 0.3 * rng.standard_normal((10_000, DIMENSIONS))).astype(
+    matrix = (centres[rng.integers(0, 200, points)] + 0.3 * rng.standard_normal((points, DIMENSIONS))).astype(
         "f4"
     )
     store.put("one", [Point(id=str(n), vector=row, tenant=ACME) for n, row in enumerate(matrix)])
-    assert store.stats(scope()).points == 10_000
+    assert store.stats(scope()).points == points
     normal = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
     shared = 0
-    for question in (centres[:20] + 0.3 * rng.standard_normal((20, DIMENSIONS))).astype("f4"):
+    questions = points // 500
+    for question in (centres[:questions] + 0.3 * rng.standard_normal((questions, DIMENSIONS))).astype("f4"):
         exact = np.argsort(-(normal @ question))[:10]
         shared += len({str(n) for n in exact} & {one.id for one in store.near(question, 10, scope())})
-    assert shared >= 190
+    assert shared >= 0.95 * 10 * questions
 
 
-@pytest.mark.parametrize(
-    ("conditions", "expected"),
-    [
-        ({}, {"a", "b", "c"}),
-        ({"projects": (str(PROJECTS[0]),)}, {"a"}),
-        ({"projects": tuple(map(str, PROJECTS))}, {"a", "b"}),
-        ({"kinds": ("decision",)}, {"b"}),
-        ({"source_types": ("text", "confluence")}, {"a", "b"}),
-        ({"security_levels": ("internal",)}, {"a", "b"}),
-        ({"security_levels": ()}, set()),
-        ({"since": 200.0}, {"b", "c"}),
-        ({"until": 200.0}, {"a"}),
-        ({"since": 150.0, "until": 250.0, "kinds": ("decision", "work")}, {"b"}),
-    ],
-)
-def test_a_scope_lets_through_what_meets_all_its_conditions(
-    store: VectorStore, conditions: dict[str, Any], expected: set[str]
-) -> None:
+CONDITIONS: list[tuple[dict[str, Any], set[str]]] = [
+    ({}, {"a", "b", "c"}),
+    ({"projects": (str(PROJECTS[0]),)}, {"a"}),
+    ({"projects": tuple(map(str, PROJECTS))}, {"a", "b"}),
+    ({"kinds": ("decision",)}, {"b"}),
+    ({"source_types": ("text", "confluence")}, {"a", "b"}),
+    ({"security_levels": ("internal",)}, {"a", "b"}),
+    ({"security_levels": ()}, set()),
+    ({"since": 200.0}, {"b", "c"}),
+    ({"until": 200.0}, {"a"}),
+    ({"since": 150.0, "until": 250.0, "kinds": ("decision", "work")}, {"b"}),
+]
+"""Of a scope, and what it lets through."""
+
+
+def test_a_scope_lets_through_what_meets_all_its_conditions(store: VectorStore) -> None:
     store.put(
         "one",
         [
@@ -143,7 +147,8 @@ def test_a_scope_lets_through_what_meets_all_its_conditions(
             point("z", 1, tenant=ZENITH, kind="work"),
         ],
     )  # fmt: skip
-    assert set(ids(store, 10, scope(**conditions))) == expected
+    for conditions, expected in CONDITIONS:
+        assert set(ids(store, 10, scope(**conditions))) == expected, conditions
 
 
 def test_tenants_and_collections_have_nothing_in_common(store: VectorStore) -> None:
@@ -217,24 +222,36 @@ def test_points_outlive_a_restart_and_each_opener_sees_the_changes_of_the_others
     assert ids(second) == ids(opened()) == ["c", "a"]
 
 
+_both: Barrier
+
+
 def _write(options: StoreOptions, writer: int) -> None:
     store = open_store(options)
+    _both.wait()
     for batch in range(5):
         store.put("one", [point(f"{writer}-{batch}-{n}", 1, writer, n) for n in range(20)])
         store.delete(scope(), [f"{writer}-{batch}-0"])
 
 
+def _wait_with(both: Barrier) -> None:
+    global _both  # noqa: PLW0603 (a barrier goes to a process as it starts, and with no task)
+    _both = both
+
+
+@pytest.fixture(scope="module")
+def writers() -> Iterator[ProcessPoolExecutor]:
+    """Two processes, each of which does one of two tasks: they are begun once, for the clients take seconds to load."""
+    start = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, start, _wait_with, (start.Barrier(2, timeout=120),)) as pool:
+        yield pool
+
+
 @pytest.mark.parametrize("name", [name for name in TYPES if name != "memory"])
-def test_two_processes_write_at_once(name: str, tmp_path: Path) -> None:
+def test_two_processes_write_at_once(name: str, tmp_path: Path, writers: ProcessPoolExecutor) -> None:
     with server_of(name) as served:
         options = replace(options_of(name, tmp_path), **served)
-        start = multiprocessing.get_context("spawn")
-        writers = [start.Process(target=_write, args=(options, writer)) for writer in range(2)]
-        for one in writers:
-            one.start()
-        for one in writers:
-            one.join(120)
-        assert [one.exitcode for one in writers] == [0, 0]
+        for written in [writers.submit(_write, options, writer) for writer in range(2)]:
+            written.result(120)
         store = open_store(options)
         expected = {
             f"{writer}-{batch}-{n}" for writer in range(2) for batch in range(5) for n in range(1, 20)

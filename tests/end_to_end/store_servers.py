@@ -8,13 +8,9 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote
 
-import chromadb
-from chromadb.errors import InternalError
-from qdrant_client import QdrantClient
-
 from tests.fakes.chroma_process import ChromaProcess
 from tests.fakes.pinecone_server import PineconeServer
-from tests.fakes.qdrant_server import QdrantServer
+from tests.fakes.qdrant_server import QdrantServer, new_engine
 from tests.fakes.server import Answer, FakeServer, Seen
 
 UNSEEN_SECONDS = 0.5
@@ -59,6 +55,9 @@ class Chroma(ChromaProcess):
 
     def points(self) -> dict[str, Any]:
         """See StoreServer."""
+        import chromadb
+        from chromadb.errors import InternalError
+
         vectors: dict[str, Any] = {}
         try:
             for collection in chromadb.HttpClient("127.0.0.1", self.port).list_collections():
@@ -127,7 +126,7 @@ class Qdrant(Threaded, QdrantServer):
 
     def forget(self) -> None:
         """See Threaded."""
-        self.engine = QdrantClient(location=":memory:", force_disable_check_same_thread=True)
+        self.engine = new_engine()
 
     def held(self) -> Iterator[tuple[str, Any]]:
         """See Threaded."""

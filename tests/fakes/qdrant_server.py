@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
-
-from qdrant_client import QdrantClient, models
+from typing import TYPE_CHECKING, Any
 
 from tests.fakes.server import Answer, FakeServer, Seen
+
+if TYPE_CHECKING:
+    from qdrant_client import QdrantClient
+
+
+def new_engine() -> QdrantClient:
+    """One without a point; its client takes a second to load, which whoever collects the tests need not wait for."""
+    from qdrant_client import QdrantClient
+
+    return QdrantClient(location=":memory:", force_disable_check_same_thread=True)
 
 
 class QdrantServer(FakeServer):
@@ -16,7 +24,7 @@ class QdrantServer(FakeServer):
     def __init__(self, key: str = "key") -> None:
         super().__init__()
         self.key = key
-        self.engine = QdrantClient(location=":memory:", force_disable_check_same_thread=True)
+        self.engine = new_engine()
         self.indexed: list[str] = []
         """Attributes with an index."""
 
@@ -46,10 +54,14 @@ class QdrantServer(FakeServer):
             return done
         if seen.method == "DELETE":
             return self.engine.delete_collection(name)
+        from qdrant_client import models
+
         wanted = models.CreateCollection.model_validate(seen.json)
         return self.engine.create_collection(name, vectors_config=wanted.vectors)
 
     def _points(self, seen: Seen, name: str, rest: str) -> Any:
+        from qdrant_client import models
+
         if seen.method == "PUT":
             upserted = models.PointsList.model_validate(seen.json)
             return _plain(self.engine.upsert(name, upserted.points))

@@ -21,6 +21,8 @@ class FakeRest(FakeServer):
         super().__init__()
         self.records: dict[str, dict[str, Any]] = {}
         self.comments: dict[str, list[dict[str, Any]]] = {}
+        self.most = 50
+        """Records of an answer at most."""
         self.clock = datetime.now(UTC).replace(microsecond=0) - timedelta(days=20)
 
     def tick(self, seconds: int = 60) -> str:
@@ -146,7 +148,7 @@ class FakeGitHub(FakeRest):
         )
         if not comments:
             rows.sort(key=lambda row: (row[order], row["number"]))
-        size, page = min(50, int(seen.first("per_page", "30"))), int(seen.first("page", "1"))
+        size, page = min(self.most, int(seen.first("per_page", "30"))), int(seen.first("page", "1"))
         query = "&".join(f"{k}={v[0]}" for k, v in seen.query.items() if k != "page")
         address = f"{self.address}{seen.path}?{query}&page={page + 1}"
         headers = {"Link": f'<{address}>; rel="next"'} if page * size < len(rows) else {}
@@ -239,7 +241,7 @@ class FakeJira(FakeRest):
         return Answer(json={"comments": rows[start : start + 50], "startAt": start, "total": len(rows)})
 
     def searched(self, seen: Seen) -> Answer:
-        jql, size = seen.first("jql"), min(50, int(seen.first("maxResults", "50")))
+        jql, size = seen.first("jql"), min(self.most, int(seen.first("maxResults", "50")))
         order = "updated" if "ORDER BY updated" in jql else "created"
         keys = sorted(self.records, key=lambda key: (self.records[key]["fields"][order], len(key), key))
         ago = re.search(r"updated >= -(\d+)m", jql)

@@ -17,7 +17,6 @@ from uuid import uuid4
 from tests.fakes.chroma_process import ChromaProcess
 from tests.fakes.pinecone_server import PineconeServer
 from tests.fakes.qdrant_server import QdrantServer
-from tests.fakes.weaviate_server import WeaviateServer
 
 
 @contextmanager
@@ -27,6 +26,8 @@ def server_of(name: str) -> Iterator[Mapping[str, Any]]:
         with PineconeServer() as pinecone:
             yield {"url": pinecone.address, "api_key": "key", "environment": "us-west1-gcp"}
     elif name == "weaviate":
+        from tests.fakes.weaviate_server import WeaviateServer  # which loads its client
+
         with WeaviateServer() as server:
             yield {"url": server.address, "grpc_url": server.grpc_address, "api_key": "key"}
     elif name == "qdrant-server":

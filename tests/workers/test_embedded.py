@@ -351,8 +351,8 @@ def test_postgresql_keeps_a_part_of_the_machines_memory(gigabytes: int, cache: s
     assert cache_of(gigabytes * 2**30) == cache
 
 
-def test_and_runs_with_it(superuser: Callable[[str], psycopg.Connection[Any]]) -> None:
-    with superuser("postgres") as connection:
+def test_and_runs_with_it(running: embedded.Servers) -> None:
+    with psycopg.connect(running.database_url) as connection:
         shown = connection.execute("show shared_buffers").fetchone()
     # A gigabyte is shown as such.
     wanted = cache_of(psutil.virtual_memory().total).replace("1024MB", "1GB")

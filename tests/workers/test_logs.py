@@ -16,6 +16,7 @@ import pytest
 import structlog
 
 from pipeline.search import SearchRequest
+from tests import forked
 from tests.ledger import Ledger
 from tests.workers.indexed import Build, index, write_pages
 from workers import runtime as runtimes
@@ -51,23 +52,24 @@ structlog.get_logger("ours").warning("\\u2066", item="\\x1b[2J")
 """
 
 
-def test_no_text_drives_the_screen_that_shows_a_log() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", EVIL], cwd=Path(__file__).parents[2], capture_output=True, check=True
-    )
+def ran(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A program of ours, to its end."""
+    script = folder / "program.py"
+    script.write_text(program, encoding="utf-8")
+    done = forked.run([], cwd=folder, env=forked.environment(), script=script)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_no_text_drives_the_screen_that_shows_a_log(tmp_path: Path) -> None:
+    done = ran(EVIL, tmp_path)
     assert len([json.loads(line) for line in done.stderr.splitlines()]) == 2
-    assert set(done.stderr) <= {10, *range(32, 127)}, "letters of ASCII alone"
+    assert {*map(ord, done.stderr)} <= {10, *range(32, 127)}, "letters of ASCII alone"
 
 
 @pytest.mark.req("001-127")
-def test_every_line_is_one_json_object_on_stderr() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+def test_every_line_is_one_json_object_on_stderr(tmp_path: Path) -> None:
+    done = ran(PROGRAM, tmp_path)
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert [line["event"] for line in lines] == ["task done", "indexing_complete"]
     assert lines[1]["documents"] == 3
@@ -76,11 +78,9 @@ def test_every_line_is_one_json_object_on_stderr() -> None:
     assert done.stdout == ""
 
 
-def test_the_lowest_level_is_ours_alone() -> None:
+def test_the_lowest_level_is_ours_alone(tmp_path: Path) -> None:
     """Clients of services tell whole requests there."""
-    done = subprocess.run(
-        [sys.executable, "-c", ALL], cwd=Path(__file__).parents[2], capture_output=True, check=True
-    )
+    done = ran(ALL, tmp_path)
     assert [json.loads(line)["event"] for line in done.stderr.splitlines()] == ["ours", "theirs"]
 
 
@@ -131,14 +131,8 @@ failing(redis.ConnectionError("refused"), KeyError("ours"))
 """
 
 
-def test_what_is_away_is_told_in_a_line_and_a_mistake_with_its_traceback() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", AWAY],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+def test_what_is_away_is_told_in_a_line_and_a_mistake_with_its_traceback(tmp_path: Path) -> None:
+    done = ran(AWAY, tmp_path)
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert ["exception" in line for line in lines] == [False, False, False, True, True]
     assert [line.get("error") for line in lines[:3]] == [

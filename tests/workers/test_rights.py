@@ -150,7 +150,7 @@ callers = st.builds(
     level=st.sampled_from(LEVELS),
     groups=st.lists(st.sampled_from((*GROUPS, "user:ann", "*")), unique=True, max_size=4).map(tuple),
 )
-often = settings(max_examples=120, deadline=None, derandomize=True)
+often = settings(max_examples=60, deadline=None, derandomize=True)
 
 
 @pytest.mark.req("001-115", "001-117", "001-118", "001-119", "001-120", "001-121")

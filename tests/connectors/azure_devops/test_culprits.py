@@ -49,7 +49,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 def test_an_item_that_fails_in_every_batch_is_named_and_the_others_come(
     services: FakeAzureDevOps, kind: str
 ) -> None:
-    services.bulk("Web", 430)
+    services.bulk("Web", BATCH + 10)
     services.faults.next(FAULTS[kind](), when=batch_with(107), times=None)
     store = Store()
 
@@ -57,7 +57,7 @@ def test_an_item_that_fails_in_every_batch_is_named_and_the_others_come(
 
     assert len(errors) == 1, "the first failure is told, and waited for, as any other"
     assert isinstance(errors[0], SourceUnavailable)
-    assert set(store.documents) == {str(n) for n in range(1, 431)} - {"107"}
+    assert set(store.documents) == {str(n) for n in range(1, BATCH + 11)} - {"107"}
     (problem,) = store.failed
     assert problem.external_id == "107"
     assert problem.url.endswith("/_workitems/edit/107")

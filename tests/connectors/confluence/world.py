@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from connectors import ProtectedSource
@@ -102,7 +103,7 @@ def truth(fake: FakeConfluence, *kinds: str, space: str = "ENG") -> dict[str, tu
 
 @contextmanager
 def confluence_world(
-    kind: str = "cloud", *, items: int = 110, most_rows: int = 50
+    kind: str = "cloud", *, items: int = 110, most_rows: int = 50, page_size: int = 50
 ) -> Iterator[World[FakeConfluence]]:
     """Pages of the space ENG with some comments, a page a minute, beside another space; lists take some answers."""
     with confluence(kind) as fake:
@@ -141,4 +142,12 @@ def confluence_world(
             fake.faults.next(Fault.status(500), when=asks("id in", ids[7]), times=None)
             return ids[7], ids[7]
 
-        yield World.served(fake, source_for, items, edit=edit, remove=remove, add=add, spoil=spoil)
+        yield World.served(
+            fake,
+            partial(source_for, page_size=page_size),
+            items,
+            edit=edit,
+            remove=remove,
+            add=add,
+            spoil=spoil,
+        )

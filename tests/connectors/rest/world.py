@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from connectors import ProtectedSource
@@ -81,9 +82,10 @@ def at(path: str) -> Callable[[Seen], bool]:
 
 
 @contextmanager
-def tickets_world(style: Style, *, items: int = 60) -> Iterator[World[FakeTickets]]:
-    """Tickets with every way of paging."""
+def tickets_world(style: Style, *, items: int = 60, most: int = 50) -> Iterator[World[FakeTickets]]:
+    """Tickets with every way of paging, so many in an answer and on a page."""
     with FakeTickets(style) as fake:
+        fake.most = most
         ids = [fake.add(f"<p>Text first of {n}.</p>") for n in range(items)]
 
         def edit(word: str) -> str:
@@ -101,13 +103,15 @@ def tickets_world(style: Style, *, items: int = 60) -> Iterator[World[FakeTicket
             fake.faults.next(Fault.status(500), when=at(f"/api/tickets/{ids[7]}"), times=None)
             return ids[7], ids[7]
 
-        yield World.served(fake, source_for, items, edit=edit, remove=remove, add=add, spoil=spoil)
+        opened = partial(source_for, page_items=most)
+        yield World.served(fake, opened, items, edit=edit, remove=remove, add=add, spoil=spoil)
 
 
 @contextmanager
-def jira_world(*, cloud: bool, items: int = 60) -> Iterator[World[FakeJira]]:
+def jira_world(*, cloud: bool, items: int = 60, most: int = 50) -> Iterator[World[FakeJira]]:
     """Issues of Jira, one of which has more comments than a list shows."""
     with FakeJira(cloud=cloud) as fake:
+        fake.most = most
         ids = [fake.add(f"Text first of {n}.") for n in range(items)]
         for n in range(25):
             fake.comment(ids[7], f"Comment {n}")
@@ -130,7 +134,7 @@ def jira_world(*, cloud: bool, items: int = 60) -> Iterator[World[FakeJira]]:
         preset = "jira" if cloud else "jira_datacenter"
         yield World.served(
             fake,
-            lambda fake: source_for(fake, preset=preset, values={"jql": "project = SHOP"}),
+            partial(source_for, preset=preset, values={"jql": "project = SHOP"}, page_items=most),
             items,
             edit=edit,
             remove=remove,
@@ -140,9 +144,10 @@ def jira_world(*, cloud: bool, items: int = 60) -> Iterator[World[FakeJira]]:
 
 
 @contextmanager
-def github_world(*, items: int = 60) -> Iterator[World[FakeGitHub]]:
+def github_world(*, items: int = 60, most: int = 50) -> Iterator[World[FakeGitHub]]:
     """Issues of a repository."""
     with FakeGitHub() as fake:
+        fake.most = most
         ids = [fake.add(f"Text first of {n}.") for n in range(items)]
         fake.comment(ids[7], "A comment")
 
@@ -165,7 +170,7 @@ def github_world(*, items: int = 60) -> Iterator[World[FakeGitHub]]:
 
         yield World.served(
             fake,
-            lambda fake: source_for(fake, preset="github", values={"repo": "example/shop"}),
+            partial(source_for, preset="github", values={"repo": "example/shop"}, page_items=most),
             items,
             edit=edit,
             remove=remove,

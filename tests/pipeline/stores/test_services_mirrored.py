@@ -15,7 +15,6 @@ from pipeline.errors import StoreUnavailable
 from pipeline.search.stores import StoreStats, VectorStore, open_store
 from tests.fakes.pinecone_server import PineconeServer
 from tests.fakes.server import Fault
-from tests.fakes.weaviate_server import WeaviateServer
 from tests.ledger import ago, of_connection
 from tests.pipeline.source_ledger import SourceLedger, document, paragraphs
 from tests.pipeline.stores.mirrored import Mirrored
@@ -47,6 +46,8 @@ def pinecone() -> Iterator[Service]:
 
 @contextmanager
 def weaviate() -> Iterator[Service]:
+    from tests.fakes.weaviate_server import WeaviateServer  # which loads its client
+
     with WeaviateServer(delay=2.0) as server:
         options = StoreOptions(
             "weaviate", url=server.address, grpc_url=server.grpc_address, api_key="key", collection="Chef"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -16,7 +17,9 @@ from pipeline.database.vector_stores import StoreOptions
 from pipeline.errors import StoreRejected, StoreUnavailable
 from pipeline.search.stores import Point, Scope, VectorStore, open_store, weaviate_server
 from tests.fakes.server import Fault
-from tests.fakes.weaviate_server import WeaviateServer
+
+if TYPE_CHECKING:
+    from tests.fakes.weaviate_server import WeaviateServer
 
 ACME = UUID(int=1)
 SCOPE = Scope(collection="one", tenant=ACME)
@@ -24,6 +27,8 @@ SCOPE = Scope(collection="one", tenant=ACME)
 
 @pytest.fixture
 def server() -> Iterator[WeaviateServer]:
+    from tests.fakes.weaviate_server import WeaviateServer  # which loads its client
+
     with WeaviateServer() as server:
         yield server
 

@@ -33,7 +33,7 @@ from workers.app.enrichment import job
 from workers.local import embedded
 from workers.runtime import Runtime
 
-EXAMPLES = int(os.environ.get("LARDER_CASES", "60"))
+EXAMPLES = int(os.environ.get("LARDER_CASES", "30"))
 """Callers with a question each; every one asks by 15 ways."""
 READERS = {
     0: [],

@@ -11,6 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from pipeline.database import driver_errors
 from pipeline.documents import Json
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.errors import ConfigurationError, DocumentRejected
@@ -28,6 +29,9 @@ Run = Callable[..., Result]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """`run(content, *options)`: the command on a file of this content; no file for None."""
     monkeypatch.chdir(tmp_path)
+    # Twice in a command it would wait so long for a server that may be starting again;
+    # that wait is what test_waiting.py tests.
+    monkeypatch.setattr(driver_errors, "RESTART_SECONDS", 0.2)
     # Addresses where nothing listens: whoever starts or asks a server before the file is read, fails otherwise.
     env = {
         "LARDER_DATABASE_URL": "postgresql://x:x@127.0.0.1:1/x",

@@ -111,8 +111,8 @@ def test_at_any_moment(terminal: Terminal, sign: signal.Signals) -> None:
     assert terminal.process is not None
     begun = time.monotonic()
     assert terminal.process.wait(60) == 0
-    moments, length = 8, time.monotonic() - begun
-    for moment in range(moments):
+    moments, length = 12, time.monotonic() - begun
+    for moment in range(sign == signal.SIGTERM, moments, 2):  # each signal at every other moment
         terminal.type("status")
         process = psutil.Process(terminal.process.pid)
         terminal.wait_for(lambda: bool(caught(process) & 1 << signal.SIGTERM - 1))  # noqa: B023

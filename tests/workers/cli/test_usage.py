@@ -53,8 +53,8 @@ TYPED_WRONG: list[tuple[str, ...]] = [
 
 
 @pytest.mark.parametrize("args", TYPED_WRONG, ids=" ".join)
-def test_what_was_typed_wrong_is_two(run: Run, args: tuple[str, ...]) -> None:
-    result = run(*args)
+def test_what_was_typed_wrong_is_two(run_shared: Run, args: tuple[str, ...]) -> None:
+    result = run_shared(*args)
     assert result.exit_code == 2, result.output
     assert "Traceback" not in result.output
 
