@@ -97,11 +97,14 @@ class Documents(Table):
     """Documents with their work item for the index that is read: the columns of both as if they were one row."""
 
     def _read(self, columns: str, like: Row) -> list[Row]:
+        named = {*columns.split(", ")}
+        if not named & {"*", *WORK}:
+            return super()._read(columns, like)
         work = {
             row["document_id"]: {column: row[column] for column in WORK}
             for row in self._run("select * from index_work where index_id = 0", {})
         }
-        wanted = columns if columns == "*" else ", ".join({"id"} | {*columns.split(", ")} - WORK.keys())
+        wanted = columns if columns == "*" else ", ".join({"id"} | named - WORK.keys())
         rows = self._run(f"select {wanted} from {self._name} order by {self._order}", {})
         rows = [row | work.get(row["id"], WORK) for row in rows]
         return [row for row in rows if all(row[column] == value for column, value in like.items())]

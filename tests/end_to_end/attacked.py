@@ -222,7 +222,7 @@ class Drill:
 
     @property
     def pending(self) -> int:
-        return len(self.ledger.documents(state="pending"))
+        return len(self.ledger.documents.values("id", state="pending"))
 
     @property
     def unsent(self) -> int:
