@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -295,13 +296,34 @@ def test_an_index_whose_provider_refuses_everything_holds_up_no_other(
 
 
 def test_tenants_take_turns(second_index: SecondIndex, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = SourceLedger(second_index.notes.database, uuid4(), uuid4())
-    for notes, most in ((second_index.notes, 12), (other, 3)):
-        notes.admit(*(document(f"d{n}") for n in range(most)))
-        notes.index()
-    second_index.notes.work_items.set(due_at=ago(hours=1))
+    """Not their sources: who has more of them is filled no sooner."""
+    notes = second_index.notes
+    further = SourceLedger(notes.database, notes.tenant, notes.project, "further")
+    other = SourceLedger(notes.database, uuid4(), uuid4())
+    for one, most in ((notes, 12), (further, 12), (other, 3)):
+        one.admit(*(document(f"d{n}") for n in range(most)))
+        one.index()
+    notes.work_items.set(due_at=ago(hours=1))
     monkeypatch.setattr(due_work, "FILLS_IN_FLIGHT", due_work.BLOCK + 3)
-    assert {one.tenant_id: len(one.items) for one in second_index.due()} == {
-        second_index.notes.tenant: due_work.BLOCK,
-        other.tenant: 3,
-    }
+    sent = Counter[UUID]()
+    for batch in second_index.due():
+        sent[batch.tenant_id] += len(batch.items)
+    assert sent == {notes.tenant: due_work.BLOCK, other.tenant: 3}
+
+
+def test_whoever_comes_later_begins_where_the_others_are(
+    second_index: SecondIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = second_index.notes
+    second_index.fill()
+    notes.admit(*(document(f"early {n}") for n in range(due_work.BLOCK + 4)))
+    notes.index()
+    monkeypatch.setattr(due_work, "FILLS_IN_FLIGHT", due_work.BLOCK + 2)
+    for batch in second_index.due():
+        second_index.filler().fill(batch.tenant_id, batch.items)
+    notes.admit(document("late"))
+    notes.index()
+    monkeypatch.setattr(due_work, "FILLS_IN_FLIGHT", 2)
+    sent = {item.document_id for batch in second_index.due() for item in batch.items}
+    assert len(sent) == 2
+    assert notes.id("late") not in sent
