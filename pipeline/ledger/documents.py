@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, text
 from pipeline.documents import Json
 from pipeline.embedding import Vectors
 from pipeline.errors import ConfigurationError
-from pipeline.ledger import Item, work
+from pipeline.ledger import ACTIVE, Item, work
 
 PAGE = 500
 """Documents of a corpus read at a time."""
@@ -20,7 +20,7 @@ PAGE = 500
 
 # By name ------------------------------------------------------------------------------------------
 
-_FACTS = """
+_FACTS = f"""
     select d.id, d.external_id, s.name as source, d.source_type, d.kind, d.title, d.url, d.tags, d.metadata,
            d.state, coalesce(w.stage, 'done') as stage, d.hidden, d.deleted, d.desired_version, d.indexed_version,
            d.pipeline_version, d.indexed_pipeline, coalesce(w.attempts, 0) as attempts,
@@ -31,7 +31,7 @@ _FACTS = """
             from dead_letter x where x.document_id = d.id and x.resolved_at is null
             order by x.id desc limit 1) l) as dead_letter
     from document d join source s on s.id = d.source_id left join project p on p.id = d.project_id
-    left join index_work w on w.document_id = d.id and w.index_id = 0"""
+    left join index_work w on w.document_id = d.id and w.index_id = {ACTIVE}"""
 
 # Ways to name a document, the most exact first; the first one with a match decides.
 _NAMES = (
@@ -152,28 +152,28 @@ def similarities(connection: Connection, index: int, vector: Vectors, ids: Seque
 
 def restart_pending(connection: Connection) -> list[Item]:
     """Restart pending documents at the first step, since their worker may have stopped between two; returns them."""
-    statement = text("""
+    statement = text(f"""
         with restarted as (
             update index_work set stage = 'fetched', lease_token = null, lease_until = null, due_at = now()
-            where index_id = 0 and not dead returning document_id, version)
+            where index_id = {ACTIVE} and not dead returning document_id, version)
         select document_id, r.version from restarted r join document d on d.id = document_id order by d.number""")
     return [Item(row.document_id, row.version) for row in connection.execute(statement)]
 
 
 def seconds_put_off(connection: Connection) -> float | None:
     """Seconds until all postponed documents are due; None if none is postponed."""
-    statement = text("""
+    statement = text(f"""
         select cast(extract(epoch from max(due_at) - now()) as double precision) from index_work
-        where index_id = 0 and not dead and waits > 0""")
+        where index_id = {ACTIVE} and not dead and waits > 0""")
     seconds: float | None = connection.execute(statement).scalar()
     return seconds
 
 
 def never_indexed(connection: Connection) -> tuple[int, str | None]:
     """The number of documents that are in no index, and the last error of one of them."""
-    statement = text("""
+    statement = text(f"""
         select count(*) filter (where indexed_version is null) as failed, max(w.last_error) as reason
-        from document left join index_work w on document_id = id and index_id = 0 where not deleted""")
+        from document left join index_work w on document_id = id and index_id = {ACTIVE} where not deleted""")
     row = connection.execute(statement).one()
     return row.failed, row.reason
 

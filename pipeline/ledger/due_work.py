@@ -1,9 +1,9 @@
 """Due work: the order in which documents are sent, those that the pump sends next, and those that it takes back.
 
 The order is start-time fair queueing: each waiting document has a lane and a turn in it. The clock of a lane is the
-newest turn that was sent to be embedded. Documents that are admitted get the turns after those that their source has
-waiting already, counted from the clock. So a source that comes later is cut before the rest of a large load until it
-has caught up, and then both take turns.
+newest turn that was sent to be embedded or, for an index beside the one that is read, to be filled in. Documents that
+are admitted get the turns after those that their source has waiting already, counted from the clock. So a source that
+comes later is cut before the rest of a large load until it has caught up, and then both take turns.
 """
 
 from __future__ import annotations
@@ -169,14 +169,13 @@ def pump_once(
     return PumpResult(batches=tuple(batches), syncs=tuple(syncs), crashed=crashed)
 
 
-# All of these read a few rows of partial indexes, however much waits.
-_TO_GIVE_UP = (
-    text("""
+# All of these read a few rows of partial indexes, however much waits. Documents are locked before their work items, and
+# those that somebody is writing are left to the next tick: the pump waits for nobody.
+_TO_GIVE_UP = text("""
     select d.id from document d where d.id in (
         select document_id from index_work
         where lease_until < now() and enqueued_at is not null and crash_count >= :crashes)
     order by d.id for no key update skip locked""")
-)  # documents before work items, and the pump waits for nobody
 _EXPIRE = LEASED.expire(
     """enqueued_at = null, due_at = now(), last_error = 'the worker died or hung while working on it',
        dead = crash_count >= :crashes""",

@@ -13,6 +13,7 @@ from pipeline.documents import Json
 from pipeline.errors import LarderError, StoreError
 from pipeline.ingest.hints import HOOK
 from pipeline.ledger import Stage, due_work, jobs, runs, sources, upkeep
+from pipeline.search.chunk_store import indexes
 from workers.app import stores
 from workers.app.ingestion import steps
 from workers.app.ingestion.sync import Configured, as_indexing_error, open_source, source_of_row, start_run
@@ -57,7 +58,9 @@ def pump_once(runtime: Runtime, sent: float | None = None) -> None:
     _open_due(runtime, sent)
     close_settled(runtime)
     stores.send_mirrors(runtime)
-    if chosen:
+    with runtime.database.control() as connection:
+        several = len(indexes(connection)) > 1
+    if chosen and several:
         send_fills(runtime)
 
 
